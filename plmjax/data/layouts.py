@@ -1,0 +1,78 @@
+"""How rows are cut from a prepared dataset: what a batch holds, as settings and shapes.
+
+Building the rows lives in `plmjax.data.index`; this file imports neither TensorFlow nor a dataset, so that a plan or a
+benchmark can know a batch's shapes without either.
+
+Fields of a batch (B rows, T tokens, K sequences packed in a row):
+
+    input_ids               int32 [B T]
+    segment_ids             int32 [B T]   0 padding, 1.. the packed sequence a token belongs to
+    positions               int32 [B T]   from 0 in every packed sequence
+    row_ids                 int32 [B]     which row of the epoch this is; -1 for a row that only fills the batch
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+def _int32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Base of every layout."""
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        """Field -> shape and dtype of one global batch."""
+        row = _int32(batch_size, sequence_length)
+        return {"input_ids": row, "segment_ids": row, "positions": row, "row_ids": _int32(batch_size)}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePairs(Layout):
+    """[CLS] A [SEP] B [SEP] as BERT's create_pretraining_data.py draws them.
+
+    Adds: token_type_ids int32 [B T]; cls_positions int32 [B K]; next_sentence_labels int32 [B K] (0 = B follows A,
+    1 = B is from another document); next_sentence_weights float32 [B K] (0 where a row holds fewer sequences).
+    """
+
+    short_probability: float = 0.1
+    """Share of the pairs made for a shorter target length, drawn uniformly."""
+    random_next_probability: float = 0.5
+    """Share of the pairs whose second part comes from another document."""
+    duplicates: int = 10
+    """Passes over the text, each with draws of its own, that make up one epoch."""
+    pack: int = 1
+    """Most pairs packed into one row."""
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        sequences = _int32(batch_size, self.pack)
+        return super().batch(batch_size, sequence_length) | {
+            "token_type_ids": _int32(batch_size, sequence_length),
+            "cls_positions": sequences,
+            "next_sentence_labels": sequences,
+            "next_sentence_weights": jax.ShapeDtypeStruct((batch_size, self.pack), jnp.float32),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks(Layout):
+    """Rows of T consecutive tokens, documents joined by the end token, in shuffled order (causal language models).
+
+    Adds: next_ids int32 [B T], the token after each; next_weights float32 [B T]. One segment, positions 0..T-1.
+    """
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        shape = (batch_size, sequence_length)
+        next_fields = {"next_ids": _int32(*shape), "next_weights": jax.ShapeDtypeStruct(shape, jnp.float32)}
+        return super().batch(batch_size, sequence_length) | next_fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Streams(Blocks):
+    """As blocks, but row b of a batch goes on where row b of the batch before it ended, for models with a carry."""

@@ -1,0 +1,1 @@
+"""Downstream tasks: heads, file formats and metrics."""

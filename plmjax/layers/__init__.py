@@ -1,0 +1,1 @@
+"""What several systems really share, one idea a file."""

@@ -1,0 +1,1 @@
+"""Pretraining tasks: how a batch is corrupted and what is lost, one file a task."""

@@ -1,0 +1,31 @@
+"""What a training step must know of a tokenizer: sizes and special ids, and which tokens begin a word."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The numbers of a tokenizer. Ids that a tokenizer does not have are -1.
+
+    `special` lists the ids that are never chosen for masking; `continuation` is bool [V], true where a token continues
+    the word of the token before it (WordPiece's `##`, a SentencePiece piece without the meta-space, ...).
+    """
+
+    size: int
+    pad: int = -1
+    unknown: int = -1
+    cls: int = -1
+    sep: int = -1
+    mask: int = -1
+    begin: int = -1
+    end: int = -1
+    special: tuple[int, ...] = ()
+    continuation: np.ndarray | None = None
+
+    @classmethod
+    def placeholder(cls, size: int) -> "Vocabulary":
+        """A vocabulary of `size` tokens laid out as BERT's, for programs that only need shapes (plan, bench)."""
+        ids = {"pad": 0, "unknown": 1, "cls": 2, "sep": 3, "mask": 4}
+        return cls(size=size, begin=2, end=3, special=tuple(range(5)), continuation=np.arange(size) % 4 == 3, **ids)

@@ -1,0 +1,54 @@
+"""Package metadata of plmjax; `pip install .` is the core, the extras are named below."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+CORE = [
+    "jax>=0.10",
+    "flax>=0.12",
+    "optax>=0.2.8",
+    "orbax-checkpoint>=0.12",
+    "chex>=0.1.92",
+    "sentencepiece>=0.2.1",
+    "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
+    "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",
+    "tensorflow-datasets>=4.9.10",
+    "tokenizers>=0.23",
+    "safetensors>=0.8",
+    "pysbd>=0.3.4",
+    "tyro>=1.0.17",
+    "rich>=15",
+    "matplotlib>=3.11",
+    "tensorboard>=2.21",
+    "scikit-learn>=1.9",
+    "scipy>=1.17",
+]
+EXTRAS = {
+    "plan": ["libtpu>=0.0.52"],
+    "tpu": ["jax[tpu]>=0.10"],
+    "test": [
+        "libtpu>=0.0.52",
+        "pytest>=9",
+        "pytest-xdist>=3.8",
+        "pytest-timeout>=2.4",
+        "ruff>=0.17",
+        "torch>=2.13",
+        "transformers>=5.23",
+    ],
+}
+
+setup(
+    name="plmjax",
+    version="0.1.0",
+    description="Pretrained language models in JAX and Flax on TPUs",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    if Path(__file__).with_name("README.md").exists()
+    else "",
+    long_description_content_type="text/markdown",
+    packages=find_packages(include=["plmjax", "plmjax.*"]),
+    python_requires=">=3.11",
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["plmjax=plmjax.cli:main"]},
+)
