@@ -4,13 +4,15 @@ An experiment is plain data. It is written to the run directory as JSON, read ba
 resume was asked for, and overridden field by field on the command line.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import io
 import json
+import os
 import sys
-import types
-import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,8 @@ class Training:
     """Layers unrolled per trip of the loop over layers; 0 is all of them on CPU and one elsewhere."""
     remat: str = "none"
     """What the backward pass keeps of a layer: none, full, dots, dots_without_batch."""
+    gradient_dtype: str = "float32"
+    """Of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes."""
     dropout_generator: str = "auto"
     """Random bits of dropout: threefry2x32, rbg, or auto: rbg on TPU, threefry2x32 elsewhere."""
     platform: str = "auto"
@@ -162,8 +166,9 @@ class Experiment:
     model: Any
     """The model's config."""
     objective: Objective
-    """The pretraining task."""
-    data: Data
+    """The task."""
+    data: Any
+    """Where rows come from: `Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
     tokenizer: Tokenizer = Tokenizer()
     optimizer: Optimizer = Optimizer()
     training: Training = Training()
@@ -171,3 +176,179 @@ class Experiment:
     mesh: Mesh = Mesh()
     phases: tuple[Phase, ...] = ()
     """Parts of the run that differ, such as length 128 and then 512; empty for a run of one piece."""
+
+
+FREE = (
+    "checkpoint.",
+    "mesh.",
+    "data.path",
+    "data.input",
+    "training.log_every",
+    "training.evaluate_every",
+    "training.evaluation_batches",
+    "training.platform",
+    "training.unroll",
+    "training.remat",
+    "training.profile_steps",
+)
+"""Fields a resumed run may change: they move a run or report on it, and leave what it computes alone. The text itself
+is recognised by the fingerprint of the prepared dataset, wherever that lies."""
+
+
+def load(reference: str) -> Experiment:
+    """The experiment of `path/to/file.py` or `path/to/file.py:function`; the function is `experiment` by default.
+
+    Raises:
+        UserError: the file or function is missing, or the function does not return an Experiment.
+    """
+    file, _, function = reference.partition(".py:")
+    path = Path(file if not function else file + ".py")
+    function = function or "experiment"
+    if not path.is_file() or path.suffix != ".py":
+        others = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        hint = nearest(str(path), others) if others else "give the path of a Python file."
+        raise UserError(f"Expected an experiment file, found no file {str(path)!r}; {hint}")
+    module = _import_file(path)
+    compose = getattr(module, function, None)
+    if not callable(compose):
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        own = [name for name in functions if getattr(vars(module)[name], "__module__", "") == module.__name__]
+        raise UserError(f"{path} has no function {function!r} that composes an experiment; {nearest(function, own)}")
+    experiment = compose()
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"{path}:{function} must return a plmjax.experiment.Experiment, found {type(experiment).__name__}."
+        )
+    return experiment
+
+
+def _import_file(path: Path) -> Any:
+    """Imports a file under its dotted name from the working directory, so that its classes can be found again."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    resolved = path.resolve()
+    name = path.stem
+    if resolved.is_relative_to(os.getcwd()):
+        name = ".".join(resolved.relative_to(os.getcwd()).with_suffix("").parts)
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def to_dict(value: Any) -> Any:
+    """Plain JSON data; a dataclass becomes a dict whose "type" is `module:Class`."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": f"{type(value).__module__}:{type(value).__qualname__}", **fields}
+    if isinstance(value, tuple | list):
+        return [to_dict(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"An experiment holds plain data and dataclasses; found {value!r} of {type(value).__name__}.")
+
+
+def from_dict(value: Any) -> Any:
+    """Inverse of `to_dict`.
+
+    Raises:
+        UserError: a class or field that this version of plmjax does not have.
+    """
+    if isinstance(value, list):
+        return tuple(from_dict(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    module, _, name = value["type"].partition(":")
+    cls = None
+    with contextlib.suppress(ImportError, AttributeError):
+        cls = getattr(importlib.import_module(module), name)
+    if cls is None:
+        raise UserError(
+            f"The experiment names the class {value['type']!r}, which cannot be imported; install or put on the path "
+            f"what defines it."
+        )
+    fields = {field.name for field in dataclasses.fields(cls)}
+    given = {key: from_dict(item) for key, item in value.items() if key != "type"}
+    for unknown in given.keys() - fields:
+        raise UserError(f"The experiment sets {name}.{unknown}, which {name} does not have; {nearest(unknown, fields)}")
+    return cls(**given)
+
+
+def read(path: Path) -> Experiment:
+    """The experiment of an experiment.json.
+
+    Raises:
+        UserError: the file is missing or not an experiment.
+    """
+    try:
+        return from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not an experiment that plmjax wrote ({error}).") from error
+
+
+def write(experiment: Experiment, path: Path) -> None:
+    """Writes experiment.json, atomically."""
+    temporary = path.with_name(path.name + ".writing")
+    temporary.write_text(json.dumps(to_dict(experiment), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """`to_dict` with dotted names: {"training.steps": 1000, ...}."""
+    value = to_dict(value) if dataclasses.is_dataclass(value) else value
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = {str(index): item for index, item in enumerate(value)}
+    if not isinstance(value, dict):
+        return {prefix: value}
+    flat = {}
+    for key, item in value.items():
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else key)
+    return flat
+
+
+def differences(before: Experiment, after: Experiment, free: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Dotted field -> (before, after) where two experiments differ, but for fields that begin with a `free` name."""
+    old, new = flatten(before), flatten(after)
+    names = sorted(name for name in old.keys() | new.keys() if not name.startswith(tuple(free)))
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def override(experiment: Experiment, arguments: Sequence[str], command: str = "plmjax") -> Experiment:
+    """`--field.subfield VALUE ...` applied to an experiment; `--help` prints every field and exits.
+
+    Raises:
+        UserError: an unknown name (with the nearest one) or a value of the wrong type.
+    """
+    import tyro  # here, so that a machine without it can still import experiments
+
+    def parse(given: Sequence[str], **settings: Any) -> Any:
+        config = (tyro.conf.FlagConversionOff,)
+        return tyro.cli(
+            Experiment, prog=command, default=experiment, args=given, use_underscores=True, config=config, **settings
+        )
+
+    if "--help" in arguments or "-h" in arguments:
+        parse(["--help"])
+    options: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            options.append(argument.split("=", 1))
+        elif options:
+            options[-1].append(argument)
+        else:
+            raise UserError(f"Expected an option such as --training.steps 60, found {argument!r}.")
+    known = [f"--{name}" for name in flatten(experiment)]
+    for option in options:
+        if option[0] not in known or option[0].endswith(".type"):
+            raise UserError(f"There is no option {option[0]!r}; {nearest(option[0], known)}")
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
+                parse(option)
+        except SystemExit:
+            kind = type(flatten(experiment)[option[0][2:]]).__name__
+            found = " ".join(option[1:]) or "nothing"
+            raise UserError(f"{option[0]} takes a value of type {kind}, found {found!r}.") from None
+    return parse([word for option in options for word in option])

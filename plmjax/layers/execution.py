@@ -1,4 +1,4 @@
-"""How a model is computed, as opposed to what it is: none of this changes a parameter or, beyond rounding, an output."""
+"""How a model is computed, not what it is: nothing here changes a parameter or, beyond rounding, an output."""
 
 import dataclasses
 

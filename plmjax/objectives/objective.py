@@ -69,6 +69,10 @@ class Objective:
         """Term -> its factor in the total loss; terms left out count once."""
         return {}
 
+    def target_term(self, batch: Batch) -> str:
+        """The term whose mean is "nats a target", reported as eval/loss: the first of `weights`."""
+        return next(iter(self.weights(batch)))
+
     def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
         """Losses and metrics of a corrupted (micro)batch. `dropout` is a key, or None for a deterministic pass."""
         raise NotImplementedError(f"{type(self).__name__} must say what it loses.")

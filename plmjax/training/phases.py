@@ -1,0 +1,60 @@
+"""The parts of a run: which steps have which sequence length and batch."""
+
+import dataclasses
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedPhase:
+    """One part of a run with every setting filled in: steps first_step .. first_step + steps - 1."""
+
+    index: int
+    first_step: int
+    steps: int
+    sequence_length: int
+    batch_size: int
+    accumulation: int
+
+    @property
+    def last_step(self) -> int:
+        """The step count after the phase."""
+        return self.first_step + self.steps
+
+
+def resolve(experiment: Experiment) -> list[ResolvedPhase]:
+    """The phases of a run; one when the experiment names none.
+
+    Raises:
+        UserError: the fractions do not add up to one, or a phase is left without a step.
+    """
+    training = experiment.training
+    length = experiment.data.sequence_length
+    if training.steps < 1:
+        raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
+    if not experiment.phases:
+        return [ResolvedPhase(0, 0, training.steps, length, training.batch_size, training.accumulation)]
+    total = sum(phase.fraction for phase in experiment.phases)
+    if abs(total - 1) > 1e-6:
+        raise UserError(f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.")
+    phases, share, start = [], 0.0, 0
+    for index, phase in enumerate(experiment.phases):
+        share += phase.fraction
+        end = round(share * training.steps)
+        if end == start:
+            raise UserError(
+                f"Phase {index} has no step: {phase.fraction:g} of {training.steps} steps; raise --training.steps."
+            )
+        phases.append(
+            ResolvedPhase(
+                index=index,
+                first_step=start,
+                steps=end - start,
+                sequence_length=phase.sequence_length or length,
+                batch_size=phase.batch_size or training.batch_size,
+                accumulation=phase.accumulation or training.accumulation,
+            )
+        )
+        start = end
+    return phases

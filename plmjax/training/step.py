@@ -1,0 +1,354 @@
+"""The train step, the same for every system, and the program it is compiled into.
+
+The trainer, the plan, the benchmark and the tests all take the step from `build`, so that what is planned and measured
+is what runs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax.errors import UserError, nearest
+from plmjax.experiment import Experiment
+from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.objectives.objective import Batch, Objective, Sums
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding
+from plmjax.training import optimizers, schedules
+from plmjax.training.phases import ResolvedPhase
+from plmjax.training.state import State
+from plmjax.vocabulary import Vocabulary
+
+Metrics = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """One phase of a run, ready to compile for its mesh.
+
+    train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
+    evaluate: (params, carry, batch, key) -> (carry, {name: (sum, weight)}), jitted.
+    initialize: (seed) -> State, jitted, every array created where it lies.
+    start_carry: () -> the carry that a phase or an evaluation begins with.
+    state: State of ShapeDtypeStructs with their shardings.
+    batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
+    axes: logical axis names of the parameters.
+    """
+
+    phase: ResolvedPhase
+    mesh: jax.sharding.Mesh
+    module: nn.Module
+    train: Any
+    evaluate: Any
+    initialize: Callable[[int], State]
+    start_carry: Callable[[], Any]
+    state: State
+    batch: dict[str, jax.ShapeDtypeStruct]
+    axes: Any
+
+
+def execution(experiment: Experiment, platform: str) -> Execution:
+    """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
+
+    Raises:
+        UserError: an unknown dtype or remat policy.
+    """
+    training = experiment.training
+    dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+    dtype = training.dtype if training.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
+    if dtype not in dtypes:
+        raise UserError(f"Unknown --training.dtype {dtype!r}; {nearest(dtype, [*dtypes, 'auto'])}")
+    if training.gradient_dtype not in dtypes:
+        raise UserError(f"Unknown --training.gradient_dtype {dtype!r}; {nearest(training.gradient_dtype, dtypes)}")
+    if training.remat not in REMAT_POLICIES:
+        raise UserError(f"Unknown --training.remat {training.remat!r}; {nearest(training.remat, REMAT_POLICIES)}")
+    # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
+    layers = getattr(experiment.model, "num_hidden_layers", 1)
+    unroll = training.unroll or (layers if platform == "cpu" else 1)
+    return Execution(dtype=dtypes[dtype], unroll=unroll, remat=training.remat)
+
+
+def dropout_generator(experiment: Experiment, platform: str) -> str:
+    """Name of the generator of dropout's bits: the chip's own on TPU, where threefry would cost a tenth of the step."""
+    name = experiment.training.dropout_generator
+    name = name if name != "auto" else "rbg" if platform == "tpu" else "threefry2x32"
+    if name not in ("rbg", "threefry2x32"):
+        raise UserError(f"Unknown --training.dropout_generator {name!r}; {nearest(name, ['rbg', 'threefry2x32'])}")
+    return name
+
+
+def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
+    """Sum over terms of coefficient x global sum / global weight."""
+    coefficients = objective.coefficients()
+    return sum(coefficients.get(term, 1.0) * sums[term] / weights[term] for term in weights)
+
+
+def train_step(
+    state: State,
+    batch: Batch,
+    *,
+    objective: Objective,
+    module: nn.Module,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    vocabulary: Vocabulary,
+    accumulation: int,
+    carry_axes: Any,
+    gradient_dtype: jnp.dtype,
+    generator: str,
+) -> tuple[State, Metrics]:
+    """One optimizer step on one global batch."""
+    corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
+    batch = objective.corrupt(batch, corruption, vocabulary)
+    weights = objective.weights(batch)
+    # Differentiated with respect to the cast parameters, gradients are summed over devices in that dtype.
+    params = jax.tree.map(lambda p: p.astype(gradient_dtype), state.params)
+
+    def microstep(carry: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+        def loss(params: Any) -> tuple[jax.Array, Sums]:
+            sums = objective.sums(module, params, carry, microbatch, _generator_key(key, generator))
+            return total_loss(objective, sums.losses, weights), sums
+
+        gradient, sums = jax.grad(loss, has_aux=True)(params)
+        return jax.tree.map(lambda g: g.astype(jnp.float32), gradient), sums
+
+    gradient, sums = accumulate(microstep, state.carry, carry_axes, batch, dropout, accumulation)
+    updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
+    metrics = {"loss": total_loss(objective, sums.losses, weights), "learning_rate": schedule(state.step)}
+    metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
+    metrics["gradient_norm"] = optax.global_norm(gradient)
+    return state.replace(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        optimizer_state=optimizer_state,
+        carry=sums.carry,
+    ), metrics
+
+
+def accumulate(
+    microstep: Callable[[Any, Batch, jax.Array], tuple[Any, Sums]],
+    carry: Any,
+    carry_axes: Any,
+    batch: Batch,
+    key: jax.Array,
+    accumulation: int,
+) -> tuple[Any, Sums]:
+    """Gradient and sums of a batch taken in so many microbatches.
+
+    Microbatch i holds the rows i, i + accumulation, ...: with contiguous rows on every device no row has to move. Carry
+    leaves with a "batch" axis are cut alike; others go from microbatch to microbatch.
+    """
+    if accumulation == 1:
+        return microstep(carry, batch, key)
+
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:
+        shape = (*x.shape[:axis], x.shape[axis] // accumulation, accumulation, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+
+    def join(x: jax.Array, axis: int) -> jax.Array:
+        x = jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape((*x.shape[:axis], x.shape[axis] * accumulation, *x.shape[axis + 2 :]))
+
+    leaves, structure = jax.tree.flatten(carry)
+    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(carry_axes)]
+    rows = [split(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    others = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is None]
+
+    def merge(rows: list[jax.Array], others: list[jax.Array]) -> list[jax.Array]:
+        rows, others = iter(rows), iter(others)
+        return [next(others) if axis is None else next(rows) for axis in axes]
+
+    def body(scanned: Any, slices: Any) -> tuple[Any, list[jax.Array]]:
+        total, others = scanned
+        rows, microbatch, key = slices
+        gradient, sums = microstep(structure.unflatten(merge(rows, others)), microbatch, key)
+        after = structure.flatten_up_to(sums.carry)
+        rows = [leaf for leaf, axis in zip(after, axes, strict=True) if axis is not None]
+        others = [leaf for leaf, axis in zip(after, axes, strict=True) if axis is None]
+        total = jax.tree.map(jnp.add, total, (gradient, sums.losses, sums.metrics))
+        return (total, others), rows
+
+    microbatches = jax.tree.map(split, batch)
+    keys = jax.random.split(key, accumulation)
+    first = jax.tree.map(lambda x: x[0], (rows, microbatches, keys))
+    shapes = jax.eval_shape(microstep, structure.unflatten(merge(first[0], others)), first[1], first[2])
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (shapes[0], shapes[1].losses, shapes[1].metrics))
+    ((gradient, losses, metrics), others), rows = jax.lax.scan(body, (zeros, others), (rows, microbatches, keys))
+    joined = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
+    return gradient, Sums(losses=losses, metrics=metrics, carry=structure.unflatten(merge(joined, others)))
+
+
+def evaluation_step(
+    params: Any,
+    carry: Any,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    objective: Objective,
+    module: nn.Module,
+    vocabulary: Vocabulary,
+    unigram: jax.Array | None,
+) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]]]:
+    """Sums and weights of one held-out batch, corrupted by `key` and computed without dropout.
+
+    `loss` is the term that counts nats a target; `unigram_entropy` is what a model that knows only how often each token
+    occurs in the training text (`unigram`, nats [V]) would lose on the same targets.
+    """
+    batch = objective.corrupt(batch, key, vocabulary)
+    weights = objective.weights(batch)
+    sums = objective.sums(module, params, carry, batch, None)
+    term = objective.target_term(batch)
+    totals = {"loss": (sums.losses[term], weights[term])}
+    totals |= {f"{name}_loss": (sums.losses[name], weights[name]) for name in weights if len(weights) > 1}
+    totals |= sums.metrics
+    if unigram is not None:
+        ids, target_weights = objective.targets(batch)
+        totals["unigram_entropy"] = (jnp.sum(unigram[ids] * target_weights), jnp.sum(target_weights))
+    return sums.carry, totals
+
+
+def build(
+    experiment: Experiment,
+    phase: ResolvedPhase,
+    mesh: jax.sharding.Mesh,
+    vocabulary: Vocabulary,
+    batch: dict[str, jax.ShapeDtypeStruct],
+    unigram: jax.Array | None = None,
+) -> Program:
+    """The program of one phase on a mesh; nothing is computed or stored yet.
+
+    batch: field -> shape and dtype of the phase's global batch.
+    unigram: nats [V] of the training text's tokens, for evaluation.
+
+    Raises:
+        UserError: the batch does not divide, or the vocabulary or the length does not fit the model.
+    """
+    meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
+    check_model(experiment, phase, vocabulary)
+    platform = mesh.devices.flat[0].platform
+    objective = experiment.objective
+    module = objective.module(experiment.model, execution(experiment, platform))
+    schedule = schedules.schedule(experiment.optimizer, experiment.training.steps)
+
+    def carry() -> Any:
+        return objective.initial_carry(experiment.model, phase.batch_size, phase.sequence_length)
+
+    def init(key: jax.Array) -> Any:
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
+        corrupted = objective.corrupt(zeros, key, vocabulary)
+        return objective.init(module, key, corrupted, nn.meta.unbox(carry()))
+
+    boxed_params = jax.eval_shape(_scoped(init, mesh), jax.random.key(0))
+    boxed_carry = jax.eval_shape(carry)
+    optimizer = optimizers.build(experiment.optimizer, experiment.training.steps, boxed_params)
+
+    def initialize(key: jax.Array) -> State:
+        params = nn.meta.unbox(init(jax.random.fold_in(key, 0)))
+        return State(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            optimizer_state=optimizer.init(params),
+            carry=nn.meta.unbox(carry()),
+            key=jax.random.key_data(jax.random.fold_in(key, 1)),
+        )
+
+    abstract = jax.eval_shape(_scoped(initialize, mesh), jax.random.key(0))
+    params_shardings = sharding.boxed(boxed_params, mesh)
+    whole = NamedSharding(mesh, PartitionSpec())
+    shardings = State(
+        step=whole,
+        params=params_shardings,
+        optimizer_state=sharding.optimizer_state(
+            abstract.optimizer_state, abstract.params, params_shardings, mesh, experiment.mesh.zero
+        ),
+        carry=sharding.boxed(boxed_carry, mesh),
+        key=whole,
+    )
+    batch_shardings = sharding.batch(batch, mesh)
+
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return train_step(
+            state,
+            batch,
+            objective=objective,
+            module=module,
+            optimizer=optimizer,
+            schedule=schedule,
+            vocabulary=vocabulary,
+            accumulation=phase.accumulation,
+            carry_axes=sharding.logical_axes(boxed_carry),
+            gradient_dtype=jnp.dtype(experiment.training.gradient_dtype),
+            generator=dropout_generator(experiment, platform),
+        )
+
+    def evaluate(params: Any, carry: Any, batch: Batch, key: jax.Array) -> Any:
+        return evaluation_step(
+            params, carry, batch, key, objective=objective, module=module, vocabulary=vocabulary, unigram=unigram
+        )
+
+    begin = jax.jit(_scoped(initialize, mesh), out_shardings=shardings)
+    return Program(
+        phase=phase,
+        mesh=mesh,
+        module=module,
+        train=jax.jit(
+            _scoped(step, mesh),
+            in_shardings=(shardings, batch_shardings),
+            out_shardings=(shardings, whole),
+            donate_argnums=0,
+        ),
+        evaluate=jax.jit(
+            _scoped(evaluate, mesh),
+            in_shardings=(shardings.params, shardings.carry, batch_shardings, whole),
+            out_shardings=(shardings.carry, whole),
+        ),
+        initialize=lambda seed: begin(jax.random.key(seed)),
+        start_carry=jax.jit(_scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=shardings.carry),
+        state=jax.tree.map(_place, abstract, shardings),
+        batch=jax.tree.map(_place, batch, batch_shardings),
+        axes=sharding.logical_axes(boxed_params),
+    )
+
+
+def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:
+    """Raises UserError when the tokenizer has more tokens, or a row more positions, than the model."""
+    size = experiment.model.vocab_size
+    if vocabulary.size > size:
+        raise UserError(
+            f"Expected a tokenizer of at most the model's {size} tokens, found {vocabulary.size}; take another one "
+            f"or set --model.vocab_size {vocabulary.size}."
+        )
+    positions = getattr(experiment.model, "max_position_embeddings", phase.sequence_length)
+    if phase.sequence_length > positions:
+        raise UserError(
+            f"Expected rows of at most the model's {positions} positions, found a sequence length of "
+            f"{phase.sequence_length}; shorten --data.sequence_length or set --model.max_position_embeddings."
+        )
+
+
+def _scoped(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
+    """The function traced with the mesh and the logical axis rules in force, for the model's activation constraints."""
+
+    def scoped(*arguments: Any) -> Any:
+        with mesh, nn.logical_axis_rules(sharding.RULES):
+            return function(*arguments)
+
+    return scoped
+
+
+def _place(leaf: Any, place: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
+
+def _generator_key(key: jax.Array, generator: str) -> jax.Array:
+    """A key of the named generator made from a threefry key."""
+    if generator == "threefry2x32":
+        return key
+    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape
+    return jax.random.wrap_key_data(jax.random.bits(key, words, jnp.uint32), impl=generator)
