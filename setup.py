@@ -14,6 +14,7 @@ CORE = [
     "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
     "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",
     "tensorflow-datasets>=4.9.10",
+    "google-crc32c>=1.8",
     "tokenizers>=0.23",
     "safetensors>=0.8",
     "pysbd>=0.3.4",

@@ -1,0 +1,405 @@
+"""The prepared dataset on disk: a TFDS folder whose tokens are found by offset, and the ledger that says it is whole.
+
+    DIRECTORY/
+      corpus-train.tfrecord-00000 ...   records of some million tokens of whole documents (tf.train.Example)
+      dataset_info.json, features.json  so that `tfds.builder_from_directory(DIRECTORY)` opens it
+      train.sentences.npy               int64 [sentences + 1], first token of every sentence; likewise for validation
+      train.documents.npy               int64 [documents + 1], first sentence of every document
+      unigram.npy                       int64 [V], how often each token stands in the train split
+      tokenizer/                        the tokenizer's own files
+      ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources
+
+A record holds three byte features: `tokens` (uint16, or int32 where the vocabulary needs it), `sentence_lengths`
+(int32, tokens of each sentence) and `document_lengths` (int32, sentences of each document), all little-endian. The
+reader maps `tokens` where it lies inside the record, so any token is found in O(1) and reading needs no TensorFlow.
+"""
+
+import bisect
+import functools
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from plmjax.errors import UserError
+
+FORMAT_VERSION = 1
+LEDGER = "ledger.json"
+SPLITS = ("train", "validation")
+PIECE_TOKENS = 1 << 22
+_NAME = "corpus-{split}.tfrecord-{index:05d}"
+_TFDS_NAME = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+_LENGTHS = np.dtype("<i4")
+_CHUNK = 1 << 24
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Dtype of a stored token: uint16 while every id fits, int32 beyond."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<i4")
+
+
+class ShardWriter:
+    """Writes one file of a split; documents keep the order in which they are added.
+
+    Files of one split may be written by different processes; their `index` fixes their order in the dataset.
+    """
+
+    def __init__(self, directory: str | os.PathLike, split: str, index: int, vocab_size: int):
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, not {split!r}.")
+        self._path = Path(directory) / _NAME.format(split=split, index=index)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        (self._path.parent / LEDGER).unlink(missing_ok=True)  # what is being written is not finished
+        self._file = open(self._path, "wb")  # noqa: SIM115 (closed by close)
+        self._dtype = token_dtype(vocab_size)
+        self._unigram = np.zeros(vocab_size, np.int64)
+        self._index = index
+        self._bytes = 0
+        self._crc = 0
+        self._pieces: list[dict[str, list[int]]] = []
+        self._begin_piece()
+
+    def _begin_piece(self) -> None:
+        self._documents: list[np.ndarray] = []
+        self._sentence_lengths: list[int] = []
+        self._document_lengths: list[int] = []
+        self._tokens = 0
+
+    def add(self, document: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """Appends one document, given as the token ids of each sentence; what is empty is left out."""
+        lengths = [len(sentence) for sentence in document if len(sentence)]
+        if not lengths:
+            return
+        count = sum(lengths)
+        self._documents.append(np.fromiter(itertools.chain.from_iterable(document), np.int64, count))
+        self._sentence_lengths += lengths
+        self._document_lengths.append(len(lengths))
+        self._tokens += count
+        if self._tokens >= PIECE_TOKENS:
+            self._end_piece()
+
+    def close(self) -> dict[str, Any]:
+        """Finishes the file and returns its record for `finish`; a file without documents is removed."""
+        self._end_piece()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if not self._pieces:
+            self._path.unlink()
+        totals = {name: sum(piece[name][1] for piece in self._pieces) for name in ("documents", "sentences", "tokens")}
+        record = {"file": self._path.name, "index": self._index, "bytes": self._bytes, "crc32c": self._crc}
+        return record | totals | {"pieces": self._pieces, "unigram": self._unigram}
+
+    def _end_piece(self) -> None:
+        if not self._documents:
+            return
+        tokens = np.concatenate(self._documents)
+        if tokens.min() < 0 or tokens.max() >= len(self._unigram):
+            raise ValueError(
+                f"token ids must lie in 0..{len(self._unigram) - 1}; found {tokens.min()}..{tokens.max()}."
+            )
+        self._unigram += np.bincount(tokens, minlength=len(self._unigram))
+        payloads = {
+            "document_lengths": np.array(self._document_lengths, _LENGTHS),
+            "sentence_lengths": np.array(self._sentence_lengths, _LENGTHS),
+            "tokens": tokens.astype(self._dtype),
+        }
+        record, offsets = _example(payloads, self._bytes + _HEADER_BYTES)
+        header = len(record).to_bytes(8, "little")
+        for part in (header, _masked_crc(header), record, _masked_crc(record)):
+            self._file.write(part)
+            self._crc = google_crc32c.extend(self._crc, part)
+            self._bytes += len(part)
+        names = {"document_lengths": "documents", "sentence_lengths": "sentences", "tokens": "tokens"}
+        self._pieces.append({names[key]: [offsets[key], len(array)] for key, array in payloads.items()})
+        self._begin_piece()
+
+
+# TFRecord framing: length (8 bytes), masked CRC of the length (4), the record, masked CRC of the record (4).
+_HEADER_BYTES = 12
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protocol buffer field."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _example(payloads: dict[str, np.ndarray], start: int) -> tuple[bytes, dict[str, int]]:
+    """A serialised tf.train.Example of byte features that begins at byte `start` of its file, and where each lies.
+
+    It is written field by field because the reader needs the offsets. The last payload is aligned to four bytes, for
+    numpy copies unaligned arrays whole: an unknown field in front takes up the slack, and every reader of protocol
+    buffers skips it.
+    """
+    features, ends = b"", {}
+    for name, array in payloads.items():
+        bytes_list = _field(1, _field(1, array.tobytes()))
+        features += _field(1, _field(1, name.encode()) + _field(2, bytes_list))
+        ends[name] = len(features)
+    body = _field(1, features)
+    slack = -(start + 2 + len(body) - array.nbytes) % 4
+    example = _field(15, bytes(slack)) + body
+    origin = start + len(example) - len(features)
+    return example, {name: origin + ends[name] - array.nbytes for name, array in payloads.items()}
+
+
+def finish(
+    directory: str | os.PathLike,
+    shards: dict[str, list[dict[str, Any]]],
+    tokenizer: Any,
+    sources: list[dict[str, Any]],
+    description: dict[str, Any],
+) -> None:
+    """Turns written shards into a dataset: offsets, TFDS metadata, tokenizer, and last of all the ledger.
+
+    shards: split -> the records that `ShardWriter.close` returned; they are ordered by index and empty ones dropped.
+    tokenizer: has save(directory), fingerprint, kind and vocabulary. sources: the input files.
+    description: anything JSON that says how the dataset was made. Raises UserError when no document was written.
+    """
+    directory = Path(directory)
+    shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
+    shards = {split: [record for record in records if record["pieces"]] for split, records in shards.items()}
+    if not shards["train"]:
+        raise UserError(f"Text for {directory} was expected, but no document holds a token; check the input files.")
+    unigram = sum(record["unigram"] for record in shards["train"])
+    np.save(directory / "unigram.npy", unigram)
+    ledger: dict[str, Any] = {
+        "version": FORMAT_VERSION,
+        "tokenizer": {
+            "fingerprint": tokenizer.fingerprint,
+            "kind": tokenizer.kind,
+            "vocab_size": len(unigram),
+        },
+        "splits": {},
+        "sources": sources,
+        "description": description,
+    }
+    names = ["unigram.npy"]
+    for split, records in shards.items():
+        for index, record in enumerate(records):  # TFDS counts files without gaps
+            name = _NAME.format(split=split, index=index)
+            os.replace(directory / record["file"], directory / name)
+            records[index] = {key: value for key, value in record.items() if key != "unigram"}
+            records[index] |= {"file": name, "index": index}
+        totals = {name: sum(record[name] for record in records) for name in ("documents", "sentences", "tokens")}
+        ledger["splits"][split] = totals | {"shards": records}
+        names += _write_offsets(directory, split, ledger["splits"][split])
+    listed = {record["file"] for records in shards.values() for record in records}
+    for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
+        if path.name not in listed:
+            path.unlink()
+    _write_tfds_metadata(directory, shards, token_dtype(len(unigram)))
+    tokenizer.save(directory / "tokenizer")
+    ledger["files"] = {name: _sum_file(directory / name) for name in names}
+    unfinished = directory / f"{LEDGER}.{os.getpid()}"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        json.dump(ledger, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, directory / LEDGER)
+
+
+def _write_offsets(directory: Path, split: str, entry: dict[str, Any]) -> list[str]:
+    """Writes where sentences and documents of a split begin, one piece at a time; returns the files' names."""
+    names = [f"{split}.sentences.npy", f"{split}.documents.npy"]
+    sentences, documents = (
+        np.lib.format.open_memmap(directory / name, "w+", np.int64, (entry[key] + 1,))
+        for name, key in zip(names, ("sentences", "documents"), strict=True)
+    )
+    offsets = {"sentences": 0, "documents": 0}
+    for array in (sentences, documents):
+        array[0] = 0
+    for record in entry["shards"]:
+        data = np.memmap(directory / record["file"], np.uint8, "r")
+        for piece in record["pieces"]:
+            for key, array in (("sentences", sentences), ("documents", documents)):
+                start, count = piece[key]
+                lengths = np.frombuffer(data[start : start + 4 * count].tobytes(), _LENGTHS)
+                at = offsets[key]
+                array[at + 1 : at + 1 + count] = array[at] + np.cumsum(lengths, dtype=np.int64)
+                offsets[key] += count
+    for array in (sentences, documents):
+        array.flush()
+    return names
+
+
+def _write_tfds_metadata(directory: Path, shards: dict[str, list[dict[str, Any]]], dtype: np.dtype) -> None:
+    import tensorflow_datasets as tfds
+
+    def sequence(dtype: np.dtype, doc: str) -> "tfds.features.Tensor":
+        return tfds.features.Tensor(shape=(None,), dtype=dtype.newbyteorder("=").type, encoding="bytes", doc=doc)
+
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=directory, template=_TFDS_NAME, dataset_name="corpus", filetype_suffix="tfrecord"
+    )
+    tfds.folder_dataset.write_metadata(
+        data_dir=directory,
+        filename_template=template,
+        version="1.0.0",
+        description="Documents cut into sentences and tokens; one example is a piece of many documents.",
+        features=tfds.features.FeaturesDict(
+            {
+                "tokens": sequence(dtype, "Token ids of the piece, documents one after another."),
+                "sentence_lengths": sequence(_LENGTHS, "Tokens of each sentence."),
+                "document_lengths": sequence(_LENGTHS, "Sentences of each document."),
+            }
+        ),
+        split_infos=[
+            tfds.core.SplitInfo(
+                name=split,
+                shard_lengths=[len(record["pieces"]) for record in records],
+                num_bytes=sum(record["bytes"] for record in records),
+                filename_template=template,
+            )
+            for split, records in shards.items()
+            if records
+        ],
+    )
+
+
+def _sum_file(path: Path) -> dict[str, int]:
+    crc, size = 0, 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc, size = google_crc32c.extend(crc, chunk), size + len(chunk)
+    return {"bytes": size, "crc32c": crc}
+
+
+class Split:
+    """One split of a dataset, mapped from its files: tokens in the order they were written.
+
+    sentence_offsets: int64 [sentences + 1], first token of every sentence; documents join without a gap.
+    document_offsets: int64 [documents + 1], first sentence of every document.
+    """
+
+    def __init__(self, directory: Path, name: str, entry: dict[str, Any], dtype: np.dtype):
+        self.name = name
+        self.documents: int = entry["documents"]
+        self.sentences: int = entry["sentences"]
+        self.token_count: int = entry["tokens"]
+        self.sentence_offsets = np.load(directory / f"{name}.sentences.npy", mmap_mode="r")
+        self.document_offsets = np.load(directory / f"{name}.documents.npy", mmap_mode="r")
+        self._pieces: list[np.ndarray] = []
+        for record in entry["shards"]:
+            data = np.memmap(directory / record["file"], np.uint8, "r").view(np.ndarray)
+            for piece in record["pieces"]:
+                start, count = piece["tokens"]
+                self._pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
+        self._starts = [0, *itertools.accumulate(map(len, self._pieces))]
+
+    def tokens(self, start: int, stop: int) -> np.ndarray:
+        """Tokens start..stop of the split, [stop - start] uint16 or int32; a view where they are of one document."""
+        piece = bisect.bisect_right(self._starts, start) - 1
+        if stop <= self._starts[min(piece + 1, len(self._pieces))]:
+            return self._pieces[piece][start - self._starts[piece] : stop - self._starts[piece]]
+        if not 0 <= start <= stop <= self.token_count:
+            raise IndexError(f"tokens {start}..{stop} were asked of {self.token_count}.")
+        return np.concatenate(list(self._parts(piece, start, stop)))
+
+    def _parts(self, piece: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        while start < stop:
+            begin, end = self._starts[piece], min(stop, self._starts[piece + 1])
+            yield self._pieces[piece][start - begin : end - begin]
+            start, piece = end, piece + 1
+
+    @functools.cached_property
+    def document_tokens(self) -> np.ndarray:
+        """First token of every document, int64 [documents + 1]."""
+        return self.sentence_offsets[self.document_offsets]
+
+
+class Dataset:
+    """A finished prepared dataset; made by `open_dataset`."""
+
+    def __init__(self, directory: Path, ledger: dict[str, Any], fingerprint: str):
+        self.directory = directory
+        self.ledger = ledger
+        self.fingerprint = fingerprint
+        self.vocab_size: int = ledger["tokenizer"]["vocab_size"]
+        self.tokenizer_fingerprint: str = ledger["tokenizer"]["fingerprint"]
+
+    def split(self, name: str) -> Split:
+        """The split "train" or "validation"."""
+        return Split(self.directory, name, self.ledger["splits"][name], token_dtype(self.vocab_size))
+
+    @functools.cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """How often each token stands in the train split, int64 [V]."""
+        return np.load(self.directory / "unigram.npy")
+
+    def verify(self) -> None:
+        """Reads every file and compares its checksum; raises a UserError that names the first one that differs."""
+        for name, expected in _files(self.ledger).items():
+            if _sum_file(self.directory / name)["crc32c"] != expected["crc32c"]:
+                raise UserError(
+                    f"{self.directory / name} was expected to be as prepared, but its checksum differs; prepare again."
+                )
+
+
+def _files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
+    records = (record for entry in ledger["splits"].values() for record in entry["shards"])
+    return {record["file"]: record for record in records} | ledger["files"]
+
+
+def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None) -> Dataset:
+    """Opens a prepared dataset after checking that it is whole: every file there, of the size the ledger gives.
+
+    vocab_size: rows of the model's embedding, which must cover every token id. Raises UserError when the folder is
+    missing, was never finished, is of another format version, misses a file, has a truncated one, or holds more tokens
+    than the model knows.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise UserError(f"A prepared dataset was expected at {directory}, which is no folder; run plmjax prepare.")
+    try:
+        text = (directory / LEDGER).read_bytes()
+    except FileNotFoundError:
+        raise UserError(
+            f"A prepared dataset was expected at {directory}, but it has no {LEDGER}: its preparation never finished; "
+            "run plmjax prepare again."
+        ) from None
+    try:
+        ledger = json.loads(text)
+        version = ledger["version"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{directory / LEDGER} was expected to be a ledger but is damaged; prepare again.") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{directory} was expected in dataset format {FORMAT_VERSION} but is in format {version}; prepare it again."
+        )
+    for name, expected in _files(ledger).items():
+        path = directory / name
+        if not path.is_file():
+            raise UserError(f"{path} was expected as part of the dataset but is missing; prepare the dataset again.")
+        if path.stat().st_size != expected["bytes"]:
+            raise UserError(
+                f"{path} was expected to have {expected['bytes']} bytes but has {path.stat().st_size}; it was "
+                "truncated or changed, so prepare the dataset again."
+            )
+    dataset = Dataset(directory, ledger, hashlib.sha256(text).hexdigest())
+    if vocab_size is not None and dataset.vocab_size > vocab_size:
+        raise UserError(
+            f"A dataset of at most {vocab_size} tokens was expected, the model's vocabulary, but {directory} was "
+            f"prepared with {dataset.vocab_size}; use the model's tokenizer or raise its vocab_size."
+        )
+    return dataset
