@@ -1,0 +1,33 @@
+"""Tables of learned vectors."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+
+class Embedding(nn.Module):
+    """A table `embedding` float32 [rows D] that is looked up, and that can serve as an output layer.
+
+    axis: logical name of the rows, None for small tables that are never cut along them.
+    """
+
+    rows: int
+    features: int
+    axis: str | None
+    embedding_init: Initializer
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self) -> None:
+        """Declares the table."""
+        init = nn.with_logical_partitioning(self.embedding_init, (self.axis, "embed"))
+        self.embedding = self.param("embedding", init, (self.rows, self.features))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """int [...] -> [... D]."""
+        return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """Scores of all rows: [... D] -> float32 [... rows]."""
+        table = self.embedding.astype(self.dtype)
+        return jnp.einsum("...D,VD->...V", x.astype(self.dtype), table, preferred_element_type=jnp.float32)

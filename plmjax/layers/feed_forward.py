@@ -1,0 +1,35 @@
+"""The position-wise feed-forward network and its activations."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.layers.projection import Projection
+
+ACTIVATIONS = {
+    "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+}
+"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one."""
+
+
+class FeedForward(nn.Module):
+    """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D]."""
+
+    intermediate_size: int
+    activation: str
+    kernel_init: Initializer
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        size = x.shape[-1]
+        x = Projection((self.intermediate_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")(
+            x
+        )
+        x = nn.with_logical_constraint(ACTIVATIONS[self.activation](x), ("batch", "length", "mlp"))
+        return Projection((size,), ("mlp", "embed"), self.kernel_init, self.dtype, name="output")(x)
