@@ -1,0 +1,368 @@
+"""Checkpoints: saved without stopping the run, self-describing, verified when read.
+
+WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry,
+key), `description` (the experiment, the metrics and a checksum of every array) and `tokenizer` (its files). Orbax writes it
+under a temporary name and renames it when it is whole, so an interrupted save is never taken for a checkpoint.
+"""
+
+import base64
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from plmjax import __version__, experiment
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.training.state import State
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a checkpoint says of itself besides its arrays.
+
+    experiment: the run it belongs to.
+    step: optimizer steps done.
+    dataset: fingerprint of the prepared dataset, empty where there is none.
+    metrics: evaluation metrics at this step, empty where none were taken.
+    tokenizer: file name -> contents.
+    checksums: path of an array -> `checksum` of it; filled in when it is saved.
+    """
+
+    experiment: Experiment
+    step: int
+    tokenizer: dict[str, bytes]
+    dataset: str = ""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    checksums: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def write_tokenizer(self, directory: Path) -> Path:
+        """Writes the tokenizer's files to a folder and returns it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, contents in self.tokenizer.items():
+            (directory / name).write_bytes(contents)
+        return directory
+
+
+def checksum(x: jax.Array) -> jax.Array:
+    """uint32 of an array's bits, each word times its place: equal arrays agree on any mesh, a flipped bit shows."""
+    if x.size == 0:
+        return jnp.zeros((), jnp.uint32)
+    unsigned = jnp.dtype(f"uint{8 * max(1, x.dtype.itemsize)}")
+    words = jax.lax.bitcast_convert_type(x, unsigned) if x.dtype != jnp.bool_ else x
+    words = words.astype(jnp.uint32)
+    place = jnp.zeros((), jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    # An odd factor is invertible modulo 2^32, so that a single changed word always changes the sum.
+    return jnp.sum(words * (place * jnp.uint32(2654435761) | jnp.uint32(1)), dtype=jnp.uint32)
+
+
+@jax.jit
+def _checksums(tree: Any) -> Any:
+    return jax.tree.map(checksum, tree)
+
+
+def checksums(tree: Any) -> dict[str, int]:
+    """Path -> checksum of every array of a tree."""
+    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(_checksums(tree)))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): int(value) for path, value in leaves}
+
+
+@dataclasses.dataclass
+class Retention:
+    """Which checkpoints stay: the newest, the newest `keep` of those a multiple of `every`, and the best."""
+
+    every: int
+    keep: int
+    best: str
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Orbax's question, for checkpoints in the order of their steps."""
+        regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
+        kept = set(regular[-self.keep :] if self.keep else regular)
+        kept.add(max(info.step for info in checkpoints))
+        name, sign = self.best.lstrip("-"), -1 if self.best.startswith("-") else 1
+        scored = [(sign * info.metrics[name], info.step) for info in checkpoints if name in (info.metrics or {})]
+        kept |= {min(scored)[1]} if scored else set()
+        return [info.step in kept for info in checkpoints]
+
+
+def _items(state: State) -> dict[str, Any]:
+    training = {name: getattr(state, name) for name in ("step", "optimizer_state", "carry", "key")}
+    return {"params": state.params, "training": training}
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports every file it touches
+        policy = Retention(settings.every, settings.keep, settings.best)
+        self.directory = Path(directory).absolute()
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=policy,
+                cleanup_tmp_directories=True,
+                best_fn=None,
+                enable_async_checkpointing=True,
+            ),
+            item_names=("params", "training", "description", "tokenizer"),
+        )
+
+    def steps(self) -> list[int]:
+        """Steps of the finished checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def latest(self) -> int | None:
+        """The last finished checkpoint's step."""
+        return self._manager.latest_step()
+
+    def save(self, state: State, description: Description) -> None:
+        """Begins to save; the arrays are copied before it returns, the files are written while the run goes on.
+
+        Raises:
+            UserError: this save cannot begin, or the one before it could not be finished (a full disk).
+        """
+        step = description.step
+        if step in self._manager.all_steps():
+            return
+        items = _items(state)
+        if jax.default_backend() == "cpu":
+            # A host copy: on CPU Orbax would go on reading the very buffers that the next step is given to overwrite.
+            items = jax.tree.map(_copied, items)
+        text = {
+            "format": FORMAT,
+            "version": __version__,
+            "experiment": experiment.to_dict(description.experiment),
+            "step": step,
+            "dataset": description.dataset,
+            "metrics": description.metrics,
+            "checksums": checksums(items),
+        }
+        files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
+        try:
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardSave(items["params"]),
+                    training=ocp.args.StandardSave(items["training"]),
+                    description=ocp.args.JsonSave(text),
+                    tokenizer=ocp.args.JsonSave(files),
+                ),
+                metrics=description.metrics or None,
+            )
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def wait(self) -> None:
+        """Returns when every save is finished.
+
+        Raises:
+            UserError: a save could not be finished.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Waits for what is under way and lets go of the folder."""
+        self.wait()
+        self._manager.close()
+
+    def restore(self, step: int, abstract: State) -> tuple[State, Description]:
+        """The state of a checkpoint, every array placed as `abstract` says, whatever mesh it was saved from.
+
+        Raises:
+            UserError: the checkpoint is damaged, or is of another model.
+        """
+        directory = self.directory / str(step)
+        description = describe(directory)
+        params = _restore(directory, "params", abstract.params, description)
+        training = _restore(directory, "training", _items(abstract)["training"], description)
+        return State(params=params, **training), description
+
+    def _failed(self, error: Exception) -> UserError:
+        kept = ", ".join(str(step) for step in self.steps()) or "none"
+        return UserError(
+            f"A checkpoint could not be written to {self.directory} ({_first_line(error)}); free some space or name "
+            f"another --workdir, then run again to go on from a finished one (steps: {kept})."
+        )
+
+
+def _copied(x: jax.Array) -> jax.Array:
+    shards = [jax.device_put(np.array(shard.data), shard.device) for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, shards)
+
+
+def find(path: Path) -> Path:
+    """The checkpoint folder that a user means by a run directory, its checkpoints folder or one checkpoint.
+
+    Raises:
+        UserError: there is no finished checkpoint.
+    """
+    path = Path(path)
+    if path.name.isdigit() and path.is_dir():
+        return path.absolute()
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+    if not steps:
+        raise UserError(
+            f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
+            f"one first."
+        )
+    return (folder / str(max(steps))).absolute()
+
+
+def describe(directory: Path) -> Description:
+    """The description of a checkpoint folder.
+
+    Raises:
+        UserError: it is damaged, or of a format this version does not read.
+    """
+    with _damage_named(directory):
+        text = _read(directory, "description", ocp.args.JsonRestore())
+        files = _read(directory, "tokenizer", ocp.args.JsonRestore())
+        if text.get("format") != FORMAT:
+            raise UserError(
+                f"Expected a checkpoint of format {FORMAT} in {directory}, found {text.get('format')}; read it with "
+                f"plmjax {text.get('version', 'of its time')}."
+            )
+        return Description(
+            experiment=experiment.from_dict(text["experiment"]),
+            step=text["step"],
+            dataset=text["dataset"],
+            metrics=text["metrics"],
+            checksums=text["checksums"],
+            tokenizer={name: base64.b64decode(contents) for name, contents in files.items()},
+        )
+
+
+def load_parameters(path: Path, abstract: Any = None) -> tuple[Any, Description]:
+    """(parameters, description) of the checkpoint a path means, for everything that is not a resume.
+
+    abstract: tree of ShapeDtypeStructs with shardings to place the parameters by; None gives numpy arrays.
+
+    Raises:
+        UserError: there is none, it is damaged, or it has other parameters than `abstract`.
+    """
+    directory = find(path)
+    description = describe(directory)
+    return _restore(directory, "params", abstract, description), description
+
+
+def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes]) -> None:
+    """Writes parameters that were not trained here as step 0 of a run directory, with its experiment.json.
+
+    Raises:
+        UserError: the folder holds a checkpoint already.
+    """
+    directory = Path(directory)
+    if (directory / "checkpoints" / "0").exists():
+        raise UserError(f"Expected no checkpoint in {directory}, found one; name another folder.")
+    directory.mkdir(parents=True, exist_ok=True)
+    writer = Checkpoints(directory / "checkpoints", run.checkpoint)
+    params = jax.tree.map(jnp.asarray, params)
+    state = State(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer_state=(),
+        carry=(),
+        key=jax.random.key_data(jax.random.key(run.training.seed)),
+    )
+    description = Description(run, 0, tokenizer)
+    writer.save(state, description)
+    writer.close()
+    experiment.write(run, directory / "experiment.json")
+    description.write_tokenizer(directory / "tokenizer")
+
+
+def tokenizer_files(directory: Path) -> dict[str, bytes]:
+    """File name -> contents of a tokenizer folder."""
+    return {file.name: file.read_bytes() for file in sorted(Path(directory).iterdir()) if file.is_file()}
+
+
+def _restore(directory: Path, item: str, abstract: Any, description: Description) -> Any:
+    with _damage_named(directory):
+        if abstract is not None:
+            _check_shapes(directory, item, abstract)
+        arguments = ocp.args.StandardRestore(abstract)
+        if abstract is None:
+            arguments = ocp.args.PyTreeRestore(restore_args=None)
+        tree = _read(directory, item, arguments)
+        for path, value in checksums(tree).items():
+            if description.checksums.get(f"{item}/{path}".rstrip("/")) != value:
+                raise UserError(
+                    f"The checkpoint {directory} is damaged: {item}/{path} is not what was saved; remove that folder "
+                    f"to go on from an earlier one."
+                )
+    return tree
+
+
+def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
+    """Raises UserError that names what a checkpoint lacks, has too much of or has in another shape."""
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+        metadata = reader.metadata(directory / item).item_metadata.tree
+
+    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {
+            re.sub(r"[\[\]'.]+", "/", jax.tree_util.keystr(path)).strip("/"): tuple(leaf.shape)
+            for path, leaf in leaves
+            if hasattr(leaf, "shape")
+        }
+
+    found, expected = shapes(metadata), shapes(abstract)
+    if len(found) == len(expected) and sorted(found.values()) == sorted(expected.values()) and item != "params":
+        return
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name):
+            raise UserError(
+                f"The checkpoint {directory} is of another model: expected {item}/{name} of shape "
+                f"{expected.get(name, 'none at all')}, found {found.get(name, 'none at all')}; use the experiment it "
+                f"was made by."
+            )
+
+
+def _read(directory: Path, item: str, arguments: Any) -> Any:
+    handlers = {
+        ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
+        ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
+        ocp.args.PyTreeRestore: ocp.PyTreeCheckpointHandler,
+    }
+    with ocp.Checkpointer(handlers[type(arguments)]()) as reader:
+        return reader.restore(directory / item, args=arguments)
+
+
+class _damage_named:  # noqa: N801 - reads as a statement
+    """Turns whatever goes wrong while reading a checkpoint into one sentence."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            raise UserError(
+                f"The checkpoint {self.directory} cannot be read ({_first_line(error)}); it is half-written or "
+                f"damaged: remove that folder to go on from an earlier one."
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return functools.reduce(lambda line, mark: line.split(mark)[0], ("\n", "; "), text)[:200]

@@ -1,0 +1,49 @@
+"""What a run prints before its first step: the arithmetic of devices, batch, model and memory."""
+
+import math
+from typing import Any
+
+import jax
+
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.training.metrics import compact, duration
+from plmjax.training.step import Program
+
+
+def lines(
+    run: Experiment,
+    program: Program,
+    compiled: Any,
+    flops: float,
+    rate: float,
+    compile_seconds: float,
+    step: int,
+) -> list[str]:
+    """The header of one phase.
+
+    compiled: the compiled train step. flops: model FLOPs of a step. rate: matrix FLOP/s of the whole mesh.
+    """
+    phase, mesh = program.phase, program.mesh
+    device = mesh.devices.flat[0]
+    pieces = meshes.batch_shards(mesh)
+    rows = phase.batch_size // (pieces * phase.accumulation)
+    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    memory = compiled.memory_analysis()
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    going_on = f", going on from step {step}" if step else ""
+    tokens = phase.batch_size * phase.sequence_length
+    return [
+        f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{going_on}",
+        f"devices  {mesh.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s), mesh {axes}",
+        f"batch    {rows} rows x {pieces} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
+        f"{phase.sequence_length} = {tokens:,} tokens a step",
+        f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",
+        f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
+        f"compile  {duration(compile_seconds)}; MFU is relative to {compact(rate)}FLOP/s",
+    ]
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

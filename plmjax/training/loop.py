@@ -1,0 +1,333 @@
+"""The training loop: build, restore, and for every step: step, log, evaluate, save.
+
+The order at a step is fixed. The checkpoint comes last, so a run that is killed anywhere and started again repeats
+whatever of the step's logging and evaluation it had not finished, and ends in the same parameters.
+"""
+
+import collections
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import peak, topologies
+from plmjax.training import checkpoints, header, phases
+from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.metrics import MetricsFile, Terminal
+from plmjax.training.phases import ResolvedPhase
+from plmjax.training.state import State
+from plmjax.training.step import Program, build
+from plmjax.vocabulary import Vocabulary
+
+HostBatch = dict[str, np.ndarray]
+
+
+class Source(Protocol):
+    """Where batches come from: a prepared dataset, or the examples of a downstream task.
+
+    vocabulary: of the tokenizer that made the tokens.
+    unigram_counts: int64 [V], occurrences of every token in the training text; None where nothing is to be compared.
+    fingerprint: of the data, so that a resume on other data is refused.
+    """
+
+    vocabulary: Vocabulary
+    unigram_counts: np.ndarray | None
+    fingerprint: str
+
+    def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
+        """Field -> shape and dtype of the phase's global batch."""
+
+    def train(self, phase: ResolvedPhase, start: int) -> Iterator[HostBatch]:
+        """This host's rows of the batches `start`, `start` + 1, ... of the phase."""
+
+    def evaluation(self, phase: ResolvedPhase) -> Iterator[HostBatch]:
+        """This host's rows of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
+
+
+class Interrupted(Exception):
+    """SIGTERM or Ctrl-C came; the state is saved. The command line ends with `EXIT_CODE`."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
+
+
+@dataclasses.dataclass
+class Result:
+    """What is left of a run: its last state, the program that made it, its last evaluation."""
+
+    state: State
+    program: Program
+    metrics: dict[str, float]
+
+
+def devices(platform: str) -> list[jax.Device]:
+    """The devices to run on.
+
+    Raises:
+        UserError: the platform asked for is not here.
+    """
+    if platform == "auto":
+        return jax.devices()
+    try:
+        return jax.devices(platform)
+    except RuntimeError:
+        raise UserError(
+            f"Expected a {platform.upper()} for --training.platform {platform}, found {jax.default_backend()} only; run "
+            f"where there is one (with its JAX installed), or choose --training.platform auto."
+        ) from None
+
+
+def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
+    """-log of every token's share of the training text, float32 [size]; every token is given one occurrence more."""
+    if counts is None:
+        return None
+    padded = np.zeros(size, np.float64)
+    padded[: len(counts)] = counts
+    return jnp.asarray(np.log(np.sum(padded + 1)) - np.log(padded + 1), jnp.float32)
+
+
+def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
+    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them."""
+
+    def place(batch: HostBatch) -> dict[str, jax.Array]:
+        return {
+            name: jax.make_array_from_process_local_data(program.batch[name].sharding, batch[name], spec.shape)
+            for name, spec in program.batch.items()
+        }
+
+    queue: collections.deque[dict[str, jax.Array]] = collections.deque()
+    for batch in batches:
+        queue.append(place(batch))
+        if len(queue) > ahead:
+            yield queue.popleft()
+    yield from queue
+
+
+def evaluate(program: Program, params: Any, source: Source, seed: int, limit: int = 0) -> dict[str, float]:
+    """Means over the held-out rows (or the first `limit` batches of them): {"loss": ..., "unigram_entropy": ..., ...}.
+
+    The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
+    """
+    totals: dict[str, np.ndarray] = {}
+    carry = program.start_carry()
+    key = jax.random.fold_in(jax.random.key(seed), 2)
+    for number, batch in enumerate(on_device(source.evaluation(program.phase), program)):
+        if limit and number >= limit:
+            break
+        carry, sums = program.evaluate(params, carry, batch, jax.random.fold_in(key, number))
+        for name, pair in jax.device_get(sums).items():
+            totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
+    return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
+
+
+def check_resume(workdir: Path, run: Experiment) -> None:
+    """Writes WORKDIR/experiment.json, or compares it with what is there.
+
+    Raises:
+        UserError: the folder belongs to a run that would be changed, naming the first difference.
+    """
+    path = workdir / "experiment.json"
+    if path.exists():
+        changed = experiments.differences(experiments.read(path), run, experiments.FREE)
+        for name, (before, after) in changed.items():
+            raise UserError(
+                f"{workdir} holds a run with {name} = {before}, found {after}; resume it unchanged or name another "
+                f"--workdir."
+            )
+    workdir.mkdir(parents=True, exist_ok=True)
+    experiments.write(run, path)
+
+
+def train(
+    run: Experiment,
+    workdir: Path,
+    source: Source,
+    tokenizer: dict[str, bytes],
+    begin: Callable[[Program], State] | None = None,
+) -> Result:
+    """Trains a run to its last step, from its last checkpoint if there is one.
+
+    tokenizer: file name -> contents, kept in every checkpoint.
+    begin: makes the first state when it is not the random initialisation (fine-tuning).
+
+    Raises:
+        UserError: anything the user can put right; nothing that was saved is lost.
+        Interrupted: SIGTERM or Ctrl-C, after saving.
+    """
+    check_resume(workdir, run)
+    mesh = meshes.make(run.mesh, devices(run.training.platform))
+    unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
+    plan = phases.resolve(run)
+    programs = [build(run, phase, mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
+    keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
+    latest = keeper.latest()
+    if latest is None:
+        state = begin(programs[0]) if begin else programs[0].initialize(run.training.seed)
+        step = 0
+    else:
+        made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])
+        state, description = keeper.restore(latest, made_by.state)
+        step = description.step
+        if description.dataset != source.fingerprint:
+            raise UserError(
+                f"{workdir} was trained on a dataset with fingerprint {description.dataset}, found "
+                f"{source.fingerprint}; resume with the data it began with or name another --workdir."
+            )
+    with _Session(run, workdir, source, tokenizer, keeper, step) as session:
+        for program in programs:
+            if step >= program.phase.last_step:
+                continue
+            if step == program.phase.first_step:
+                state = state.replace(carry=program.start_carry())
+            state = session.phase(program, state, step)
+            step = program.phase.last_step
+        metrics = session.evaluate(programs[-1], state, step)
+        session.save(state, step)
+    return Result(state=state, program=programs[-1], metrics=metrics)
+
+
+class _Session:
+    """One invocation of a run: its files, its terminal, its signals."""
+
+    def __init__(
+        self,
+        run: Experiment,
+        workdir: Path,
+        source: Source,
+        tokenizer: dict[str, bytes],
+        keeper: Checkpoints,
+        step: int,
+    ) -> None:
+        self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
+        self.first = step
+        self.signal: int | None = None
+        self.evaluated: tuple[int, dict[str, float]] = (-1, {})
+        self.saved_at = time.monotonic()
+
+    def __enter__(self) -> "_Session":
+        self.file = MetricsFile(self.workdir, self.first)
+        self.terminal = Terminal(self.run.training.steps, self.first)
+        self.handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        self.terminal.close()
+        self.file.close()
+        if error is None or isinstance(error, Interrupted):
+            self.keeper.close()
+
+    def _stop(self, number: int, frame: Any) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def phase(self, program: Program, state: State, step: int) -> State:
+        """Steps `step` .. the end of the program's phase."""
+        training, phase = self.run.training, program.phase
+        start = time.perf_counter()
+        compiled = program.train.lower(state, program.batch).compile()
+        compile_seconds = time.perf_counter() - start
+        tokens = phase.batch_size * phase.sequence_length
+        flops = self.run.objective.train_flops(self.run.model, program.batch)
+        rate = peak_flops(program)
+        for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, step):
+            self.terminal.say(line)
+        batches = on_device(self.source.train(phase, step - phase.first_step), program)
+        pending: list[dict[str, jax.Array]] = []
+        window, waited = time.perf_counter(), 0.0
+        for step in range(step + 1, phase.last_step + 1):
+            self._profile(step)
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            state, metrics = compiled(state, batch)
+            pending.append(metrics)
+            last = step == phase.last_step
+            logging = step % training.log_every == 0 or last
+            evaluating = training.evaluate_every and step % training.evaluate_every == 0
+            saving = self.run.checkpoint.every and step % self.run.checkpoint.every == 0
+            due = self.run.checkpoint.minutes and time.monotonic() - self.saved_at > self.run.checkpoint.minutes * 60
+            if logging or evaluating or saving or due or self.signal is not None:
+                means = self._fetch(pending, step)
+                seconds = (time.perf_counter() - window) / len(pending)
+                values = {f"train/{name}": value for name, value in means.items() if name != "learning_rate"}
+                values["learning_rate"] = means["learning_rate"]
+                values["tokens_per_second"] = tokens / seconds
+                values["mfu"] = flops / seconds / rate
+                values["input_wait"] = waited / len(pending) / seconds
+                if logging:
+                    self.file.write(step, values)
+                    self.terminal.step(step, values, (training.steps - step) * seconds)
+                if evaluating:
+                    self.evaluate(program, state, step)
+                if saving or due or self.signal is not None:
+                    self.save(state, step)
+                pending, waited, window = [], 0.0, time.perf_counter()
+            if self.signal is not None and not last:
+                batches.close()
+                raise Interrupted(f"Stopped by {signal.Signals(self.signal).name} and saved at step {step}.")
+        batches.close()
+        return state
+
+    def _fetch(self, pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
+        """Means over the steps since the last log; stops a run whose loss is no number, before anything is saved."""
+        values = jax.device_get(pending)
+        for number, metrics in enumerate(values, start=step - len(values) + 1):
+            if not math.isfinite(metrics["loss"]):
+                kept = self.keeper.latest()
+                self.keeper.wait()
+                raise UserError(
+                    f"Expected a finite loss, found {metrics['loss']} at step {number}; lower "
+                    f"--optimizer.learning_rate or look at that batch (the last checkpoint is of "
+                    f"{'step ' + str(kept) if kept is not None else 'no step yet'})."
+                )
+        means = {name: float(np.mean([metrics[name] for metrics in values])) for name in values[0]}
+        means["learning_rate"] = float(values[-1]["learning_rate"])
+        return means
+
+    def evaluate(self, program: Program, state: State, step: int) -> dict[str, float]:
+        """Evaluates once a step, logs it, and returns {"eval/...": ...}."""
+        if self.evaluated[0] != step:
+            seed, limit = self.run.training.seed, self.run.training.evaluation_batches
+            means = evaluate(program, state.params, self.source, seed, limit)
+            values = {f"eval/{name}": value for name, value in means.items()}
+            self.file.write(step, values)
+            self.terminal.say(f"step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+            self.evaluated = (step, values)
+        return self.evaluated[1]
+
+    def save(self, state: State, step: int) -> None:
+        """Begins a checkpoint of this step."""
+        metrics = self.evaluated[1] if self.evaluated[0] == step else {}
+        description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics)
+        self.keeper.save(state, description)
+        self.saved_at = time.monotonic()
+
+    def _profile(self, step: int) -> None:
+        steps = self.run.training.profile_steps
+        if steps and step == steps[0]:
+            jax.profiler.start_trace(str(self.workdir / "profile"))
+        if steps and step == steps[-1] + 1:
+            jax.profiler.stop_trace()
+
+
+def peak_flops(program: Program) -> float:
+    """Matrix FLOP/s of all the mesh's devices: of the data sheet, or measured where there is none (a CPU)."""
+    device = program.mesh.devices.flat[0]
+    sheet = topologies.peak_flops(device.device_kind)
+    if sheet is not None:
+        return sheet * program.mesh.size
+    # The simulated devices of a CPU share its cores, so one device's rate is the rate of them all.
+    return peak.measured_flops()

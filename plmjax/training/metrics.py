@@ -1,0 +1,135 @@
+"""Where a run reports: metrics.jsonl, TensorBoard and the terminal."""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from plmjax.errors import UserError
+
+
+class MetricsFile:
+    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record a logged step.
+
+    On a resume the lines after the restored step are taken back: the run will write them again.
+    """
+
+    def __init__(self, workdir: Path, step: int) -> None:
+        self.path = workdir / "metrics.jsonl"
+        kept = [line for line in read(self.path) if line["step"] <= step] if self.path.exists() else []
+        temporary = self.path.with_name("metrics.jsonl.writing")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        temporary.replace(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events = _Events(workdir / "tensorboard")
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
+        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+        self._file.flush()
+        self._events.write(step, values)
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._file.close()
+        self._events.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line that a kill cut short is left out.
+
+    Raises:
+        UserError: the file is missing, or a line before the last is not JSON.
+    """
+    if not path.is_file():
+        raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
+    records = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number < len(lines):
+                raise UserError(f"Line {number} of {path} is not JSON; mend or remove that line.") from None
+    return records
+
+
+class _Events:
+    """TensorBoard event files, written by the tensorboard package where it is installed."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            self._writer = None
+        else:
+            self._writer = EventFileWriter(str(directory))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        if self._writer is None:
+            return
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        scalars = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        summary = summary_pb2.Summary(value=scalars)
+        self._writer.add_event(event_pb2.Event(step=step, wall_time=time.time(), summary=summary))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def compact(value: float) -> str:
+    """4215 -> 4.2k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346: what a column of a log has room for."""
+    if not math.isfinite(value):
+        return str(value)
+    for limit, suffix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (limit if suffix != 'k' else 1e3):.1f}{suffix}"
+    return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 12 s, 3:04 min or 5:06 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes}:{int(seconds) % 60:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+class Terminal:
+    """The header of a run, then a live bar on a terminal or aligned lines in a log."""
+
+    def __init__(self, steps: int, step: int) -> None:
+        self._bar = None
+        self._steps = steps
+        if sys.stdout.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = ("step", MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, TimeElapsedColumn())
+            self._task = self._bar.add_task("compiling", total=steps, completed=step)
+            self._bar.start()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.console.print(text, highlight=False)
+
+    def step(self, step: int, values: dict[str, float], eta: float) -> None:
+        """One logged step."""
+        shown = [f"{name.removeprefix('train/')} {compact(value):>7}" for name, value in values.items()]
+        line = "  ".join([*shown, f"eta {duration(eta)}"])
+        if self._bar is None:
+            print(f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}", flush=True)
+        else:
+            self._bar.update(self._task, completed=step, description=line)
+
+    def close(self) -> None:
+        """Leaves the last state of the bar on the screen."""
+        if self._bar is not None:
+            self._bar.stop()
