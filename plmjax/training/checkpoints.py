@@ -1,8 +1,9 @@
 """Checkpoints: saved without stopping the run, self-describing, verified when read.
 
 WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry,
-key), `description` (the experiment, the metrics and a checksum of every array) and `tokenizer` (its files). Orbax writes it
-under a temporary name and renames it when it is whole, so an interrupted save is never taken for a checkpoint.
+key), `description` (the experiment, the metrics and a checksum of every array) and `tokenizer` (its files).
+Orbax writes it under a temporary name and renames it when it is whole, so an interrupted save is never taken for a
+checkpoint.
 """
 
 import base64

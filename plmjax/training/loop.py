@@ -22,7 +22,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import checkpoints, header, phases
+from plmjax.training import header, phases
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.phases import ResolvedPhase
@@ -82,8 +82,8 @@ def devices(platform: str) -> list[jax.Device]:
         return jax.devices(platform)
     except RuntimeError:
         raise UserError(
-            f"Expected a {platform.upper()} for --training.platform {platform}, found {jax.default_backend()} only; run "
-            f"where there is one (with its JAX installed), or choose --training.platform auto."
+            f"Expected a {platform.upper()} for --training.platform {platform}, found {jax.default_backend()} only; "
+            f"run where there is one (with its JAX installed), or choose --training.platform auto."
         ) from None
 
 
@@ -233,8 +233,8 @@ class _Session:
             raise KeyboardInterrupt
         self.signal = number
 
-    def phase(self, program: Program, state: State, step: int) -> State:
-        """Steps `step` .. the end of the program's phase."""
+    def phase(self, program: Program, state: State, done: int) -> State:
+        """The steps after `done` to the end of the program's phase."""
         training, phase = self.run.training, program.phase
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
@@ -242,12 +242,12 @@ class _Session:
         tokens = phase.batch_size * phase.sequence_length
         flops = self.run.objective.train_flops(self.run.model, program.batch)
         rate = peak_flops(program)
-        for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, step):
+        for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, done):
             self.terminal.say(line)
-        batches = on_device(self.source.train(phase, step - phase.first_step), program)
+        batches = on_device(self.source.train(phase, done - phase.first_step), program)
         pending: list[dict[str, jax.Array]] = []
         window, waited = time.perf_counter(), 0.0
-        for step in range(step + 1, phase.last_step + 1):
+        for step in range(done + 1, phase.last_step + 1):
             self._profile(step)
             asked = time.perf_counter()
             batch = next(batches)
