@@ -1,0 +1,310 @@
+"""The report: one self-contained HTML page with the curves and results of one or more runs, side by side.
+
+Charts are SVG drawn by matplotlib and set inline; their neutral parts take the page's own text colour, so that the page
+follows the reader's light or dark scheme. The page fetches nothing.
+"""
+
+import dataclasses
+import html
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmjax import experiment
+from plmjax.errors import UserError
+from plmjax.training import metrics, phases
+
+PARTS = ("train", "eval")
+TITLES = {
+    "loss": "Loss",
+    "learning_rate": "Learning rate",
+    "tokens_per_second": "Tokens per second",
+    "mfu": "Model FLOP/s utilisation",
+    "input_wait": "Share of the step spent waiting for input",
+}
+"""Titles of the measures whose name in words is not title enough."""
+UNITS = {"loss": "nats a target"}
+POINTS = 500
+"""Most points of a drawn curve; a longer series is averaged over spans of steps."""
+COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
+"""Distinct, and readable on white and on black."""
+INK = "#767676"
+"""Colour of frames, ticks and text while matplotlib draws; `currentColor` in the page."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run directory tells: its experiment and its logged records."""
+
+    name: str
+    experiment: experiment.Experiment
+    records: list[dict[str, Any]]
+
+    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, values), float64, of the records that hold the key."""
+        points = [(record["step"], record[key]) for record in self.records if key in record]
+        return tuple(np.array(points, np.float64).reshape(-1, 2).T)
+
+    def last(self, key: str) -> float | None:
+        """The last logged value."""
+        return next((record[key] for record in reversed(self.records) if key in record), None)
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return self.records[-1]["step"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the steps done, padding included."""
+        return sum(
+            min(max(self.steps - phase.first_step, 0), phase.steps) * phase.batch_size * phase.sequence_length
+            for phase in phases.resolve(self.experiment)
+        )
+
+    @property
+    def seconds(self) -> float:
+        """From the first logged record to the last."""
+        return self.records[-1]["time"] - self.records[0]["time"]
+
+
+def report(workdirs: Sequence[str | Path], output: str | Path, *, curve: str | Path | None = None) -> None:
+    """Writes the page of these runs to `output`, and their loss as a PNG to `curve` when one is named.
+
+    Raises:
+        UserError: a folder is no run or has logged nothing yet, its records are not those of a run, or a file cannot
+            be written.
+    """
+    if not workdirs:
+        raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
+    runs = [_read(Path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
+    if curve is not None:
+        _write(Path(curve), _png(runs))
+    _write(Path(output), _page(runs).encode("utf-8"))
+
+
+def _names(workdirs: Sequence[str | Path]) -> list[str]:
+    """Folder names, or whole paths where two folders are called alike."""
+    short = [Path(workdir).resolve().name for workdir in workdirs]
+    return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
+
+
+def _read(workdir: Path, name: str) -> Run:
+    described = experiment.read(workdir / "experiment.json")
+    path = workdir / "metrics.jsonl"
+    records = metrics.read(path)
+    if not records:
+        raise UserError(f"Expected logged steps in {path}, found none yet; report on the run once it has logged some.")
+    for number, record in enumerate(records, start=1):
+        numbers = isinstance(record, dict) and all(isinstance(value, int | float) for value in record.values())
+        if not (numbers and {"step", "time"} <= record.keys()):
+            raise UserError(
+                f"Line {number} of {path} is not a record of a run, which has a step, a time and numbers; "
+                f"remove that line."
+            )
+    return Run(name, described, records)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"Cannot write the report to {path} ({error.strerror}); name another file.") from error
+
+
+def _measures(runs: list[Run]) -> list[str]:
+    """Names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
+    keys = {key: None for run in runs for record in run.records for key in record}
+    names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
+    last = ["gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
+
+    def rank(name: str) -> tuple[int, bool, bool]:
+        return (last.index(name) + 1 if name in last else 0, name != "loss", "accuracy" not in name)
+
+    return sorted(names, key=rank)
+
+
+def _measure(key: str) -> str:
+    part, _, name = key.partition("/")
+    return name if part in PARTS else key
+
+
+def _title(measure: str) -> str:
+    return TITLES.get(measure, measure.replace("_", " ").replace("/", ": ").capitalize())
+
+
+def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most POINTS points, each the mean of an equal share of the points; one that is not finite leaves a gap."""
+    if len(steps) <= POINTS:
+        return steps, values
+    spans = zip(np.array_split(steps, POINTS), np.array_split(values, POINTS), strict=True)
+    return tuple(np.array([(some.mean(), mean.mean()) for some, mean in spans]).T)
+
+
+def _draw(axes: Any, runs: list[Run], measure: str) -> None:
+    """One measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
+    for run, colour in zip(runs, _colours(runs), strict=True):
+        label = f"{run.name}, " if len(runs) > 1 else ""
+        for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
+            steps, values = _thin(*run.series(key))
+            if not len(steps):
+                continue
+            line = (
+                {"linewidth": 2, "linestyle": "--", "marker": "o", "markersize": 4, "zorder": 3}
+                if part == "eval"
+                else {}
+            )
+            if len(steps) == 1:
+                line["marker"] = "o"
+            axes.plot(steps, values, color=colour, label=(label + part).removesuffix(", "), **{"linewidth": 1.2} | line)
+    if measure == "loss":
+        entropies = {run.last("eval/unigram_entropy"): colour for run, colour in zip(runs, _colours(runs), strict=True)}
+        entropies.pop(None, None)
+        for entropy, colour in entropies.items():
+            axes.axhline(
+                entropy,
+                color=colour if len(entropies) > 1 else INK,
+                linewidth=1.2,
+                linestyle=":",
+                label=f"unigram entropy {entropy:.2f}",
+            )
+    if measure in ("learning_rate", "tokens_per_second", "mfu"):
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel(UNITS.get(measure, ""))
+    axes.set_title(_title(measure), loc="left", fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(frameon=False)
+
+
+def _colours(runs: list[Run]) -> list[str]:
+    return [COLOURS[index % len(COLOURS)] for index in range(len(runs))]
+
+
+def _figure(runs: list[Run], measure: str, **save: Any) -> bytes:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = {name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
+    style |= {"grid.color": INK, "font.size": 10, "svg.fonttype": "none", "svg.hashsalt": measure}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        _draw(figure.add_subplot(), runs, measure)
+        image = io.BytesIO()
+        figure.savefig(image, **save)
+    return image.getvalue()
+
+
+def _png(runs: list[Run]) -> bytes:
+    return _figure(runs, "loss", format="png", dpi=150, facecolor="white")
+
+
+def _svg(runs: list[Run], measure: str) -> str:
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    drawn = _figure(runs, measure, format="svg", transparent=True, metadata=metadata).decode("utf-8")
+    labelled = f'<svg role="img" aria-label="{html.escape(_title(measure))}"'
+    return drawn[drawn.index("<svg") :].replace("<svg", labelled, 1).replace(INK, "currentColor")
+
+
+def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """Rows of the table below the settings: (name, one cell a run)."""
+
+    def row(name: str, cells: list[float | None], form: Any = metrics.compact) -> tuple[str, list[str]]:
+        return name, ["" if cell is None else form(cell) for cell in cells]
+
+    def below(run: Run) -> float | None:
+        entropy, loss = run.last("eval/unigram_entropy"), run.last("eval/loss")
+        return None if entropy is None or loss is None else entropy - loss
+
+    rows = [
+        ("steps", [f"{run.steps} of {run.experiment.training.steps}" for run in runs]),
+        row("tokens", [run.tokens for run in runs]),
+        row("wall clock, first to last record", [run.seconds for run in runs], metrics.duration),
+    ]
+    for measure in _measures(runs):
+        keys = [*(f"{part}/{measure}" for part in PARTS), measure]
+        rows += [
+            row(key, [run.last(key) for run in runs]) for key in keys if any(run.last(key) is not None for run in runs)
+        ]
+    rows.append(row("eval/unigram_entropy", [run.last("eval/unigram_entropy") for run in runs]))
+    rows.append(row("eval/loss below the unigram entropy", [below(run) for run in runs]))
+    return [(name, cells) for name, cells in rows if any(cells)]
+
+
+def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """The fields of the experiment in which the runs differ: (dotted name, one cell a run)."""
+    flat = [experiment.flatten(run.experiment) for run in runs]
+    names = {name: None for fields in flat for name in fields}
+    rows = [(name, ["" if name not in fields else json.dumps(fields[name]) for fields in flat]) for name in names]
+    return [(name, cells) for name, cells in rows if len(set(cells)) > 1]
+
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 1rem; }
+figure { margin: 0; } svg { width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .9rem .25rem 0; text-align: left; border-bottom: 1px solid #7676763f; }
+tbody th { font-weight: normal; } td { text-align: right; }
+thead th:not(:first-child) { text-align: right; }
+pre { overflow-x: auto; font-size: 12px; }
+"""
+
+
+def _page(runs: list[Run]) -> str:
+    title = html.escape(" and ".join(run.name for run in runs))
+    charts = "\n".join(f"<figure>{_svg(runs, measure)}</figure>" for measure in _measures(runs))
+    settings = _table(runs, _settings(runs)) if len(runs) > 1 else ""
+    experiments = "\n".join(
+        f"<details><summary>{html.escape(run.name)}</summary>"
+        f"<pre>{html.escape(json.dumps(experiment.to_dict(run.experiment), indent=2))}</pre></details>"
+        for run in runs
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<h2>Results</h2>
+{_table(runs, _results(runs))}
+{f"<h2>Settings that differ</h2>{settings}" if settings else ""}
+<h2>Curves</h2>
+<div class="charts">
+{charts}
+</div>
+<h2>Experiments</h2>
+{experiments}
+</body>
+</html>
+"""
+
+
+def _table(runs: list[Run], rows: list[tuple[str, list[str]]]) -> str:
+    """An HTML table with one column a run; empty without rows."""
+    if not rows:
+        return ""
+    heads = "".join(
+        f'<th scope="col"><span style="color:{colour}">&#9632;</span> {html.escape(run.name)}</th>'
+        for run, colour in zip(runs, _colours(runs), strict=True)
+    )
+    body = "\n".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, cells in rows
+    )
+    head = f"<thead><tr><th></th>{heads}</tr></thead>"
+    return f'<div class="table"><table>{head}<tbody>\n{body}\n</tbody></table></div>'
