@@ -15,6 +15,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
@@ -31,6 +32,16 @@ class Layout:
         """Field -> shape and dtype of one global batch."""
         row = _int32(batch_size, sequence_length)
         return {"input_ids": row, "segment_ids": row, "positions": row, "row_ids": _int32(batch_size)}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
+        """A global batch of random tokens in full rows of one sequence, for measuring without a dataset."""
+        shape = (batch_size, sequence_length)
+        return {
+            "input_ids": np.random.default_rng(seed).integers(min(5, vocab_size - 1), vocab_size, shape, np.int32),
+            "segment_ids": np.ones(shape, np.int32),
+            "positions": np.broadcast_to(np.arange(sequence_length, dtype=np.int32), shape).copy(),
+            "row_ids": np.arange(batch_size, dtype=np.int32),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +70,25 @@ class SentencePairs(Layout):
             "next_sentence_weights": jax.ShapeDtypeStruct((batch_size, self.pack), jnp.float32),
         }
 
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
+        """As the base, the second half of every row the second sentence; rows hold `pack` pairs of equal length."""
+        batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
+        place = np.arange(sequence_length, dtype=np.int32) * self.pack
+        pair, within = place // sequence_length, place % sequence_length
+        starts = -(-np.arange(self.pack, dtype=np.int32) * sequence_length // self.pack)
+        shape = (batch_size, self.pack)
+        labels = np.random.default_rng(seed).integers(0, 2, shape, np.int32)
+        return batch | {
+            "segment_ids": np.broadcast_to(pair + 1, batch["input_ids"].shape).astype(np.int32),
+            "positions": np.broadcast_to(np.arange(sequence_length) - starts[pair], batch["input_ids"].shape).astype(
+                np.int32
+            ),
+            "token_type_ids": np.broadcast_to(within * 2 >= sequence_length, batch["input_ids"].shape).astype(np.int32),
+            "cls_positions": np.broadcast_to(starts, shape).astype(np.int32),
+            "next_sentence_labels": labels,
+            "next_sentence_weights": np.ones(shape, np.float32),
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Blocks(Layout):
@@ -71,6 +101,13 @@ class Blocks(Layout):
         shape = (batch_size, sequence_length)
         next_fields = {"next_ids": _int32(*shape), "next_weights": jax.ShapeDtypeStruct(shape, jnp.float32)}
         return super().batch(batch_size, sequence_length) | next_fields
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
+        """As the base, every token's successor known."""
+        longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
+        batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
+        next_ids = np.ascontiguousarray(longer["input_ids"][:, 1:])
+        return batch | {"next_ids": next_ids, "next_weights": np.ones_like(next_ids, np.float32)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ whatever of the step's logging and evaluation it had not finished, and ends in t
 import collections
 import dataclasses
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
 from plmjax.training import header, phases
 from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
@@ -53,12 +53,6 @@ class Source(Protocol):
 
     def evaluation(self, phase: ResolvedPhase) -> Iterator[HostBatch]:
         """This host's rows of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
-
-
-class Interrupted(Exception):
-    """SIGTERM or Ctrl-C came; the state is saved. The command line ends with `EXIT_CODE`."""
-
-    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
 
 
 @dataclasses.dataclass
@@ -210,28 +204,21 @@ class _Session:
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = step
-        self.signal: int | None = None
         self.evaluated: tuple[int, dict[str, float]] = (-1, {})
         self.saved_at = time.monotonic()
 
     def __enter__(self) -> "_Session":
         self.file = MetricsFile(self.workdir, self.first)
         self.terminal = Terminal(self.run.training.steps, self.first)
-        self.handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        self.stop = StopSignals().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+        self.stop.__exit__()
         self.terminal.close()
         self.file.close()
         if error is None or isinstance(error, Interrupted):
             self.keeper.close()
-
-    def _stop(self, number: int, frame: Any) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = number
 
     def phase(self, program: Program, state: State, done: int) -> State:
         """The steps after `done` to the end of the program's phase."""
@@ -259,7 +246,7 @@ class _Session:
             evaluating = training.evaluate_every and step % training.evaluate_every == 0
             saving = self.run.checkpoint.every and step % self.run.checkpoint.every == 0
             due = self.run.checkpoint.minutes and time.monotonic() - self.saved_at > self.run.checkpoint.minutes * 60
-            if logging or evaluating or saving or due or self.signal is not None:
+            if logging or evaluating or saving or due or self.stop.received:
                 means = self._fetch(pending, step)
                 seconds = (time.perf_counter() - window) / len(pending)
                 values = {f"train/{name}": value for name, value in means.items() if name != "learning_rate"}
@@ -272,12 +259,12 @@ class _Session:
                     self.terminal.step(step, values, (training.steps - step) * seconds)
                 if evaluating:
                     self.evaluate(program, state, step)
-                if saving or due or self.signal is not None:
+                if saving or due or self.stop.received:
                     self.save(state, step)
                 pending, waited, window = [], 0.0, time.perf_counter()
-            if self.signal is not None and not last:
+            if self.stop.received and not last:
                 batches.close()
-                raise Interrupted(f"Stopped by {signal.Signals(self.signal).name} and saved at step {step}.")
+                raise Interrupted(f"Stopped by {self.stop.received.name} and saved at step {step}.")
         batches.close()
         return state
 

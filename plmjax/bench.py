@@ -1,0 +1,107 @@
+"""How fast an experiment's train step runs here, beside what this machine's matrix units can do."""
+
+import itertools
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from plmjax.data.layouts import Layout
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import peak
+from plmjax.training import loop, phases
+from plmjax.training.step import build, execution
+from plmjax.vocabulary import Vocabulary
+
+
+def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
+    """Measures `steps` steps of every phase after `warmup` others; one record a phase.
+
+    Batches are random tokens, or come from the prepared dataset of `data.path` when the experiment names one.
+    """
+    if not isinstance(run.data, Data):
+        raise UserError(f"Expected an experiment on text to measure, found one on {type(run.data).__name__}.")
+    mesh = meshes.make(run.mesh, loop.devices(run.training.platform))
+    return [_phase(run, phase, mesh, steps, warmup) for phase in phases.resolve(run)]
+
+
+def _phase(
+    run: Experiment, phase: phases.ResolvedPhase, mesh: jax.sharding.Mesh, steps: int, warmup: int
+) -> dict[str, Any]:
+    layout: Layout = run.data.layout
+    shapes = layout.batch(phase.batch_size, phase.sequence_length)
+    vocabulary, batches = _batches(run, phase)
+    program = build(run, phase, mesh, vocabulary, shapes)
+    state = program.initialize(run.training.seed)
+    start = time.perf_counter()
+    compiled = program.train.lower(state, program.batch).compile()
+    compile_seconds = time.perf_counter() - start
+    arrays = loop.on_device(batches, program)
+    for _ in range(warmup):
+        state, _ = compiled(state, next(arrays))
+    jax.block_until_ready(state)
+    begin, begin_cpu, waited = time.perf_counter(), time.process_time(), 0.0
+    for _ in range(steps):
+        asked = time.perf_counter()
+        batch = next(arrays)
+        waited += time.perf_counter() - asked
+        state, _ = compiled(state, batch)
+    jax.block_until_ready(state)
+    seconds = (time.perf_counter() - begin) / steps
+    cpu_seconds = (time.process_time() - begin_cpu) / steps
+    arrays.close()
+    platform = mesh.devices.flat[0].platform
+    dtype = execution(run, platform).dtype
+    devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
+    matmul = peak.measured_flops(dtype, seconds=1.0) * devices
+    flops = run.objective.train_flops(run.model, program.batch)
+    sheet = loop.peak_flops(program)
+    return {
+        "phase": phase.index,
+        "device": mesh.devices.flat[0].device_kind,
+        "devices": mesh.size,
+        "dtype": np.dtype(dtype).name,
+        "batch_size": phase.batch_size,
+        "sequence_length": phase.sequence_length,
+        "steps": steps,
+        "compile_seconds": compile_seconds,
+        "step_seconds": seconds,
+        "step_cpu_seconds": cpu_seconds,
+        "tokens_per_second": phase.batch_size * phase.sequence_length / seconds,
+        "model_flops_per_second": flops / seconds,
+        "matmul_flops_per_second": matmul,
+        "of_matmul": flops / seconds / matmul,
+        "mfu": None if platform == "cpu" else flops / seconds / sheet,
+        "peak_bytes": peak_bytes(mesh.devices.flat[0]),
+        "input_wait": waited / steps / seconds,
+        "input": "dataset" if run.data.path else "random tokens",
+    }
+
+
+def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
+    if run.data.path:
+        from pathlib import Path
+
+        from plmjax.data import pipeline, store, tokenizers
+
+        dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
+        vocabulary = tokenizers.load(Path(run.data.path) / "tokenizer").vocabulary
+        return vocabulary, pipeline.open_source(run.data, dataset, vocabulary, seed=run.training.seed).train(phase, 0)
+    size = run.model.vocab_size
+    made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
+    return Vocabulary.placeholder(size), itertools.cycle(made)
+
+
+def peak_bytes(device: jax.Device) -> int:
+    """Most memory held so far: the device's own count, or the process's where the device is the CPU."""
+    statistics = device.memory_stats()
+    if statistics and "peak_bytes_in_use" in statistics:
+        return statistics["peak_bytes_in_use"]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

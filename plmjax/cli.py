@@ -1,0 +1,391 @@
+"""The command line: one function a verb. It parses, calls and prints, and knows no mathematics."""
+
+import contextlib
+import errno
+import functools
+import inspect
+import io
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, Suppress, arg
+
+from plmjax.errors import UserError, nearest
+
+Overrides = Suppress[tuple[str, ...]]
+Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
+Architecture = Literal["auto", "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"]
+
+
+def tokenizer_train(
+    input: tuple[Path, ...],
+    output: Path,
+    kind: Kind = "wordpiece",
+    vocab_size: int = 30522,
+    format: str = "auto",
+    lowercase: bool = True,
+) -> None:
+    """Trains a tokenizer on raw text.
+
+    Args:
+        input: Files or folders of text, in any format of `plmjax prepare`.
+        output: Folder for the tokenizer's files, which must not exist.
+        kind: What to train.
+        vocab_size: Tokens, special ones included.
+        format: Format of the input.
+        lowercase: Lower-case and strip accents.
+    """
+    from plmjax.data import formats, tokenizers
+    from plmjax.pretrain import TOKENIZER_SAMPLE
+
+    if output.exists():
+        raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
+    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE)
+    trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
+    print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
+
+
+def prepare(
+    input: tuple[str, ...],
+    tokenizer: Path,
+    output: Path,
+    format: str = "auto",
+    validation: float = 0.005,
+    language: str = "en",
+    processes: int | None = None,
+) -> None:
+    """Turns raw text into a prepared dataset, once.
+
+    Args:
+        input: Files or folders of text.
+        tokenizer: Tokenizer folder or published vocabulary.
+        output: Folder for the dataset.
+        format: text, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it.
+        validation: Share of the documents kept aside for evaluation.
+        language: Language of the sentence splitter: en or zh.
+        processes: Worker processes; all cores by default.
+    """
+    from plmjax.data import tokenizers
+    from plmjax.data.prepare import prepare as run
+
+    dataset = run(
+        list(input),
+        format,
+        tokenizers.load(tokenizer),
+        output,
+        validation=validation,
+        language=language,
+        processes=processes,
+    )
+    for name in ("train", "validation"):
+        split = dataset.split(name)
+        print(f"{name:<10} {split.documents:,} documents, {split.sentences:,} sentences, {split.token_count:,} tokens")
+
+
+def pretrain(experiment: Positional[str], workdir: Path | None = None, overrides: Overrides = ()) -> None:
+    """Pretrains an experiment; run again on the same workdir, it resumes.
+
+    Args:
+        experiment: experiments/x.py or experiments/x.py:function.
+        workdir: Folder of the run; runs/NAME by default.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.learned import show
+    from plmjax.pretrain import pretrain as run
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    result = run(composed, workdir)
+    show(result, workdir)
+
+
+def finetune(
+    experiment: Positional[str],
+    from_: Annotated[str, arg(name="from")],
+    workdir: Path | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
+
+    Args:
+        experiment: experiments/x.py or experiments/x.py:function.
+        from_: Run directory or checkpoint to start from; `random` starts from random parameters.
+        workdir: Folder of the run; runs/NAME by default.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.finetuning.run import finetune as run
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    metrics = run(composed, from_, workdir)
+    print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+
+def evaluate(checkpoint: Positional[Path], data: Path | None = None, json_: Annotated[bool, arg(name="json")] = False):
+    """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        data: Other held-out data than the run's own.
+        json_: Print JSON.
+    """
+    from plmjax.inference import evaluate as run
+
+    metrics = run(checkpoint, data)
+    if json_:
+        print(json.dumps(metrics))
+    else:
+        for name, value in metrics.items():
+            print(f"{name:<24} {value:.6g}" if isinstance(value, float) else f"{name:<24} {value}")
+
+
+def embed(
+    checkpoint: Positional[Path],
+    input: Path,
+    output: Path,
+    layer: int = -1,
+    pooling: Literal["cls", "mean", "none"] = "mean",
+    batch_size: int = 32,
+) -> None:
+    """Writes contextual embeddings, one row a line of the input.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        input: Text file, one text a line.
+        output: .npz file to write.
+        layer: Hidden state to take: 0 is the embedding output, -1 the last layer.
+        pooling: The [CLS] vector, the mean over tokens, or every token's vector.
+        batch_size: Lines computed at once.
+    """
+    from plmjax.inference import embed as run
+
+    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, batch_size=batch_size)
+    print(f"{rows} rows in {output}")
+
+
+def fill_mask(checkpoint: Positional[Path], text: Positional[str], top: int = 5) -> None:
+    """Shows what a model puts in place of [MASK].
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        text: Text with one or more [MASK].
+        top: Candidates shown for each.
+    """
+    from plmjax.inference import fill_mask as run
+
+    for number, candidates in enumerate(run(checkpoint, text, top), start=1):
+        print(f"[MASK] {number}  " + "  ".join(f"{token} {probability:.3f}" for token, probability in candidates))
+
+
+def plan(
+    experiment: Positional[str],
+    topology: str,
+    json_: Annotated[bool, arg(name="json")] = False,
+    overrides: Overrides = (),
+) -> None:
+    """Compiles the train step for a TPU slice that is not here: does it fit, how fast, how long.
+
+    Args:
+        experiment: experiments/x.py or experiments/x.py:function.
+        topology: Chip and shape, such as v3:8x8 or v5e:4x4.
+        json_: Print JSON.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.plan import plan as run
+    from plmjax.plan import show
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
+    made = run(composed, topology)
+    print(json.dumps(made) if json_ else show(made))
+
+
+def bench(
+    experiment: Positional[str],
+    json_: Annotated[bool, arg(name="json")] = False,
+    measured_steps: int = 10,
+    overrides: Overrides = (),
+) -> None:
+    """Measures the train step here, beside the machine's own matrix products.
+
+    Args:
+        experiment: experiments/x.py or experiments/x.py:function.
+        json_: Print JSON.
+        measured_steps: Steps timed after two for warming up.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.bench import bench as run
+    from plmjax.training.metrics import compact
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
+    for record in run(composed, measured_steps):
+        if json_:
+            print(json.dumps(record))
+            continue
+        for name, value in record.items():
+            print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
+
+
+def import_(source: Positional[Path], checkpoint: Positional[Path]) -> None:
+    """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
+
+    Args:
+        source: Folder with config.json and model.safetensors, or with bert_config.json and bert_model.ckpt.
+        checkpoint: Run directory to make.
+    """
+    from plmjax.interop.checkpoints import import_checkpoint
+
+    print(import_checkpoint(source, checkpoint))
+
+
+def export(checkpoint: Positional[Path], output: Positional[Path], architecture: Architecture = "auto") -> None:
+    """Writes a checkpoint as transformers' own files.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        output: Folder to write.
+        architecture: Class of transformers to write for; auto takes the one that holds everything there is.
+    """
+    from plmjax.interop.checkpoints import export_checkpoint
+
+    print(export_checkpoint(checkpoint, output, architecture))
+
+
+def report(workdirs: Positional[tuple[Path, ...]], output: Path = Path("report.html"), curve: Path | None = None):
+    """Writes one HTML page with the curves of one or more runs.
+
+    Args:
+        workdirs: Run directories.
+        output: Page to write.
+        curve: Picture of the loss curve to write as well (.png).
+    """
+    from plmjax.report import report as run
+
+    run(workdirs, output, curve=curve)
+    print(output)
+
+
+VERBS: dict[str, Callable] = {
+    "tokenizer": tokenizer_train,
+    "prepare": prepare,
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "evaluate": evaluate,
+    "embed": embed,
+    "fill-mask": fill_mask,
+    "plan": plan,
+    "bench": bench,
+    "import": import_,
+    "export": export,
+    "report": report,
+}
+OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
+
+
+def usage() -> str:
+    """The verbs, a line each."""
+    rows = "\n".join(f"  {name:<10} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
+    return f"usage: plmjax VERB ...    (plmjax VERB --help says more)\n\n{rows}"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Runs one command; every mistake of a user is a UserError."""
+    name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
+    if name in ("--help", "-h"):
+        print(usage())
+        return
+    if name == "--version":
+        from plmjax import __version__
+
+        print(__version__)
+        return
+    if name not in VERBS:
+        raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
+    if name == "tokenizer":
+        if rest[:1] != ["train"]:
+            raise UserError(f"Expected `plmjax tokenizer train`, found {' '.join(rest[:1]) or 'nothing'!r} after it.")
+        rest = rest[1:]
+    verb = VERBS[name]
+    if name not in OF_EXPERIMENTS:
+        _parse(verb, name, rest)()
+        return
+    if rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
+        from plmjax import experiment as experiments
+
+        experiments.override(experiments.load(rest[0]), ["--help"], f"plmjax {name} {rest[0]}")
+    own, overrides = divide(rest)
+    _parse(verb, name, own)(overrides=overrides)
+
+
+def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(a verb's own arguments, the overrides of its experiment): an override is an option whose name has a dot."""
+    own: list[str] = []
+    overrides: list[str] = []
+    into = own
+    for argument in arguments:
+        if argument.startswith("--"):
+            into = overrides if "." in argument.partition("=")[0] else own
+        into.append(argument)
+    return own, overrides
+
+
+def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
+    """The verb with its arguments bound.
+
+    Raises:
+        UserError: an unknown option, a missing one, or a value of the wrong kind.
+    """
+
+    @functools.wraps(verb)
+    def bound(*positional: Any, **keywords: Any) -> Callable:
+        return functools.partial(verb, *positional, **keywords)
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            call, unknown = tyro.cli(
+                bound, prog=f"plmjax {name}", args=arguments, use_underscores=True, return_unknown_args=True
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # A box: its first paragraph says what is wrong, the others repeat the help.
+        lines = [line.strip("\u2502 ") for line in said.getvalue().splitlines() if line.startswith("\u2502")]
+        paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
+        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see plmjax {name} --help.") from None
+    if unknown:
+        known = [f"--{parameter.strip('_')}" for parameter in inspect.signature(verb).parameters]
+        raise UserError(f"plmjax {name} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    return call
+
+
+def main() -> None:
+    """Entry point of `plmjax`; exit code 2 for a user's mistake, 75 for a run that was stopped and saved."""
+    from plmjax.training.interruption import Interrupted
+
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        run(sys.argv[1:])
+    except UserError as error:
+        print(f"plmjax: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Interrupted as stop:
+        print(f"plmjax: {stop} Run the same command again to go on.", file=sys.stderr)
+        sys.exit(Interrupted.EXIT_CODE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"plmjax: The disk is full ({error.filename}); free some space and run again.", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Pretraining end to end: text, tokenizer, prepared dataset, training, and a look at what was learned."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.training import checkpoints, loop
+
+TOKENIZER_SAMPLE = 64 * 2**20
+"""Bytes of text a tokenizer is trained on; its merges and pieces hardly change with more."""
+
+
+def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print) -> loop.Result:
+    """Runs an experiment in `workdir`, from whatever is there already.
+
+    Raises:
+        UserError: anything the user can put right.
+        loop.Interrupted: SIGTERM or Ctrl-C, after saving.
+    """
+    from plmjax.data import pipeline, store
+
+    if not isinstance(run.data, Data):
+        raise UserError(
+            f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
+        )
+    loop.check_resume(workdir, run)
+    loop.devices(run.training.platform)
+    tokenizer = _tokenizer(run, workdir, say)
+    directory = _dataset(run, workdir, tokenizer, say)
+    dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size)
+    if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; name the "
+            f"dataset's own with --tokenizer.path {directory / 'tokenizer'} or prepare again."
+        )
+    source = pipeline.open_source(
+        run.data,
+        dataset,
+        tokenizer.vocabulary,
+        seed=run.training.seed,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    return loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
+
+
+def _inputs(run: Experiment) -> tuple[list[str], str]:
+    """(inputs, format) of the run's text; the documentation of the installed libraries when it names none."""
+    return (list(run.data.input), run.data.format) if run.data.input else ([], "documentation")
+
+
+def _tokenizer(run: Experiment, workdir: Path, say: Callable[[str], None]):
+    """The run's tokenizer: the one in WORKDIR, the one it names, the dataset's, or one trained on its text."""
+    from plmjax.data import formats, tokenizers
+
+    own = workdir / "tokenizer"
+    named = run.tokenizer.path or (str(Path(run.data.path) / "tokenizer") if run.data.path else "")
+    if not own.is_dir():
+        writing = workdir / "tokenizer.writing"
+        shutil.rmtree(writing, ignore_errors=True)
+        if named:
+            tokenizers.load(named).save(writing)
+        else:
+            settings, (inputs, kind) = run.tokenizer, _inputs(run)
+            say(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
+            texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE)
+            tokenizers.train(settings.kind, settings.vocab_size, texts, writing, lowercase=settings.lowercase)
+        writing.rename(own)
+    return tokenizers.load(own)
+
+
+def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], None]) -> Path:
+    """The run's prepared dataset: the one it names, or WORKDIR/dataset, prepared if it is not there."""
+    from plmjax.data.prepare import prepare
+
+    if run.data.path:
+        return Path(run.data.path)
+    directory = workdir / "dataset"
+    inputs, kind = _inputs(run)
+    if not (directory / "ledger.json").exists():
+        say("dataset    preparing the input text")
+        prepare(inputs, kind, tokenizer, directory, validation=run.data.validation, language=run.data.language)
+    return directory

@@ -1,0 +1,30 @@
+"""How a run is asked to stop, and says that it did."""
+
+import signal
+from typing import Any
+
+
+class Interrupted(Exception):
+    """SIGTERM or Ctrl-C came and the state is saved; the command line ends with `EXIT_CODE`."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
+
+
+class StopSignals:
+    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+
+    def __enter__(self) -> "StopSignals":
+        self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
