@@ -132,8 +132,12 @@ class BertConfig:
         return cls._sized(8, 512, 8, overrides)
 
     def for_pretraining(self, execution: Execution) -> "BertForPreTraining":
-        """The module that pretraining objectives train."""
+        """The encoder with the masked language model's and the next sentence head."""
         return BertForPreTraining(self, execution)
+
+    def for_masked_language_model(self, execution: Execution) -> "BertForMaskedLM":
+        """The encoder with the masked language model's head alone."""
+        return BertForMaskedLM(self, execution)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.

@@ -1,0 +1,202 @@
+"""The masked language model (BERT section 3.1, google-research/bert create_pretraining_data.py): restore hidden tokens.
+
+Rows are corrupted inside the jitted step. Adds to a batch, for P predicted positions a row:
+
+    masked_positions   int32 [B P]     where, in ascending order; 0 where a row has fewer
+    masked_ids         int32 [B P]     what stood there
+    masked_weights     float32 [B P]   1 for a prediction, 0 for filling
+
+Deviation: with `whole_word`, a continuation that follows [CLS] or [SEP] begins a word; the released code appends it to
+the word before, across the separator.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError, nearest
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch, Objective, Sums, apply, cross_entropy
+from plmjax.vocabulary import Vocabulary
+
+MASKING = ("dynamic", "static")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModel(Objective):
+    """Hides tokens and asks an encoder, whose module takes `masked_positions`, for them.
+
+    Raises:
+        UserError: an unknown kind of masking, or shares that make no sense.
+    """
+
+    rate: float = 0.15
+    """Share of a sequence's tokens to predict; [CLS] and [SEP] are counted but never chosen."""
+    mask_share: float = 0.8
+    """Share of the predicted tokens that are replaced by [MASK]."""
+    random_share: float = 0.1
+    """Share of the predicted tokens that are replaced by a token drawn from the whole vocabulary."""
+    max_predictions: int = 0
+    """Most predictions in a sequence; 0 is what `rate` makes of the longest one."""
+    whole_word: bool = False
+    """Choose whole words instead of single tokens."""
+    masking: str = "dynamic"
+    """dynamic draws anew at every step; static gives a row of the epoch the same mask whenever it comes."""
+    static_seed: int = 0
+    """Where static masks are drawn from."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if self.masking not in MASKING:
+            raise UserError(f"Unknown --objective.masking {self.masking!r}; {nearest(self.masking, MASKING)}")
+        if not (0 < self.rate < 1 and min(self.mask_share, self.random_share) >= 0):
+            raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
+        if self.mask_share + self.random_share > 1:
+            raise UserError(
+                f"Expected shares of masked and random tokens that add up to at most 1, found {self.mask_share} and "
+                f"{self.random_share}; lower one of them."
+            )
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with its masked language model's head."""
+        return config.for_masked_language_model(execution)
+
+    def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
+        """P of a batch: room for every prediction of a full row, one more a sequence where several are packed."""
+        sequences = batch["cls_positions"].shape[1] if "cls_positions" in batch else 1
+        room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
+        return min(room, sequences * self.max_predictions) if self.max_predictions else room
+
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
+        """Chooses positions and replaces their tokens.
+
+        In a sequence of n tokens exactly min(max_predictions, max(1, round(rate n))) are chosen, uniformly and without
+        replacement (fewer where there are not so many, or no whole word fits any more).
+
+        Raises:
+            UserError: the tokenizer has no [MASK], or does not say what continues a word.
+        """
+        if vocabulary.mask < 0:
+            raise UserError("Expected a tokenizer with a mask token, found none; train or take a wordpiece tokenizer.")
+        if self.whole_word and vocabulary.continuation is None:
+            raise UserError(
+                "Expected a tokenizer that marks the continuation of words, found one that does not; "
+                "set --objective.whole_word False."
+            )
+        rows = len(batch["input_ids"])
+        if self.masking == "static":
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.static_seed), batch["row_ids"])
+        else:
+            keys = jax.random.split(key, rows)
+        room = self.predictions(batch)
+
+        def corrupt_row(key: jax.Array, ids: jax.Array, segments: jax.Array) -> Batch:
+            order, replacement = jax.random.split(key)
+            chosen = self._choose(order, ids, segments, vocabulary)
+            length = len(ids)
+            positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length))[:room]
+            weights = positions < length
+            targets = jnp.where(weights, jnp.take(ids, positions, mode="clip"), 0)
+            changed = self._replace(replacement, targets, vocabulary)
+            return {
+                "input_ids": ids.at[positions].set(changed, mode="drop"),
+                "masked_positions": jnp.where(weights, positions, 0),
+                "masked_ids": targets,
+                "masked_weights": weights.astype(jnp.float32),
+            }
+
+        return batch | jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
+
+    def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+        """bool [T]: which tokens of a row are to be predicted."""
+        length = len(ids)
+        special = jnp.isin(ids, jnp.array(vocabulary.special, jnp.int32))
+        eligible = (segments > 0) & ~special
+        same = segments[:, None] == segments[None, :]  # [T T]
+        budget = jnp.asarray(self._budgets(length))[jnp.sum(same, axis=1)]
+        # A draw whose low bits are the position: no two are equal, so that the order is strict.
+        draw = jax.random.bits(key, (length,), jnp.uint32)
+        draw = (draw << max(1, (length - 1).bit_length())) | jnp.arange(length, dtype=jnp.uint32)
+        upto = same & (draw[None, :] <= draw[:, None])  # [t s]: s comes before t in the drawing, or is t
+        if not self.whole_word:
+            rank = jnp.sum(upto & eligible[None, :], axis=1)
+            return eligible & (rank <= budget)
+
+        before = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1] & (segments[1:] == segments[:-1])])
+        starts = eligible & ~(jnp.asarray(vocabulary.continuation)[ids] & before)
+        word = jnp.cumsum(starts)
+        together = (word[:, None] == word[None, :]) & eligible[:, None] & eligible[None, :]
+        sizes = jnp.where(starts, jnp.sum(together, axis=1), 0)
+        taken = _draw_words(sizes, starts, budget, same, upto)
+        return jnp.any(together & taken[None, :], axis=1)
+
+    def _budgets(self, length: int) -> np.ndarray:
+        """Predictions of a sequence by its number of tokens, rounded by Python as in the released code."""
+        counts = np.array([max(1, round(self.rate * n)) for n in range(length + 1)], np.int32)
+        return np.minimum(counts, self.max_predictions) if self.max_predictions else counts
+
+    def _replace(self, key: jax.Array, ids: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+        """What the encoder is shown in place of the chosen tokens [P]."""
+        kind, token = jax.random.split(key)
+        kind = jax.random.uniform(kind, ids.shape)
+        token = jax.random.randint(token, ids.shape, 0, vocabulary.size, ids.dtype)
+        other = jnp.where(kind < self.mask_share + self.random_share, token, ids)
+        return jnp.where(kind < self.mask_share, vocabulary.mask, other)
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """Token inputs that the batch has, and the positions to predict."""
+        names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
+        return {name: batch[name] for name in names if name in batch}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Number of predictions; the released code adds 1e-5."""
+        return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-5}
+
+    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+        """Nats of the hidden tokens, and how many of them are the likeliest."""
+        return self.masked_sums(apply(self, module, params, batch, dropout).logits, batch, carry)
+
+    def masked_sums(self, logits: jax.Array, batch: Batch, carry: Any) -> Sums:
+        """The masked language model's part: logits [B P V]."""
+        ids, weights = batch["masked_ids"], batch["masked_weights"]
+        loss = jnp.sum(weights * cross_entropy(logits, ids))
+        count = jnp.sum(weights)
+        # The target is the likeliest token iff its logit is the largest, which the loss has computed already.
+        chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+        hits = jnp.sum(weights * (chosen >= jnp.max(logits, axis=-1)))
+        return Sums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)}, carry)
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The hidden tokens."""
+        return batch["masked_ids"], batch["masked_weights"]
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The encoder's, with P predictions a row."""
+        return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
+
+
+def _draw_words(sizes: jax.Array, words: jax.Array, budget: jax.Array, same: jax.Array, upto: jax.Array) -> jax.Array:
+    """Takes words in their drawn order, skipping each that would exceed what is left of the sequence's budget.
+
+    A word is known by its first token: sizes int [T] (0 elsewhere), words bool [T], budget int [T]. same [T T]: both in
+    one sequence. upto [t s]: s is drawn before t, or is t.
+
+    Returns:
+        bool [T], the first tokens of the words taken.
+    """
+
+    # All words too large for what is left are passed over for good, for it only shrinks; of the others, those up to the
+    # first that exceeds it are taken together. Each round so takes a word or ends.
+    def draw(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        taken, waiting = state
+        left = budget - jnp.sum(same * (taken * sizes)[None, :], axis=1)
+        waiting = waiting & (sizes <= left)
+        fits = waiting & (jnp.sum(upto * (waiting * sizes)[None, :], axis=1) <= left)
+        return taken | fits, waiting & ~fits
+
+    return jax.lax.while_loop(lambda state: jnp.any(state[1]), draw, (jnp.zeros_like(words), words))[0]
