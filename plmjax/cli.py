@@ -96,13 +96,11 @@ def pretrain(experiment: Positional[str], workdir: Path | None = None, overrides
         workdir: Folder of the run; runs/NAME by default.
     """
     from plmjax import experiment as experiments
-    from plmjax.learned import show
     from plmjax.pretrain import pretrain as run
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
-    result = run(composed, workdir)
-    show(result, workdir)
+    run(composed, workdir)
 
 
 def finetune(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from plmjax import learned
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.training import checkpoints, loop
@@ -45,7 +46,9 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    return loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
+    result = loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
+    learned.show(result, source, workdir, say)
+    return result
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:
