@@ -1,0 +1,164 @@
+"""The chips: what each TPU generation can do, how its slices are spelled, and the slices as devices to compile for.
+
+This is the one table of chips of the project. A slice needs no TPU: libtpu describes it and compiles for it on any
+machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
+
+Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}. Links: Norrie et al.,
+"The Design Process for Google's Training Chips" (IEEE Micro 2021) for v2 and v3 (496 and 656 Gbit/s a link and
+direction); "How to Scale Your Model" (jax-ml.github.io/scaling-book) for v4 to v6e; the TPU7x page for 7x.
+Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
+2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; `tests/parallel/test_topologies.py` checks it.
+"""
+
+import dataclasses
+import importlib.util
+import math
+import os
+
+import jax
+
+from plmjax.errors import UserError, nearest
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One TPU generation. All figures are of a chip; a device of JAX is `1 / devices` of one."""
+
+    name: str
+    """As users write it: v5e."""
+    kind: str
+    """`device_kind` of its devices in JAX."""
+    peak: float
+    """bfloat16 FLOP/s."""
+    memory: float
+    """HBM, bytes."""
+    bandwidth: float
+    """HBM, bytes/s."""
+    link: float
+    """One link between chips, one direction, bytes/s."""
+    clock: float | None
+    """Cycles/s of the compiler's cycle estimates; None where libtpu's programs cannot be read."""
+    cores: int
+    """TensorCores."""
+    devices: int
+    """Devices JAX shows for it: the cores where they do not work as one (v2, v3, 7x), else 1."""
+    dimensions: int
+    """Of the network between the chips."""
+    wrap: int
+    """An axis closes to a ring when its size is a multiple of this."""
+    largest: int
+    """Chips of a whole pod."""
+    hosts_of: int = 4
+    """Chips of one host in a slice of several."""
+    spelling: str = ""
+    """libtpu's name where it differs."""
+    options: tuple[tuple[str, str], ...] = ()
+    """What libtpu must be told besides the name."""
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, 2, wrap=16, largest=256),
+        Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, 2, wrap=32, largest=1024),
+        # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
+        Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, 3, wrap=4, largest=4096,
+             options=(("chip_config_name", "megacore"),)),
+        Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256),
+        Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960),
+        Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256),
+        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, spelling="tpu7x"),
+    )
+}  # fmt: skip
+"""Name -> chip."""
+
+GPU_PEAKS = {
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+"""Beginning of a GPU's `device_kind` -> dense bfloat16 FLOP/s (NVIDIA's data sheets); the first that fits counts."""
+
+SHAPES = {
+    2: ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    3: ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16"),
+}
+"""Dimensions -> the shapes slices come in, in chips."""
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """bfloat16 FLOP/s of one device of that `device_kind`, a TPU or a GPU; None if it is neither or unknown."""
+    for chip in CHIPS.values():
+        # Later releases of the runtime call the same devices by their short names ("TPU v5e").
+        if device_kind in (chip.kind, f"TPU {chip.name}"):
+            return chip.peak / chip.devices
+    return next((peak for start, peak in GPU_PEAKS.items() if device_kind.startswith(start)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Chips of one generation in a grid."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def chips(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def device_memory(self) -> float:
+        """HBM of one device, bytes."""
+        return self.chip.memory / self.chip.devices
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes/s one chip can send over all its links: one an axis longer than one chip, two where it is a ring."""
+        axes = [size for size in self.shape if size > 1]
+        return self.chip.link * sum(2 if size % self.chip.wrap == 0 else 1 for size in axes)
+
+    def devices(self) -> list[jax.Device]:
+        """The slice's devices, to compile for and never to run on; a `UserError` where libtpu is not installed."""
+        if importlib.util.find_spec("libtpu") is None:
+            raise UserError(
+                f"Planning for {self.name} needs the TPU compiler, found no libtpu here; run `pip install libtpu`."
+            )
+        # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        from jax.experimental import topologies
+
+        bounds = {} if self.chips % self.chip.hosts_of == 0 else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
+        name = f"{self.chip.spelling or self.chip.name}:{'x'.join(map(str, self.shape))}"
+        options = dict(self.chip.options) | bounds
+        return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
+
+
+def parse(name: str) -> Slice:
+    """`v3:8x8` -> the slice; a `UserError` that names what exists for an unknown generation or shape."""
+    generation, _, shape = name.partition(":")
+    if generation not in CHIPS:
+        raise UserError(
+            f"A topology is GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4; {generation!r} is no TPU generation, "
+            f"{nearest(generation, CHIPS)}"
+        )
+    chip = CHIPS[generation]
+    sizes = tuple(int(size) if size.isdecimal() else 0 for size in shape.split("x"))
+    known = [known for known in SHAPES[chip.dimensions] if math.prod(map(int, known.split("x"))) <= chip.largest]
+    if generation in ("v2", "v3"):
+        known.remove("1x1")
+    if shape not in known:
+        raise UserError(
+            f"A {generation} slice comes as {', '.join(known)} chips; {shape!r} is none of them, choose one, "
+            f"such as {generation}:{known[len(known) // 2]}."
+        )
+    return Slice(chip, sizes)
