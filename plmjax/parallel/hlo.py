@@ -17,7 +17,9 @@ LONGEST_LOOP = 100_000
 """Trips that are counted before a loop is given up as endless."""
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
-_CALLED = re.compile(r"\b(calls|called_computations|to_apply|body|condition|branch_computations|true_computation|false_computation)=")
+_CALLED = re.compile(
+    r"\b(calls|called_computations|to_apply|body|condition|branch_computations|true_computation|false_computation)="
+)
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
@@ -93,7 +95,8 @@ class Instruction:
     def cycles(self) -> int:
         """The compiler's estimate of one run, 0 where it gives none."""
         match = _CYCLES.search(self.attributes)
-        return int(match.group(1)) if match else 0
+        cycles = int(match.group(1)) if match else 0
+        return cycles if cycles < 2**63 else 0  # the compiler's way to write that it has none
 
     def attribute(self, name: str) -> str:
         """The word after `name=`, empty without one."""
@@ -133,6 +136,7 @@ class Program:
         self.roots: dict[str, Instruction] = {}
         self.entry = ""
         self.unknown_loops: list[str] = []
+        self._demands: dict[tuple[str, str], float] = {}
         partitions = re.search(r"num_partitions=(\d+)", text[:20000])
         self.partitions = int(partitions.group(1)) if partitions else 1
         name = None
@@ -175,7 +179,9 @@ class Program:
             if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
                 continue
             operands = [array for operand in self._operands(instruction) for array in operand.results]
-            results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
+            results = [
+                array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")
+            ]
             # A start's result holds its operands as well; the larger side is the array that exists once a device.
             arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
             if kind == "all-gather":
@@ -310,45 +316,48 @@ class Program:
             return moved.hbm + (moved.bytes if instruction.results[source].space == 0 else 0.0)
         if opcode == "fusion":
             inner = instruction.called["calls"][0]
-            parameters = {int(i.arguments): i for i in self.computations[inner].values() if i.opcode == "parameter"}
-            reads = sum(self._read(parameters[index]) for index in range(len(operands)))
+            parameters = (i for i in self.computations[inner].values() if i.opcode == "parameter")
+            reads = sum(array.hbm * self._demand(i) for i in parameters for array in i.results)
             return reads + self._written(self.roots[inner], instruction.results)
-        return self._use(instruction, None) + self._written(instruction, instruction.results)
+        reads = 0.0
+        for operand in operands:
+            part = self._part(operand, instruction)
+            reads += sum(array.hbm * part for array in operand.results)
+        return reads + self._written(instruction, instruction.results)
 
-    def _use(self, instruction: Instruction, of: str | None) -> float:
-        """Bytes that an instruction reads from HBM: of one operand, or of all."""
-        opcode = instruction.opcode
-        operands = {name: self.computations[instruction.computation][name] for name in instruction.operands}
-        result = sum(array.bytes for array in instruction.results)
-        read = 0.0
-        for place, name in enumerate(instruction.operands):
-            if of is not None and name != of:
-                continue
-            whole = sum(array.hbm for array in operands[name].results)
-            if opcode in ("dynamic-slice", "slice", "gather") and place == 0:
-                read += min(whole, result)
-            elif opcode != "dynamic-update-slice" or place > 0:
-                read += whole
-        return read
+    def _demand(self, value: Instruction) -> float:
+        """The share of a value inside a fusion that is needed there, from 0 to 1."""
+        key = (value.computation, value.name)
+        if key not in self._demands:
+            users = self._users[value.computation].get(value.name, ())
+            self._demands[key] = min(1.0, sum(self._part(value, user) for user in users))
+            if value is self.roots[value.computation]:
+                caller = self._callers[value.computation]
+                self._demands[key] = self._demand(caller) if self._is_fused(caller) else 1.0
+        return self._demands[key]
 
-    def _read(self, value: Instruction) -> float:
-        """Bytes of a fusion's parameter (or what is seen of it) that the fusion reads from HBM."""
-        whole = sum(array.hbm for array in value.results)
-        if not whole:
-            return 0.0
-        read = 0.0
-        for user in self._users[value.computation].get(value.name, ()):
-            if user.opcode == "tuple" or user.opcode.removesuffix("-start") in COLLECTIVES:
-                continue
-            if user.opcode in ("bitcast", "get-tuple-element"):
-                read += self._read(user)
-            elif user.opcode == "fusion":
-                inner = self.computations[user.called["calls"][0]].values()
-                places = [place for place, name in enumerate(user.operands) if name == value.name]
-                read += sum(self._read(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
-            else:
-                read += self._use(user, value.name)
-        return min(whole, read)
+    def _part(self, value: Instruction, user: Instruction) -> float:
+        """The share of a value that one user of it needs."""
+        is_first = user.operands[0] == value.name
+        sizes = [sum(array.size for array in i.results) for i in (value, user)]
+        if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
+            "-start"
+        ) in COLLECTIVES:
+            return 0.0  # handed on as it is, or sent
+        if user.opcode == "dynamic-update-slice" and is_first:
+            return 0.0  # changed in place
+        if user.opcode == "fusion":
+            inner = self.computations[user.called["calls"][0]].values()
+            places = [place for place, name in enumerate(user.operands) if name == value.name]
+            return max(self._demand(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
+        needed = self._demand(user) if self._is_fused(user) else 1.0
+        if user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
+            return min(1.0, needed * sizes[1] / max(sizes[0], 1))
+        return needed if sizes[0] == sizes[1] else float(needed > 0)
+
+    def _is_fused(self, instruction: Instruction) -> bool:
+        caller = self._callers.get(instruction.computation)
+        return caller is not None and caller.opcode == "fusion"
 
     def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
         """Bytes written to HBM for results that `root` makes."""
@@ -364,6 +373,12 @@ class Program:
         if root.opcode == "dynamic-update-slice":
             return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
         return sum(array.hbm for array in results)
+
+    @functools.cached_property
+    def _callers(self) -> dict[str, Instruction]:
+        """Computation -> the instruction that calls it; the compiler makes a copy of one for each caller."""
+        every = (i for instructions in self.computations.values() for i in instructions.values())
+        return {name: i for i in every for names in i.called.values() for name in names}
 
     @functools.cached_property
     def _users(self) -> dict[str, dict[str, list[Instruction]]]:

@@ -7,7 +7,7 @@ Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5
 "The Design Process for Google's Training Chips" (IEEE Micro 2021) for v2 and v3 (496 and 656 Gbit/s a link and
 direction); "How to Scale Your Model" (jax-ml.github.io/scaling-book) for v4 to v6e; the TPU7x page for 7x.
 Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
-2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; `tests/parallel/test_topologies.py` checks it.
+2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
 """
 
 import dataclasses

@@ -1,0 +1,83 @@
+"""The table of chips and the slices that libtpu describes."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.parallel import topologies
+from plmjax.parallel.hlo import Program
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "devices", "hosts"),
+    [
+        ("v2:4x4", 16, 32, 4),
+        ("v3:8x8", 64, 128, 16),
+        ("v4:2x2x4", 16, 16, 4),
+        ("v5e:4x4", 16, 16, 4),
+        ("v5e:8x8", 64, 64, 16),
+        ("v5p:2x2x4", 16, 16, 4),
+        ("v6e:1x1", 1, 1, 1),
+        ("v6e:8x8", 64, 64, 16),
+        ("7x:2x2x4", 16, 32, 4),
+    ],
+)
+def test_libtpu_describes_the_slice_as_the_table_does(name, chips, devices, hosts):
+    piece = topologies.parse(name)
+    found = piece.devices()
+    assert piece.name == name
+    assert piece.chips == chips
+    assert len(found) == devices == chips * piece.chip.devices
+    assert len({device.process_index for device in found}) == hosts
+    assert found[0].device_kind == piece.chip.kind
+    assert topologies.peak_flops(found[0].device_kind) == piece.chip.peak / piece.chip.devices
+
+
+@pytest.mark.parametrize("name", ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb"])
+def test_an_impossible_shape_is_answered_with_those_that_exist(name):
+    with pytest.raises(UserError) as error:
+        topologies.parse(name)
+    assert "2x2" in str(error.value) and "4x4" in str(error.value)
+
+
+def test_an_unknown_generation_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'v6e'"):
+        topologies.parse("v6:4x4")
+
+
+def test_without_libtpu_the_answer_is_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install libtpu"):
+        topologies.parse("v3:8x8").devices()
+
+
+def test_peaks_of_gpus():
+    assert topologies.peak_flops("NVIDIA H200") == 989e12
+    assert topologies.peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert topologies.peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert topologies.peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+    assert topologies.peak_flops("cpu") is None
+
+
+def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():
+    v5e = topologies.CHIPS["v5e"].link
+    assert topologies.parse("v5e:8x8").link_bandwidth == 2 * v5e
+    assert topologies.parse("v5e:16x16").link_bandwidth == 4 * v5e
+    v4 = topologies.CHIPS["v4"].link
+    assert topologies.parse("v4:2x2x4").link_bandwidth == 4 * v4
+    assert topologies.parse("v4:4x4x4").link_bandwidth == 6 * v4
+
+
+@pytest.mark.parametrize("name", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+def test_the_clock_turns_the_compilers_cycles_into_the_chips_peak(name):
+    piece = topologies.parse(name)
+    size = 4096
+    place = jax.sharding.SingleDeviceSharding(piece.devices()[0])
+    matrix = jax.ShapeDtypeStruct((size, size), jnp.bfloat16, sharding=place)
+    compiled = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
+    seconds = Program(compiled.as_text()).cycles() / piece.chip.clock
+    share = 2 * size**3 / seconds / topologies.peak_flops(piece.chip.kind)
+    assert 0.85 < share < 1.02
