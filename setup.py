@@ -34,7 +34,7 @@ EXTRAS = {
         "pytest-xdist>=3.8",
         "pytest-timeout>=2.4",
         "ruff>=0.17",
-        "torch>=2.13",
+        "torch==2.13.0",
         "transformers>=5.23",
     ],
 }
