@@ -368,6 +368,8 @@ def main() -> None:
 
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "plmjax" / "compilation"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))  # a run that starts again need not compile again
     try:
         run(sys.argv[1:])
     except UserError as error:
