@@ -1,0 +1,206 @@
+"""What an adapter says of a system, and how parameters travel between our tree and another library's tensors.
+
+An adapter lists every parameter once, with the name of its tensor and how its numbers are arranged there. Reading,
+writing, and naming whatever is missing, unexpected or of another shape follow from that list and from the shapes of the
+module's own parameters.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError, nearest
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+    """The tensors of a checkpoint, read one at a time.
+
+    origin: the file or folder, for messages. shapes: name -> shape. read: name -> array, of any float type.
+    """
+
+    origin: str
+    shapes: Mapping[str, Shape]
+    read: Callable[[str], np.ndarray]
+
+    def renamed(self, names: Mapping[str, str]) -> "Tensors":
+        """The tensors whose name now is a value of `names`, under its key."""
+        shapes = {new: self.shapes[old] for new, old in names.items()}
+        return Tensors(self.origin, shapes, lambda name: self.read(names[name]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """How a parameter's numbers lie in its tensor.
+
+    to_tensor: parameter -> tensor. to_parameter: tensor, shape of the parameter -> parameter.
+    """
+
+    to_tensor: Callable[[Any], Any]
+    to_parameter: Callable[[np.ndarray, Shape], np.ndarray]
+
+
+SAME = Arrangement(lambda parameter: parameter, lambda tensor, shape: tensor)
+FLAT = Arrangement(lambda parameter: parameter.reshape(-1), lambda tensor, shape: tensor.reshape(shape))
+
+
+def weight(inputs: int = 1) -> Arrangement:
+    """A kernel whose first `inputs` axes are summed over, as torch's Linear keeps it: [outputs inputs]."""
+
+    def to_tensor(kernel: Any) -> Any:
+        return kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1).T
+
+    return Arrangement(to_tensor, lambda tensor, shape: tensor.T.reshape(shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter and its tensor: `path` is joined by /, `{layer}` in `tensor` counts the first axis of a stack."""
+
+    path: str
+    tensor: str
+    arrangement: Arrangement = SAME
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the parameter is a stack [L ...] of one tensor a layer."""
+        return "{layer}" in self.tensor
+
+    def tensors(self, shape: Shape) -> dict[str, Shape]:
+        """Name -> shape of the tensors that hold a parameter of this shape."""
+        each = jax.ShapeDtypeStruct(shape[1:] if self.stacked else shape, jnp.float32)
+        arranged = jax.eval_shape(self.arrangement.to_tensor, each).shape
+        return {name: arranged for name in self._names(shape)}
+
+    def read(self, tensors: Tensors, shape: Shape) -> np.ndarray:
+        """The parameter, float32, from tensors of the right shapes; one tensor at a time is held beside it."""
+        parameter = np.empty(shape, np.float32)
+        each = parameter if self.stacked else parameter[None]
+        for place, name in zip(each, self._names(shape), strict=True):
+            place[...] = self.arrangement.to_parameter(tensors.read(name), place.shape)
+        return parameter
+
+    def write(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
+        """Name -> tensor, in the parameter's dtype."""
+        each = parameter if self.stacked else parameter[None]
+        arranged = (np.ascontiguousarray(self.arrangement.to_tensor(one)) for one in each)
+        return dict(zip(self._names(parameter.shape), arranged, strict=True))
+
+    def _names(self, shape: Shape) -> list[str]:
+        return [self.tensor.format(layer=layer) for layer in range(shape[0])] if self.stacked else [self.tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """One class of the other library and the module it stands for.
+
+    parameters: every parameter of the module; it may list more. outputs: name of an output -> its name there. options:
+    fields of the module besides config and execution, from config.json. within: the name under which modules with a
+    head hold this one's parameters, empty for those with a head.
+    """
+
+    module: type[nn.Module]
+    parameters: tuple[Parameter, ...]
+    outputs: Mapping[str, str]
+    options: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda found: {}
+    within: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """A system as the other library has it.
+
+    architectures: name of its class -> architecture. read_config: config.json's content -> the model's config.
+    write_config: module -> config.json's content. canonical: the tensors of any checkpoint of the system, named as the
+    architecture names them, copies of tied tensors checked and left out. optional: whether a tensor is part of a head
+    that another architecture has. example: a random batch for a config, integer arrays by the names of arguments that
+    both libraries share.
+    """
+
+    architectures: Mapping[str, Architecture]
+    read_config: Callable[[Mapping[str, Any]], Any]
+    write_config: Callable[[nn.Module], dict[str, Any]]
+    canonical: Callable[[Tensors, str], Tensors]
+    optional: Callable[[str], bool]
+    example: Callable[[Any], dict[str, np.ndarray]]
+
+    def architecture(self, name: str) -> Architecture:
+        """The architecture of that name, or a UserError with the nearest one."""
+        if name not in self.architectures:
+            raise UserError(f"There is no architecture {name!r}; {nearest(name, self.architectures)}")
+        return self.architectures[name]
+
+
+def parameter_shapes(module: nn.Module) -> dict[str, Shape]:
+    """Path joined by / -> shape of every parameter of the module; computes nothing."""
+    token = jnp.zeros((1, 1), jnp.int32)
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), token, deterministic=True))
+    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(variables)["params"], sep="/")
+    return {path: leaf.shape for path, leaf in leaves.items()}
+
+
+def read_parameters(
+    module: nn.Module, parameters: tuple[Parameter, ...], tensors: Tensors, optional: Callable[[str], bool]
+) -> tuple[dict[str, Any], list[str]]:
+    """The module's parameter tree, numpy float32, from a checkpoint's tensors; and the names of those left over.
+
+    Only a name that is `optional` may be left over. Raises UserError naming every missing, unexpected or mis-shaped
+    tensor.
+    """
+    shapes = parameter_shapes(module)
+    known = {parameter.path: parameter for parameter in parameters}
+    expected = {name: shape for path in shapes for name, shape in known[path].tensors(shapes[path]).items()}
+    problems = []
+    if missing := sorted(expected.keys() - tensors.shapes.keys()):
+        problems.append(f"misses {_listed(missing)}")
+    left_over = sorted(tensors.shapes.keys() - expected.keys())
+    if unexpected := [name for name in left_over if not optional(name)]:
+        problems.append(f"holds {_listed(unexpected)} that the model has no place for")
+    both = sorted(expected.keys() & tensors.shapes.keys())
+    if misshaped := [name for name in both if tuple(tensors.shapes[name]) != expected[name]]:
+        details = [f"{name} {list(tensors.shapes[name])} instead of {list(expected[name])}" for name in misshaped]
+        problems.append(f"holds {_listed(details)}")
+    if problems:
+        raise UserError(
+            f"The tensors of {tensors.origin} do not fit {type(module).__name__} as its config describes it: it "
+            f"{' and '.join(problems)}; check config.json or choose another architecture."
+        )
+    leaves = {path: known[path].read(tensors, shape) for path, shape in shapes.items()}
+    return flax.traverse_util.unflatten_dict(leaves, sep="/"), left_over
+
+
+def write_tensors(
+    module: nn.Module, parameters: tuple[Parameter, ...], params: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Name -> float32 tensor of the module's parameters; `params` may hold more than the module asks for.
+
+    Raises UserError naming every parameter that is missing or of another shape.
+    """
+    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
+    shapes = parameter_shapes(module)
+    if missing := sorted(shapes.keys() - leaves.keys()):
+        raise UserError(
+            f"{type(module).__name__} needs {_listed(missing)}, which these parameters do not hold; export another "
+            "architecture."
+        )
+    if misshaped := [path for path in sorted(shapes) if leaves[path].shape != shapes[path]]:
+        details = [f"{path} {list(leaves[path].shape)} instead of {list(shapes[path])}" for path in misshaped]
+        raise UserError(f"The parameters are of a model of another size: {_listed(details)}; give the model they fit.")
+    tensors: dict[str, np.ndarray] = {}
+    for parameter in parameters:
+        if parameter.path in shapes:
+            tensors |= parameter.write(np.asarray(leaves[parameter.path], np.float32))
+    return tensors
+
+
+def _listed(names: list[str], limit: int = 6) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

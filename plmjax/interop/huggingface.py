@@ -1,0 +1,309 @@
+"""Checkpoints of Hugging Face transformers in and out: config.json, safetensors and the tokenizer's files.
+
+    model, params = huggingface.load(directory)
+    huggingface.save(model, params, directory)
+
+Neither needs transformers or torch. Where both are installed, `compare` runs them on the same random batch.
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.interop import bert
+from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
+from plmjax.layers.execution import Execution
+
+log = logging.getLogger(__name__)
+
+ADAPTERS: dict[str, Adapter] = {"bert": bert.ADAPTER}
+"""model_type of config.json -> adapter."""
+
+TOLERANCE = 1e-5
+"""Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
+
+WEIGHTS = "model.safetensors"
+TOKENIZER_FILES = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
+
+def load(
+    directory: str | Path, *, architecture: str = "auto", execution: Execution = Execution()
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a transformers folder and its parameters, float32 numpy arrays on the host.
+
+    architecture: a transformers class; "auto" takes the one that config.json names. Tensors of other heads are left out
+    and logged. Raises UserError for a folder, config or tensor that does not fit, naming it.
+    """
+    directory = Path(directory)
+    found = read_json(directory / "config.json", "a transformers config")
+    adapter = _adapter(found, directory)
+    name = _named(adapter, found, directory) if architecture == "auto" else architecture
+    with _open(directory) as tensors:
+        return assemble(adapter, name, found, tensors, execution)
+
+
+def assemble(
+    adapter: Adapter, architecture: str, found: Mapping[str, Any], tensors: Tensors, execution: Execution
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The module of an architecture by a config.json, and its parameters from tensors as any version names them."""
+    chosen = adapter.architecture(architecture)
+    module = chosen.module(adapter.read_config(found), execution, **chosen.options(found))
+    tensors = adapter.canonical(tensors, architecture)
+    params, left_out = read_parameters(module, chosen.parameters, tensors, adapter.optional)
+    if left_out:
+        log.warning("%s has no place for %s of %s: left out.", architecture, ", ".join(left_out), tensors.origin)
+    return module, params
+
+
+def save(
+    model: nn.Module,
+    params: Mapping[str, Any],
+    directory: str | Path,
+    *,
+    architecture: str = "auto",
+    tokenizer: str | Path | None = None,
+) -> None:
+    """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
+
+    architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
+    tokenizer: a folder whose files are copied in. What stood in the folder is replaced file by file, each only once it
+    is written whole. Raises UserError for parameters that do not fit or a folder that cannot be written.
+    """
+    import safetensors
+    import safetensors.numpy
+
+    directory = Path(directory)
+    adapter, name = _of_model(model, architecture)
+    chosen = adapter.architecture(name)
+    module, params = _as(model, chosen, params)
+    tensors = write_tensors(module, chosen.parameters, params)
+    config = adapter.write_config(module) | {"architectures": [name], "dtype": "float32"}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _replacing(directory / WEIGHTS) as path:
+            safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+        with _replacing(directory / "config.json") as path:
+            path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        if tokenizer is not None:
+            copy_tokenizer(tokenizer, directory)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{directory} must be a folder that can be written, but {error}; give another.") from error
+    _verify(directory / WEIGHTS, tensors)
+
+
+def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, architecture: str = "auto") -> float:
+    """Largest difference between this model's outputs and those of transformers' model of the folder.
+
+    Both run in float32 on the CPU, on one random batch with padding; the difference is relative to the largest output
+    or to one, whichever is larger. Raises UserError where it exceeds `TOLERANCE` or where transformers finds a tensor
+    missing, unexpected or of another shape.
+    """
+    import torch
+    import transformers
+
+    adapter, name = _of_model(model, architecture)
+    chosen = adapter.architectures[name]
+    inputs = adapter.example(model.config)
+    with _quiet(transformers):
+        theirs, report = getattr(transformers, name).from_pretrained(
+            directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+    if faults := {fault: sorted(map(str, names)) for fault, names in report.items() if names}:
+        raise UserError(f"transformers must find every tensor of {directory}, but reports {faults}; write it again.")
+    with torch.no_grad():
+        reference = theirs.eval()(**{field: torch.from_numpy(value) for field, value in inputs.items()})
+    ours = _outputs(*_as(model, chosen, params), inputs)
+    difference = 0.0
+    for output, there in chosen.outputs.items():
+        expected, found = reference[there].numpy(), np.asarray(getattr(ours, output))
+        if expected.shape[:2] == inputs["attention_mask"].shape:
+            real = inputs["attention_mask"] > 0
+            expected, found = expected[real], found[real]
+        difference = max(difference, float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max())))
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f"{directory} must give the same outputs here and in transformers within {TOLERANCE:g}, but they differ by "
+            f"{difference:.3g}; do not use this copy, and report the config."
+        )
+    return difference
+
+
+def transformers_installed() -> bool:
+    """Whether `compare` can run."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
+    """Copies a tokenizer's files into a folder and names them. Raises UserError where there are none."""
+    names = [name for name in TOKENIZER_FILES if (Path(source) / name).is_file()]
+    if not names:
+        raise UserError(f"{source} must be a tokenizer folder, but holds none of {', '.join(TOKENIZER_FILES)}.")
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with _replacing(Path(directory) / name) as path:
+            shutil.copyfile(Path(source) / name, path)
+    return names
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file, or a UserError that says `what` was expected there."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} must hold {what} named {path.name}, but has none; check the folder.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} must be JSON, but is not ({error}); fetch it again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object, but holds a {type(found).__name__}; fetch it again.")
+    return found
+
+
+def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
+    model_type = found.get("model_type")
+    if model_type not in ADAPTERS:
+        raise UserError(
+            f"{directory / 'config.json'} has the model_type {model_type!r}, but supported are "
+            f"{', '.join(sorted(ADAPTERS))}; convert a checkpoint of one of these."
+        )
+    return ADAPTERS[model_type]
+
+
+def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
+    name = (found.get("architectures") or [None])[0]
+    if name in adapter.architectures:
+        return name
+    raise UserError(
+        f"{directory / 'config.json'} names the architecture {name!r}, but supported are "
+        f"{', '.join(adapter.architectures)}; choose one of them as the architecture."
+    )
+
+
+def _of_model(model: nn.Module, architecture: str) -> tuple[Adapter, str]:
+    for adapter in ADAPTERS.values():
+        names = [name for name, known in adapter.architectures.items() if known.module is type(model)]
+        if names:
+            return adapter, names[0] if architecture == "auto" else architecture
+    modules = (known.module.__name__ for adapter in ADAPTERS.values() for known in adapter.architectures.values())
+    raise UserError(f"{type(model).__name__} has no transformers form; supported are {', '.join(modules)}.")
+
+
+def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
+    """The model and its parameters as another architecture of its system, in float32."""
+    if chosen.module is type(model):
+        return model.clone(execution=Execution()), params
+    return chosen.module(model.config, Execution()), params.get(chosen.within, params)
+
+
+def _outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu), jax.default_matmul_precision("highest"):
+        apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
+        return apply(params, {field: value.astype(np.int32) for field, value in inputs.items()})
+
+
+@contextlib.contextmanager
+def _open(directory: Path) -> Iterator[Tensors]:
+    """The tensors of a transformers folder: one safetensors file, shards with an index, or a torch file."""
+    index = directory / f"{WEIGHTS}.index.json"
+    if (directory / WEIGHTS).is_file():
+        files = [directory / WEIGHTS]
+    elif index.is_file():
+        shards = read_json(index, "an index of shards").get("weight_map", {})
+        files = [directory / name for name in sorted(set(shards.values()))]
+    elif (directory / "pytorch_model.bin").is_file():
+        yield _torch_tensors(directory / "pytorch_model.bin")
+        return
+    else:
+        raise UserError(f"{directory} must hold {WEIGHTS}, whole or in shards with an index, but has neither.")
+    with contextlib.ExitStack() as stack:
+        yield _safetensors(stack, files, directory)
+
+
+def _safetensors(stack: contextlib.ExitStack, files: list[Path], directory: Path) -> Tensors:
+    import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors asks it for by name
+    import safetensors
+
+    shapes, where = {}, {}
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"The index of {directory} names {file.name}, which is not there; fetch it too.")
+        try:
+            opened = stack.enter_context(safetensors.safe_open(file, framework="np"))
+        except (safetensors.SafetensorError, OSError) as error:
+            raise UserError(f"{file} must be a safetensors file, but is not ({error}); fetch it again.") from error
+        for name in opened.keys():  # noqa: SIM118  not a dict
+            shapes[name], where[name] = tuple(opened.get_slice(name).get_shape()), opened
+    return Tensors(str(directory), shapes, lambda name: where[name].get_tensor(name))
+
+
+def _torch_tensors(path: Path) -> Tensors:
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            f"{path} is a torch file and torch is not installed: install torch, or save the model as {WEIGHTS} "
+            "(save_pretrained of transformers does)."
+        )
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors
+        reason = str(error).split("\n")[0]
+        raise UserError(f"{path} must hold a dictionary of tensors, found none ({reason}); fetch it again.") from error
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    return Tensors(str(path.parent), shapes, lambda name: state[name].to(torch.float32).numpy())
+
+
+def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    import safetensors
+
+    with safetensors.safe_open(path, framework="np") as written:
+        for name, tensor in tensors.items():
+            if written.get_tensor(name).tobytes() != tensor.tobytes():
+                raise UserError(f"{path} must hold {name} bit for bit, but reads back otherwise; check the disk.")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` that takes its place once it is written without an error."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars or notices of transformers within."""
+    logging_there = transformers.utils.logging
+    verbosity, bars = logging_there.get_verbosity(), logging_there.is_progress_bar_enabled()
+    logging_there.set_verbosity_error()
+    logging_there.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_there.set_verbosity(verbosity)
+        if bars:
+            logging_there.enable_progress_bar()

@@ -1,0 +1,327 @@
+"""transformers checkpoints in and out: equal outputs, equal bits, old names, and one sentence for what does not fit."""
+
+import json
+
+import flax.traverse_util
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plmjax.errors import UserError
+from plmjax.interop import bert, huggingface
+from plmjax.interop.adapter import parameter_shapes
+from plmjax.layers.execution import Execution
+from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 37,
+    "hidden_size": 15,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "intermediate_size": 22,
+    "max_position_embeddings": 19,
+    "type_vocab_size": 3,
+}
+ARCHITECTURES = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification")
+
+
+def reference(architecture, seed=0, **settings):
+    """A transformers model of odd sizes, every parameter drawn at random so that none is at its initial value."""
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(**(SIZES | {"num_labels": 3} | settings))
+    model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    return model
+
+
+def random_params(module, seed=0):
+    """Parameters of a module, none at its initial value."""
+    generator = np.random.default_rng(seed)
+    leaves = {path: generator.normal(size=shape) for path, shape in parameter_shapes(module).items()}
+    return flax.traverse_util.unflatten_dict({path: leaf.astype(np.float32) for path, leaf in leaves.items()}, sep="/")
+
+
+def assert_same_bits(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert one.dtype == other.dtype == np.float32
+        assert one.tobytes() == other.tobytes() and one.shape == other.shape
+
+
+def rewrite(directory, change):
+    """Passes the tensors of a folder through `change` and writes what it returns."""
+    path = directory / "model.safetensors"
+    tensors = {name: tensor.copy() for name, tensor in safetensors.numpy.load_file(path).items()}
+    safetensors.numpy.save_file(change(tensors) or tensors, path, metadata={"format": "pt"})
+
+
+def set_config(directory, **settings):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_reads_a_transformers_model_with_equal_outputs(tmp_path, architecture, activation):
+    theirs = reference(architecture, hidden_act=activation, layer_norm_eps=1e-3)
+    theirs.save_pretrained(tmp_path)
+    model, params = huggingface.load(tmp_path, execution=Execution(unroll=2))
+    assert type(model).__name__ == architecture and model.config.hidden_act == activation
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
+
+    inputs = bert.example(model.config)
+    expected = theirs(**{name: torch.from_numpy(value) for name, value in inputs.items()}, output_hidden_states=True)
+    ours = model.apply({"params": params}, **inputs, deterministic=True, output_hidden_states=True)
+    real = inputs["attention_mask"] > 0
+    assert len(ours.hidden_states) == len(expected.hidden_states) == 1 + SIZES["num_hidden_layers"]
+    for one, other in zip(ours.hidden_states, expected.hidden_states, strict=True):
+        np.testing.assert_allclose(one[real], other.detach().numpy()[real], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, architecture):
+    options = {"num_labels": 3} if architecture == "BertForSequenceClassification" else {}
+    model = bert.ADAPTER.architectures[architecture].module(BertConfig(**SIZES, hidden_act="gelu_new"), **options)
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    theirs = getattr(transformers, architecture).from_pretrained(tmp_path)
+    assert theirs.config.architectures == [architecture] and theirs.config.hidden_act == "gelu_new"
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
+
+    again, loaded = huggingface.load(tmp_path)
+    assert again.config == model.config
+    assert_same_bits(params, loaded)
+    huggingface.save(again, loaded, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_auto_class_chooses_the_exported_architecture(tmp_path, architecture):
+    module = bert.ADAPTER.architectures[architecture].module(BertConfig(**SIZES))
+    huggingface.save(module, random_params(module), tmp_path)
+    auto = {
+        "BertModel": transformers.AutoModel,
+        "BertForPreTraining": transformers.AutoModelForPreTraining,
+        "BertForMaskedLM": transformers.AutoModelForMaskedLM,
+        "BertForSequenceClassification": transformers.AutoModelForSequenceClassification,
+    }[architecture]
+    assert type(auto.from_pretrained(tmp_path)).__name__ == architecture
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM"])
+def test_a_pretrained_model_is_written_as_a_smaller_architecture(tmp_path, architecture):
+    model = BertForPreTraining(BertConfig(**SIZES))
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path, architecture=architecture)
+    assert huggingface.compare(model, params, tmp_path, architecture) <= 1e-5
+    smaller, _ = huggingface.load(tmp_path)
+    assert type(smaller).__name__ == architecture
+
+
+def test_heads_that_an_architecture_lacks_are_left_out_and_logged(tmp_path, caplog):
+    reference("BertForPreTraining").save_pretrained(tmp_path)
+    _, params = huggingface.load(tmp_path, architecture="BertForMaskedLM")
+    assert set(params) == {"bert", "masked_language_model"} and "pooler" not in params["bert"]
+    assert "cls.seq_relationship.weight" in caplog.text and "bert.pooler.dense.weight" in caplog.text
+    body, body_params = huggingface.load(tmp_path, architecture="BertModel")
+    assert_same_bits(body_params["encoder"], params["bert"]["encoder"])
+    assert type(body).__name__ == "BertModel"
+
+
+def test_old_names_prefixes_copies_and_buffers_are_understood(tmp_path):
+    theirs = reference("BertForPreTraining")
+    theirs.save_pretrained(tmp_path)
+    _, expected = huggingface.load(tmp_path)
+
+    def age(tensors):
+        old = {}
+        for name, tensor in tensors.items():
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            old[name.removeprefix("bert.")] = tensor
+        old["cls.predictions.decoder.weight"] = old["embeddings.word_embeddings.weight"].copy()
+        old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+        old["embeddings.position_ids"] = np.arange(SIZES["max_position_embeddings"])[None]
+        return old
+
+    rewrite(tmp_path, age)
+    assert_same_bits(huggingface.load(tmp_path)[1], expected)
+
+
+def test_sharded_and_torch_files_hold_the_same_parameters(tmp_path):
+    theirs = reference("BertForPreTraining")
+    theirs.save_pretrained(tmp_path / "whole")
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="4KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    theirs.config.save_pretrained(tmp_path / "torch")
+    torch.save(theirs.state_dict(), tmp_path / "torch" / "pytorch_model.bin")
+    _, expected = huggingface.load(tmp_path / "whole")
+    for form in ("shards", "torch"):
+        assert_same_bits(huggingface.load(tmp_path / form)[1], expected)
+
+    next((tmp_path / "shards").glob("*.safetensors")).unlink()
+    with pytest.raises(UserError, match="which is not there"):
+        huggingface.load(tmp_path / "shards")
+
+
+def test_a_torch_file_that_would_run_code_is_refused(tmp_path):
+    theirs = reference("BertModel")
+    theirs.config.save_pretrained(tmp_path)
+    set_config(tmp_path, architectures=["BertModel"])
+    torch.save({"embeddings": print}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="must hold a dictionary of tensors"):
+        huggingface.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_float_types_become_float32(tmp_path, dtype):
+    reference("BertModel").save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: {name: tensor.astype(dtype) for name, tensor in tensors.items()})
+    tensors = {name: tensor.astype(np.float32) for name, tensor in read_all(tmp_path).items()}
+    _, params = huggingface.load(tmp_path)
+    leaves = flax.traverse_util.flatten_dict(params, sep="/")
+    assert {leaf.dtype for leaf in leaves.values()} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(
+        leaves["embeddings/word_embeddings/embedding"], tensors["embeddings.word_embeddings.weight"]
+    )
+
+
+def read_all(directory):
+    with safetensors.safe_open(directory / "model.safetensors", framework="np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_config_defaults_are_those_of_transformers(tmp_path):
+    model = BertForPreTraining(BertConfig(**SIZES))
+    huggingface.save(model, random_params(model), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["hidden_act"], config["layer_norm_eps"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded, params = huggingface.load(tmp_path)
+    assert loaded.config.hidden_act == "gelu"  # the exact form, unlike BertConfig's own default
+    assert huggingface.compare(loaded, params, tmp_path) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2', but supported are bert"),
+        ({"model_type": None}, "model_type None, but supported are bert"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "supported are BertModel, BertForPreTraining"),
+        ({"architectures": None}, "names the architecture None"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type to 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder to True"),
+        ({"add_cross_attention": True}, "add_cross_attention to True"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings to False"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ({"hidden_act": "silu"}, "Unknown activation 'silu'"),
+        ({"hidden_size": "15"}, "hidden_size to int, found '15'"),
+        ({"num_attention_heads": 4}, "divides by the heads"),
+        ({"num_hidden_layers": 2}, "encoder.layer.2.attention.output.LayerNorm.bias.*has no place for"),
+        ({"num_hidden_layers": 4}, "misses bert.encoder.layer.3.*and 10 more"),
+        ({"vocab_size": 40}, r"word_embeddings.weight \[37, 15\] instead of \[40, 15\]"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_one_sentence(tmp_path, settings, sentence):
+    reference("BertForMaskedLM").save_pretrained(tmp_path)
+    set_config(tmp_path, **settings)
+    with pytest.raises(UserError, match=sentence) as raised:
+        huggingface.load(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_classifier_dropout_of_its_own_is_refused(tmp_path):
+    reference("BertForSequenceClassification", classifier_dropout=0.3).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="classifier_dropout"):
+        huggingface.load(tmp_path)
+
+
+def test_tensors_that_do_not_fit_are_named(tmp_path):
+    reference("BertForMaskedLM").save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors.pop("cls.predictions.bias") is None)
+    with pytest.raises(UserError, match=r"misses cls\.predictions\.bias; "):
+        huggingface.load(tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors | {"bert.extra": np.zeros(1, np.float32)})
+    with pytest.raises(UserError, match=r"misses cls\.predictions\.bias and holds bert\.extra"):
+        huggingface.load(tmp_path)
+
+
+def test_an_untied_decoder_is_refused(tmp_path):
+    reference("BertForMaskedLM").save_pretrained(tmp_path)
+    decoder = np.zeros((SIZES["vocab_size"], SIZES["hidden_size"]), np.float32)
+    rewrite(tmp_path, lambda tensors: tensors | {"cls.predictions.decoder.weight": decoder})
+    with pytest.raises(UserError, match=r"decoder\.weight tied to bert\.embeddings"):
+        huggingface.load(tmp_path)
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"a transformers config named config\.json, but has none"):
+        huggingface.load(tmp_path / "nowhere")
+    reference("BertModel").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="must be a safetensors file"):
+        huggingface.load(tmp_path)
+    weights.unlink()
+    with pytest.raises(UserError, match=r"must hold model\.safetensors"):
+        huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="must be JSON"):
+        huggingface.load(tmp_path)
+
+
+def test_parameters_of_another_model_are_refused(tmp_path):
+    model = BertForPreTraining(BertConfig(**SIZES))
+    params = random_params(model)
+    with pytest.raises(UserError, match="needs classifier/bias, classifier/kernel"):
+        huggingface.save(model, params, tmp_path, architecture="BertForSequenceClassification")
+    wider = BertForPreTraining(BertConfig(**(SIZES | {"vocab_size": 38})))
+    with pytest.raises(UserError, match=r"word_embeddings/embedding \[37, 15\] instead of \[38, 15\]"):
+        huggingface.save(wider, params, tmp_path)
+    with pytest.raises(UserError, match="did you mean 'BertForMaskedLM'"):
+        huggingface.save(model, params, tmp_path, architecture="BertForMaskedLm")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
+    model = BertForPreTraining(BertConfig(**SIZES))
+    huggingface.save(model, random_params(model), tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        huggingface.save(model, random_params(model, seed=1), tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_difference_from_transformers_is_found(tmp_path):
+    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    params["bert"]["encoder"]["layers"]["attention"]["key"]["kernel"][2] *= 1.01
+    with pytest.raises(UserError, match="they differ by"):
+        huggingface.compare(model, params, tmp_path)
+
+
+def test_tokenizer_files_are_copied(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    with pytest.raises(UserError, match="must be a tokenizer folder"):
+        huggingface.copy_tokenizer(tmp_path / "tokenizer", tmp_path)
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
+    model = BertForPreTraining(BertConfig(**SIZES))
+    huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("hello")["input_ids"] == [2, 5, 3]
