@@ -71,7 +71,7 @@ def _variables(prefix: Path, directory: Path) -> Tensors:
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except Exception as error:  # the reader's statuses come as IndexError, ValueError, RuntimeError and others
         reason = str(error).split("\n")[0]
         raise UserError(f"{prefix} must be a TensorFlow checkpoint, but is not ({reason}); fetch it again.") from error
     shapes = reader.get_variable_to_shape_map()
@@ -80,7 +80,7 @@ def _variables(prefix: Path, directory: Path) -> Tensors:
     def read(name: str) -> np.ndarray:
         try:
             value = reader.get_tensor(variables[name])
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except Exception as error:
             raise UserError(f"{prefix} must hold {variables[name]} whole, but does not; fetch it again.") from error
         return value.T if variables[name].endswith("/kernel") else value
 
