@@ -20,3 +20,33 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"needs the text collection at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of real English: Python's own language reference, documents apart by blank lines."""
+    from pydoc_data.topics import topics
+
+    documents = [" ".join(text.split()) for _, text in sorted(topics.items())]
+    path = tmp_path_factory.mktemp("prose") / "reference.txt"
+    path.write_text("\n\n".join(document for document in documents if len(document) > 500), encoding="utf-8")
+    return path
+
+
+SMALL = (
+    "--model.num_hidden_layers 1 --model.hidden_size 32 --model.num_attention_heads 2 --model.intermediate_size 64 "
+    "--model.vocab_size 800 --tokenizer.vocab_size 800 --data.sequence_length 32 --data.layout.duplicates 1 "
+    "--training.steps 6 --training.batch_size 16 --training.log_every 2 --training.evaluation_batches 2 "
+    "--training.evaluate_every 3 --checkpoint.every 3"
+).split()
+"""Overrides that make experiments/bert_tiny.py a matter of seconds."""
+
+
+@pytest.fixture(scope="session")
+def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a finished, very small pretraining run."""
+    from plmjax import cli
+
+    workdir = tmp_path_factory.mktemp("runs") / "small"
+    cli.run(["pretrain", "experiments/bert_tiny.py", "--workdir", str(workdir), "--data.input", str(prose), *SMALL])
+    return workdir
