@@ -9,44 +9,7 @@ import pytest
 
 from plmjax.data import store
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
-
-
-class Words:
-    """What `finish` asks of a tokenizer."""
-
-    fingerprint, kind = "f00d", "word"
-
-    def __init__(self, size):
-        self.vocabulary = Vocabulary.placeholder(size)
-
-    def save(self, directory):
-        directory.mkdir(parents=True)
-        (directory / "vocab.txt").write_text("[PAD]\n")
-
-
-def documents(count, vocab_size, seed=0):
-    random = np.random.default_rng(seed)
-    return [
-        [random.integers(5, vocab_size, random.integers(1, 40)).tolist() for _ in range(random.integers(1, 30))]
-        for _ in range(count)
-    ]
-
-
-def write(directory, train, validation, vocab_size, shards=3):
-    """A dataset of `train` dealt over several files, written in another order than they stand in."""
-    records = {"train": [], "validation": []}
-    for index in reversed(range(shards)):
-        writer = store.ShardWriter(directory, "train", index, vocab_size)
-        for document in train[index * len(train) // shards : (index + 1) * len(train) // shards]:
-            writer.add(document)
-        records["train"].append(writer.close())
-    writer = store.ShardWriter(directory, "validation", 0, vocab_size)
-    for document in validation:
-        writer.add(document)
-    records["validation"].append(writer.close())
-    store.finish(directory, records, Words(vocab_size), [{"path": "a.txt", "bytes": 7}], {"made": "here"})
-    return store.open_dataset(directory)
+from tests.data.corpora import documents, write
 
 
 @pytest.fixture

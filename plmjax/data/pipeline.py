@@ -1,0 +1,165 @@
+"""Batches for the training loop: tf.data over global steps, each made from (seed, step) alone.
+
+A batch is a pure function of its step, so a run goes on at any step as fast as at the first, and every host builds just
+its own rows of the same global batches, however many hosts there are.
+"""
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from plmjax.data import index, order
+from plmjax.data.store import Dataset
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.vocabulary import Vocabulary
+
+Batch = dict[str, np.ndarray]
+
+_PREFETCHED = 4
+_TOKENS = ("input_ids", "next_ids")
+
+
+class Batches(Iterator[Batch]):
+    """Batches `make(step)` of the steps start..stop-1, made ahead on a thread of tf.data; `close` ends it."""
+
+    def __init__(self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int):
+        tf = _tensorflow()
+        names = tuple(shapes)
+
+        def produce(step: np.ndarray) -> list[np.ndarray]:
+            batch = make(int(step))
+            return [batch[name] for name in names]
+
+        dtypes = [tf.as_dtype(shapes[name].dtype) for name in names]
+        options = tf.data.Options()
+        # One thread: the cores belong to the training step.
+        options.threading.private_threadpool_size = 1
+        options.threading.max_intra_op_parallelism = 1
+        options.autotune.enabled = False
+        steps = tf.data.Dataset.range(start, stop)
+        batches = steps.map(lambda step: tf.numpy_function(produce, [step], dtypes)).prefetch(_PREFETCHED)
+        self._names = names
+        self._state = {"iterator": batches.with_options(options).as_numpy_iterator()}
+        # Threads that still call Python while the interpreter ends would hang it; `finalize` also runs at exit.
+        self.close = weakref.finalize(self, self._state.clear)
+
+    def __next__(self) -> Batch:
+        if "iterator" not in self._state:
+            raise StopIteration
+        return dict(zip(self._names, next(self._state["iterator"]), strict=True))
+
+
+@functools.cache
+def _tensorflow() -> Any:
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # devices are in use already, by the caller's own TensorFlow code
+        tf.config.set_visible_devices([], "GPU")  # they belong to JAX
+    return tf
+
+
+class Source:
+    """A prepared dataset as the training loop reads it; made by `open_source`."""
+
+    def __init__(
+        self, data: Data, dataset: Dataset, vocabulary: Vocabulary, seed: int, process_index: int, process_count: int
+    ):
+        self.vocabulary = vocabulary
+        self._data = data
+        self._dataset = dataset
+        self._seed = seed
+        self._process_index = process_index
+        self._process_count = process_count
+        self._rows = functools.cache(self._open_rows)
+
+    @property
+    def unigram_counts(self) -> np.ndarray:
+        """How often each token stands in the training text, int64 [V]."""
+        return self._dataset.unigram_counts
+
+    def train(self, phase: Any, start: int) -> Batches:
+        """This host's rows of the phase's global batches start, start + 1, ... without end.
+
+        phase: has sequence_length, batch_size and index (0 for the first phase). The order of the rows depends on the
+        seed, the phase and the epoch. Raises UserError when the batch does not divide by the hosts or the text does
+        not fill one batch.
+        """
+        rows = self._rows("train", phase.sequence_length)
+        places = self._places(phase.batch_size)
+        if rows.count < phase.batch_size:
+            raise UserError(
+                f"Text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens was expected, but "
+                f"{self._dataset.directory} fills {rows.count}; prepare more text or lower training.batch_size."
+            )
+        key = order.fold(order.fold(self._seed, 1), phase.index)
+
+        def make(step: int) -> Batch:
+            return self._batch(rows, rows.train(step, phase.batch_size, places, key))
+
+        return self._batches(make, phase, start, np.iinfo(np.int64).max)
+
+    def evaluation(self, phase: Any) -> Batches:
+        """This host's rows of the held-out batches: every row once, in order, the same for every seed.
+
+        Places that are left in the last batch hold row_ids -1 and segment_ids 0. Without held-out text there is none.
+        """
+        rows = self._rows("validation", phase.sequence_length)
+        places = self._places(phase.batch_size)
+
+        def make(step: int) -> Batch:
+            return self._batch(rows, rows.evaluation(step, phase.batch_size, places))
+
+        return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
+
+    def _open_rows(self, split: str, sequence_length: int) -> index.Rows:
+        rows = index.open_rows(self._dataset, split, self._data.layout, sequence_length, self.vocabulary, self._seed)
+        if rows.count > np.iinfo(np.int32).max:
+            raise UserError(
+                f"At most {np.iinfo(np.int32).max} rows can be numbered, but {self._dataset.directory} gives "
+                f"{rows.count} of {sequence_length} tokens; lower data.layout.duplicates or split the text."
+            )
+        return rows
+
+    def _places(self, batch_size: int) -> slice:
+        share, rest = divmod(batch_size, self._process_count)
+        if rest:
+            raise UserError(
+                f"A batch that divides by the {self._process_count} hosts was expected, but training.batch_size is "
+                f"{batch_size}; change it to a multiple."
+            )
+        return slice(self._process_index * share, (self._process_index + 1) * share)
+
+    def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
+        return Batches(make, self._data.layout.batch(phase.batch_size, phase.sequence_length), start, stop)
+
+    def _batch(self, rows: index.Rows, which: np.ndarray) -> Batch:
+        exists = which >= 0
+        fields = rows.fields(which[exists])
+        if not exists.all():
+            fields = {name: self._spread(name, array, exists) for name, array in fields.items()}
+        return fields | {"row_ids": which.astype(np.int32)}
+
+    def _spread(self, name: str, array: np.ndarray, exists: np.ndarray) -> np.ndarray:
+        """The rows of `array` at the places that exist, empty rows at the others."""
+        empty = max(self.vocabulary.pad, 0) if name in _TOKENS else 0
+        out = np.full((len(exists), *array.shape[1:]), empty, array.dtype)
+        out[exists] = array
+        return out
+
+
+def open_source(
+    experiment_data: Data,
+    dataset: Dataset,
+    tokenizer_vocabulary: Vocabulary,
+    *,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Source:
+    """A prepared dataset as source of batches for host `process_index` of `process_count`."""
+    return Source(experiment_data, dataset, tokenizer_vocabulary, seed, process_index, process_count)

@@ -1,0 +1,67 @@
+"""The order of rows: every row once an epoch, found in O(1); draws with the distributions they promise."""
+
+import numpy as np
+import pytest
+
+from plmjax.data import order
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 4096, 12_345])
+def test_permute_is_a_permutation_for_every_key(size):
+    permutations = [order.permute(np.arange(size), size, key) for key in range(3)]
+    for permutation in permutations:
+        np.testing.assert_array_equal(np.sort(permutation), np.arange(size))
+    if size >= 100:
+        assert not np.array_equal(permutations[0], permutations[1])
+        assert abs(np.corrcoef(np.arange(size), permutations[0])[0, 1]) < 0.3
+
+
+def test_permute_answers_single_places_of_a_huge_range():
+    size = (1 << 40) + 7
+    places = np.array([0, 1, 12_345, size - 1])
+    found = order.permute(places, size, 5)
+    assert len(set(found.tolist())) == 4 and found.min() >= 0 and found.max() < size
+    for place, value in zip(places, found, strict=True):
+        assert order.permute(np.array([place]), size, 5)[0] == value
+
+
+def test_a_place_receives_every_row_equally_often():
+    size, keys = 50, 20_000
+    found = order.permute(np.full(keys, 17), size, np.arange(keys))
+    counts = np.bincount(found, minlength=size)
+    assert np.sum((counts - keys / size) ** 2 / (keys / size)) < 85  # chi square, 49 degrees: 1 in 1000
+
+
+def test_neighbouring_places_are_independent():
+    size, keys = 20, 40_000
+    first = order.permute(np.full(keys, 4), size, np.arange(keys))
+    second = order.permute(np.full(keys, 5), size, np.arange(keys))
+    counts = np.bincount((second - first) % size, minlength=size)[1:]
+    assert np.sum((counts - keys / (size - 1)) ** 2 / (keys / (size - 1))) < 43  # 18 degrees: 1 in 1000
+
+
+def test_epochs_follow_without_a_seam_and_differ():
+    size = 97
+    numbers = order.shuffled(np.arange(5 * size), size, 3)
+    epochs = numbers.reshape(5, size)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(size), (5, 1)))
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
+    np.testing.assert_array_equal(order.shuffled(np.arange(90, 110), size, 3), numbers[90:110])
+
+
+def test_draws_are_uniform_and_depend_on_key_and_number():
+    bits = order.fold(7, np.arange(100_000))
+    counts = np.bincount(order.below(bits, 10), minlength=10)
+    assert np.sum((counts - 10_000) ** 2 / 10_000) < 28  # 9 degrees: 1 in 1000
+    assert abs(order.chance(bits, 0.1).mean() - 0.1) < 0.003
+    assert len(np.unique(np.concatenate([bits, order.fold(8, np.arange(100_000))]))) == 200_000
+
+
+@pytest.mark.parametrize("tosses", [1, 10, 64, 65, 200])
+def test_heads_are_binomial(tosses):
+    keys = order.fold(11, np.arange(40_000))
+    count = order.heads(keys, np.full(len(keys), tosses))
+    assert count.min() >= 0 and count.max() <= tosses
+    assert abs(count.mean() - tosses / 2) < 4 * np.sqrt(tosses / 4 / len(keys))
+    assert abs(count.var() / (tosses / 4) - 1) < 0.04
+    np.testing.assert_array_equal(order.heads(keys, np.zeros(len(keys), np.int64)), 0)

@@ -1,0 +1,162 @@
+"""The source of batches: the same batches for any host count and any start, every row once, closed without a hang."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.data.pipeline import open_source
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import documents, phase, write
+
+V = 300
+LAYOUTS = [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Blocks(), Streams()]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("dataset"), documents(60, V), documents(8, V, seed=1), V)
+
+
+def source(dataset, layout, **settings):
+    return open_source(Data(layout=layout), dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
+
+
+def take(batches, count):
+    with_ends = [next(batches) for _ in range(count)]
+    batches.close()
+    return with_ends
+
+
+def assert_same(batch, expected):
+    assert batch.keys() == expected.keys()
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_batches_have_the_promised_fields(dataset, layout):
+    for batches in (source(dataset, layout).train(phase(32, 8), 0), source(dataset, layout).evaluation(phase(32, 8))):
+        (batch,) = take(batches, 1)
+        promised = layout.batch(8, 32)
+        assert batch.keys() == promised.keys()
+        for name, field in promised.items():
+            assert (batch[name].shape, batch[name].dtype) == (field.shape, field.dtype), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_hosts_share_the_same_global_batches(dataset, layout):
+    whole = take(source(dataset, layout).train(phase(32, 12), 50), 3)
+    held_out = list(source(dataset, layout).evaluation(phase(32, 12)))
+    for hosts in (2, 3):
+        parts = [source(dataset, layout, process_index=host, process_count=hosts) for host in range(hosts)]
+        for expected, *shares in zip(whole, *[take(part.train(phase(32, 12), 50), 3) for part in parts], strict=True):
+            assert_same({name: np.concatenate([share[name] for share in shares]) for name in expected}, expected)
+        for expected, *shares in zip(held_out, *[part.evaluation(phase(32, 12)) for part in parts], strict=True):
+            assert_same({name: np.concatenate([share[name] for share in shares]) for name in expected}, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_a_restart_goes_on_with_the_same_batches(dataset, layout):
+    straight = take(source(dataset, layout).train(phase(32, 8), 0), 12)
+    for batch, expected in zip(take(source(dataset, layout).train(phase(32, 8), 7), 5), straight[7:], strict=True):
+        assert_same(batch, expected)
+
+
+def test_the_millionth_step_comes_as_fast_as_the_first(dataset):
+    pairs = source(dataset, SentencePairs(duplicates=2))
+    take(pairs.train(phase(32, 8), 0), 1)  # opens the index
+    seconds = {}
+    for start in (0, 1_000_000):
+        begin = time.perf_counter()
+        take(pairs.train(phase(32, 8), start), 1)
+        seconds[start] = time.perf_counter() - begin
+    assert seconds[1_000_000] < 5 * seconds[0] + 0.2  # one by one it would take minutes
+
+
+@pytest.mark.parametrize("layout", [SentencePairs(duplicates=2), Blocks()], ids=repr)
+def test_an_epoch_holds_every_row_once_and_the_next_follows_without_a_seam(dataset, layout):
+    batches = source(dataset, layout).train(phase(64, 7), 0)
+    count = batches_rows = source(dataset, layout)._rows("train", 64).count
+    ids = np.concatenate([batch["row_ids"] for batch in take(batches, -(-2 * batches_rows // 7))])
+    np.testing.assert_array_equal(np.sort(ids[:count]), np.arange(count))
+    np.testing.assert_array_equal(np.sort(ids[count : 2 * count]), np.arange(count))
+    assert not np.array_equal(ids[:count], ids[count : 2 * count])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_a_row_id_names_the_same_row_in_every_epoch(dataset, layout):
+    pairs = source(dataset, layout)
+    rows = pairs._rows("train", 64)
+    seen = {}
+    for batch in take(pairs.train(phase(64, 16), 0), 2 * rows.count // 16 + 1):
+        for row, ids in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
+            np.testing.assert_array_equal(seen.setdefault(row, ids), ids)
+
+
+def test_phases_and_seeds_have_orders_of_their_own(dataset):
+    def ids(seed, index):
+        return take(source(dataset, Blocks(), seed=seed).train(phase(32, 64, index), 0), 1)[0]["row_ids"].tolist()
+
+    assert len({tuple(ids(seed, index)) for seed in (0, 1) for index in (0, 1)}) == 4
+    assert ids(0, 0) == ids(0, 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset, layout):
+    batches = list(source(dataset, layout).evaluation(phase(32, 10)))
+    ids = np.concatenate([batch["row_ids"] for batch in batches])
+    count = source(dataset, layout)._rows("validation", 32).count
+    assert count % 10 and len(ids) == -(-count // 10) * 10
+    np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(count))
+    if not isinstance(layout, Streams):
+        np.testing.assert_array_equal(ids[:count], np.arange(count))
+    for batch in batches:
+        for name, array in batch.items():
+            if name != "row_ids":
+                assert not array[batch["row_ids"] < 0].any(), name
+    other_seed = list(source(dataset, layout, seed=99).evaluation(phase(32, 10)))
+    for batch, expected in zip(other_seed, batches, strict=True):
+        assert_same(batch, expected)
+
+
+def test_evaluation_without_held_out_text_is_empty(tmp_path):
+    dataset = write(tmp_path, documents(6, V), [], V)
+    for layout in LAYOUTS:
+        assert list(source(dataset, layout).evaluation(phase(32, 4))) == []
+
+
+def test_what_cannot_be_batched_is_named(tmp_path):
+    dataset = write(tmp_path, documents(2, V), [], V)
+    with pytest.raises(UserError, match=r"divides by the 3 hosts .* is 8"):
+        source(dataset, Blocks(), process_count=3).train(phase(32, 8), 0)
+    for layout in (Blocks(), Streams(), SentencePairs(duplicates=1)):
+        with pytest.raises(UserError, match=r"batch of 4096 rows .* prepare more text"):
+            source(dataset, layout).train(phase(32, 4096), 0)
+    with pytest.raises(UserError, match=r"fills 0;"):
+        source(dataset, Blocks()).train(phase(100_000, 1), 0)
+
+
+def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
+    batches = source(dataset, Blocks()).train(phase(32, 8), 0)
+    next(batches)
+    batches.close()
+    assert next(batches, None) is None
+    program = f"""
+from plmjax.data.layouts import SentencePairs
+from plmjax.data.pipeline import open_source
+from plmjax.data.store import open_dataset
+from plmjax.experiment import Data
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import phase
+dataset = open_dataset({str(dataset.directory)!r})
+source = open_source(Data(layout=SentencePairs(duplicates=2)), dataset, Vocabulary.placeholder({V}), seed=0)
+batches = source.train(phase(64, 512), 0)
+next(batches)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True).returncode == 0
