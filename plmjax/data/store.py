@@ -67,20 +67,26 @@ class ShardWriter:
 
     def _begin_piece(self) -> None:
         self._documents: list[np.ndarray] = []
-        self._sentence_lengths: list[int] = []
-        self._document_lengths: list[int] = []
+        self._sentence_lengths: list[np.ndarray] = []
+        self._document_lengths: list[np.ndarray] = []
         self._tokens = 0
 
     def add(self, document: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Appends one document, given as the token ids of each sentence; what is empty is left out."""
         lengths = [len(sentence) for sentence in document if len(sentence)]
-        if not lengths:
-            return
-        count = sum(lengths)
-        self._documents.append(np.fromiter(itertools.chain.from_iterable(document), np.int64, count))
-        self._sentence_lengths += lengths
-        self._document_lengths.append(len(lengths))
-        self._tokens += count
+        if lengths:
+            tokens = np.fromiter(itertools.chain.from_iterable(document), np.int64, sum(lengths))
+            self.extend(tokens, lengths, [len(lengths)])
+
+    def extend(self, tokens: np.ndarray, sentence_lengths: Sequence[int], document_lengths: Sequence[int]) -> None:
+        """Appends many documents back to back, none of them or of their sentences empty.
+
+        tokens: integers [N]; sentence_lengths: tokens of each sentence; document_lengths: sentences of each document.
+        """
+        self._documents.append(tokens)
+        self._sentence_lengths.append(np.asarray(sentence_lengths, _LENGTHS))
+        self._document_lengths.append(np.asarray(document_lengths, _LENGTHS))
+        self._tokens += len(tokens)
         if self._tokens >= PIECE_TOKENS:
             self._end_piece()
 
@@ -106,8 +112,8 @@ class ShardWriter:
             )
         self._unigram += np.bincount(tokens, minlength=len(self._unigram))
         payloads = {
-            "document_lengths": np.array(self._document_lengths, _LENGTHS),
-            "sentence_lengths": np.array(self._sentence_lengths, _LENGTHS),
+            "document_lengths": np.concatenate(self._document_lengths),
+            "sentence_lengths": np.concatenate(self._sentence_lengths),
             "tokens": tokens.astype(self._dtype),
         }
         record, offsets = _example(payloads, self._bytes + _HEADER_BYTES)

@@ -1,0 +1,236 @@
+"""The embedded corpus: documentation strings of Python's standard library and of the scientific libraries beside it.
+
+Any machine that could install the project has megabytes of this English. Source files are parsed, never imported; of
+a string the running text is kept, and a paragraph that stands in several places is kept once.
+"""
+
+import ast
+import concurrent.futures
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import multiprocessing
+import os
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+LIBRARIES = {
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "matplotlib": "matplotlib",
+    "jax": "jax",
+    "optax": "optax",
+    "flax": "flax",
+    "chex": "chex",
+}
+"""Import name -> distribution, in reading order: dependencies of the project, so that every machine has the same."""
+LONGEST_SOURCE = 1 << 20
+_SKIPPED = {
+    "test",
+    "tests",
+    "testing",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "_vendor",
+}
+_ONE_PROCESS_FILES = 64
+
+
+def sources() -> list[dict]:
+    """What the corpus is read from: one entry for the whole of it, its hash over names and sizes of the files."""
+    digest, total, libraries = hashlib.sha256(), 0, [f"Python {platform.python_version()}"]
+    for name, path in _files():
+        size = path.stat().st_size
+        total += size
+        digest.update(f"{name}/{path.name} {size}\n".encode())
+    for name in LIBRARIES:
+        if _root(name) is not None:
+            libraries.append(f"{name} {importlib.metadata.version(LIBRARIES[name])}")
+    return [{"path": f"documentation of {', '.join(libraries)}", "bytes": total, "sha256": digest.hexdigest()}]
+
+
+@functools.cache
+def documents() -> tuple[tuple[str, str], ...]:
+    """(name of a module or class, its documentation with a paragraph a line), in the same order every time.
+
+    A class's documentation is its own and its methods'; a module's, its own and its functions'.
+    """
+    files = list(_files())
+    seen: set[str] = set()
+    found = []
+    for (module, _), pieces in zip(files, _read_all([path for _, path in files]), strict=True):
+        for name, paragraphs in pieces:
+            fresh = [p for p in dict.fromkeys(paragraphs) if p not in seen]
+            seen.update(fresh)
+            if sum(map(len, fresh)) >= 200:  # less is no document
+                found.append((f"{module}.{name}" if name else module, "\n".join(fresh)))
+    return tuple(found)
+
+
+def _root(name: str) -> Path | None:
+    """The folder of an installed package, found without importing it."""
+    spec = importlib.util.find_spec(name)
+    locations = list(spec.submodule_search_locations or []) if spec else []
+    return Path(locations[0]) if locations else None
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """(module name, source file) of the standard library and the libraries, sorted within each."""
+    roots = [("", Path(sysconfig.get_paths()["stdlib"]))]
+    roots += [(name, root) for name in LIBRARIES if (root := _root(name)) is not None]
+    for package, root in roots:
+        found = []
+        for folder, subfolders, names in os.walk(root):
+            subfolders[:] = [s for s in subfolders if s not in _SKIPPED and not s.startswith(".")]
+            parts = Path(folder).relative_to(root).parts
+            for name in names:
+                path = Path(folder, name)
+                if name.endswith(".py") and path.stat().st_size <= LONGEST_SOURCE:
+                    module = ".".join(filter(None, (package, *parts, name.removesuffix(".py")))).removesuffix(
+                        ".__init__"
+                    )
+                    found.append((module, path))
+        yield from sorted(found)
+
+
+def _read_all(paths: list[Path]) -> Iterator[list[tuple[str, list[str]]]]:
+    processes = min(os.cpu_count() or 1, len(paths) // _ONE_PROCESS_FILES)
+    if processes < 2:
+        yield from map(_read, paths)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
+        yield from pool.map(_read, paths, chunksize=16)
+
+
+def _read(path: Path) -> list[tuple[str, list[str]]]:
+    """(class name or "", paragraphs) of a source file: the module first, then its classes."""
+    source = path.read_bytes()
+    if b'"""' not in source and b"'''" not in source:
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of strings with odd escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates and files of other Python versions
+        return []
+    pieces: list[tuple[str, list[str]]] = []
+    _collect(tree, "", pieces)
+    return pieces
+
+
+def _collect(node: ast.AST, name: str, pieces: list[tuple[str, list[str]]]) -> None:
+    paragraphs: list[str] = []
+    pieces.append((name, paragraphs))
+    paragraphs += prose(ast.get_docstring(node, clean=True) or "")
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            paragraphs += prose(ast.get_docstring(child, clean=True) or "")
+        elif isinstance(child, ast.ClassDef):
+            _collect(child, f"{name}.{child.name}".lstrip("."), pieces)
+
+
+# ------------------------------------------------------------------------------------------------ strings to prose
+
+_UNDERLINE = re.compile(r"([=\-~^\"'`#*+])\1{2,}\s*$")
+_ENTRY = re.compile(r"(?:\*{0,2}[\w.,*` ]{1,40}|-|\*|•|\d+[.)])\s*(?:\([^)]{0,60}\))?\s*:\s+(?=\S)|[-*•]\s+|\d+[.)]\s+")
+_NUMPY_ENTRY = re.compile(r"[\w*, .{}'\"]+ ?: \S.*|[\w*, ]+$")
+_DROPPED_SECTIONS = {"references", "see also", "examples", "example", "raises", "usage", "methods", "attributes"}
+_MARKUP = (
+    (re.compile(r":[a-z]+(?::[a-z]+)?:`~?([^`<]*?)(?:\s*<[^`>]*>)?`"), r"\1"),
+    (re.compile(r"`{1,2}~?([^`]*?)(?:\s*<[^`>]*>)?`{1,2}_{0,2}"), r"\1"),
+    (re.compile(r"\*{1,2}(\w[^*\n]*?)\*{1,2}"), r"\1"),
+    (re.compile(r"\s*\[[\w#.*]+\]_"), ""),
+    (re.compile(r"\[([^\]]+)\]\([^)]*\)"), r"\1"),
+    (re.compile(r"</?[a-z][^<>]*>|\|(\w+)\|"), r"\1"),
+)
+_SENTENCE = re.compile(r"[A-Z\"'(].*[.!?:]['\")]?$")
+
+
+def prose(docstring: str) -> list[str]:
+    """The paragraphs of running text in a documentation string, as one line each.
+
+    Left out: doctests, literal blocks, directives, tables, formulas, names and types of parameters, and the sections
+    that hold nothing else. The descriptions of parameters are text and stay.
+    """
+    paragraphs: list[str] = []
+    current: list[str] = []
+    literal = -1  # indentation above which a literal block or directive goes on
+    dropped = doctest = False
+
+    def end() -> None:
+        paragraph = _plain(" ".join(current))
+        current.clear()
+        if _is_prose(paragraph):
+            paragraphs.append(paragraph)
+
+    lines = inspect.cleandoc(docstring).split("\n")
+    indent_before = 0
+    for index, line in enumerate(lines):
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if not text:
+            end()
+            doctest = False
+            continue
+        if literal >= 0 and indent > literal:
+            continue
+        literal = -1
+        following = lines[index + 1].strip() if index + 1 < len(lines) else ""
+        title = text.rstrip(":").lower()
+        if indent == 0 and (_UNDERLINE.fullmatch(following) or (text.endswith(":") and title in _DROPPED_SECTIONS)):
+            end()
+            dropped = title in _DROPPED_SECTIONS
+        elif indent == 0 and text.endswith(":") and " " not in text:  # Google's Args:, Returns:
+            end()
+            dropped = False
+        elif _UNDERLINE.fullmatch(text) or dropped:
+            end()
+        elif doctest or text.startswith((">>>", "...", "$ ", "```", "In [")):
+            end()
+            doctest = True
+        elif text.startswith((".. ", ":param", "@", "|", "+-")):
+            end()
+            literal = indent
+        else:
+            if indent != indent_before and current and indent < indent_before:
+                end()
+            if entry := _ENTRY.match(text):
+                end()
+                text = text[entry.end() :]
+            elif following and _NUMPY_ENTRY.fullmatch(text) and _indent(lines[index + 1]) > indent:
+                end()
+                text = ""
+            if text.endswith("::"):
+                text, literal = text[:-1], indent
+            current.append(text)
+        indent_before = indent
+    end()
+    return paragraphs
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _plain(text: str) -> str:
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a paragraph reads as sentences: it begins and ends as one and is made of words."""
+    if len(text) < 30 or text.count(" ") < 4 or not _SENTENCE.match(text):
+        return False
+    return sum(c.isalpha() or c == " " for c in text) > 0.85 * len(text)

@@ -1,0 +1,436 @@
+"""Files of raw text to documents, in two halves.
+
+`documents` runs in one process and only cuts a stream into raw documents, holding a few megabytes whatever the size
+of the input; `prose` turns one raw document into paragraphs and can run anywhere. Every format may be gzipped or
+bzip2ed, which is told from the first bytes.
+"""
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
+
+from plmjax.data import books, documentation, wikitext
+from plmjax.errors import UserError, nearest
+
+FORMATS = ("auto", "text", "wikipedia-dump", "wikiextractor", "books", "jsonl", "documentation")
+"""What `documents` reads, beside tfds:NAME. `documentation` is the embedded corpus and takes no files."""
+BLOCK = 1 << 20
+LONGEST_DOCUMENT = 1 << 22
+"""Characters of a document; what is longer goes on as further documents, cut where a line or a word ends."""
+LONGEST_RECORD = 1 << 26
+"""Characters of a JSON line or a wiki page, which cannot be cut; what is longer is an error."""
+
+
+class Document(NamedTuple):
+    """A raw document: its format, where it stands (for messages) and its text as read."""
+
+    format: str
+    place: str
+    text: str
+
+
+def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
+    """What `documents` would read: path, bytes on disk and SHA-256 of every file.
+
+    Raises:
+      UserError: an unknown format, or inputs that are missing or do not go with it.
+    """
+    if format == "documentation":
+        return documentation.sources()
+    if format.startswith("tfds:"):
+        return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
+    found = []
+    for path in files(inputs, format):
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found.append({"path": str(path), "bytes": path.stat().st_size, "sha256": digest})
+    return found
+
+
+def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Path]:
+    """The files of `inputs`, folders walked in sorted order, hidden files left out.
+
+    Raises:
+      UserError: a path that is not there, a folder without files, no path at all, or an unknown format.
+    """
+    if format not in FORMATS:
+        raise UserError(f"Expected a format of raw text, found {format!r}; {nearest(format, (*FORMATS, 'tfds:NAME'))}")
+    if not inputs:
+        raise UserError("Expected files or folders of text, found none named; give at least one.")
+    found = []
+    for path in map(Path, inputs):
+        if path.is_dir():
+            inside = [p for p in path.rglob("*") if p.is_file()]
+            inside = sorted(p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts))
+            if not inside:
+                raise UserError(f"Expected files of text in the folder {path}, found none; check the path.")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UserError(f"Expected a file or folder of text at {path}, found nothing; check the path.")
+    return found
+
+
+def documents(
+    inputs: Sequence[str | os.PathLike], format: str = "auto", progress: Callable[[int], None] = lambda count: None
+) -> Iterator[Document]:
+    """Raw documents of `inputs` in order; `progress` is called with the bytes read from disk since its last call.
+
+    Raises:
+      UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
+    """
+    for source in _streams(inputs, format, progress):
+        yield from source
+
+
+def _streams(
+    inputs: Sequence[str | os.PathLike], format: str, progress: Callable[[int], None]
+) -> list[Iterator[Document]]:
+    """The documents of each file."""
+    if format == "documentation":
+        return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
+    if format.startswith("tfds:"):
+        return [_tfds(format.removeprefix("tfds:"), inputs)]
+    return [_file_documents(path, format, progress) for path in files(inputs, format)]
+
+
+def prose(document: Document) -> list[str]:
+    """The paragraphs of a raw document, markup and boilerplate removed; empty when it has no running text."""
+    return _PROSE[document.format](document)
+
+
+def texts(inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes: int = 1 << 26) -> Iterator[str]:
+    """Cleaned documents, about `limit_bytes` of UTF-8 drawn evenly from the files, to train a tokenizer on."""
+    streams = _streams(inputs, format, lambda count: None)
+    for index, stream in enumerate(streams):
+        quota = limit_bytes // (len(streams) - index)
+        for document in stream:
+            if quota <= 0:
+                break
+            text = "\n".join(prose(document))
+            size = len(text.encode())
+            quota, limit_bytes = quota - size, limit_bytes - size
+            if text:
+                yield text
+
+
+# ------------------------------------------------------------------------------------------------ bytes and characters
+
+
+def _blocks(path: Path, progress: Callable[[int], None]) -> Iterator[bytes]:
+    """Decompressed blocks of a file."""
+    try:
+        with open(path, "rb") as raw:
+            magic = raw.read(3)
+            raw.seek(0)
+            opener = gzip.open if magic[:2] == b"\x1f\x8b" else bz2.open if magic == b"BZh" else None
+            stream = opener(raw) if opener else raw
+            position = size = 0
+            while block := stream.read(BLOCK):
+                progress(raw.tell() - position)
+                position, size = raw.tell(), size + len(block)
+                yield block
+            progress(raw.tell() - position)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"Expected {path} to be a whole compressed file, found it truncated or damaged; copy it again."
+        ) from error
+    except OSError as error:
+        if error.errno is None:  # bz2 reports damaged data so
+            raise UserError(f"Expected {path} to be a whole bzip2 file, found damaged data; copy it again.") from error
+        raise UserError(
+            f"Expected to read {path}, found that the system cannot ({error.strerror}); check it."
+        ) from error
+    if size == 0:
+        raise UserError(f"Expected text in {path}, found an empty file; leave it out.")
+
+
+def _characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
+    """Text of UTF-8 blocks, a byte order mark left out."""
+    decoder, fed = codecs.getincrementaldecoder("utf-8")(), 0
+    for block in _with_end(blocks):
+        zero = block.find(b"\0")
+        if zero >= 0:
+            raise UserError(
+                f"Expected UTF-8 text in {path}, found a zero byte at offset {fed + zero}: it is binary or UTF-16; "
+                "convert it to UTF-8 or leave it out."
+            )
+        first, fed = fed == 0, fed + len(block)
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            offset, byte = fed - len(error.object) + error.start, error.object[error.start]
+            raise UserError(
+                f"Expected UTF-8 text in {path}, found byte 0x{byte:02x} at offset {offset}, which is not UTF-8; "
+                "convert the file to UTF-8."
+            ) from error
+        yield text.removeprefix("\ufeff") if first else text
+
+
+def _with_end(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    yield from blocks
+    yield b""
+
+
+def _file_documents(path: Path, format: str, progress: Callable[[int], None]) -> Iterator[Document]:
+    blocks = _blocks(path, progress)
+    first = next(blocks)
+    if format == "auto":
+        format = recognise(path, first)
+    blocks = _chain(first, blocks)
+    if format == "wikipedia-dump":
+        found = _pages(path, blocks)
+    else:
+        cut = {"text": _blank_separated, "books": _whole, "wikiextractor": _tagged, "jsonl": _lines}[format]
+        found = cut(path, _characters(path, blocks))
+    for place, text in found:
+        yield Document(format, place, text)
+
+
+def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def recognise(path: Path, first: bytes) -> str:
+    """The format of a file from its name and its first bytes (decompressed).
+
+    Text whose lines are broken at one width (as Gutenberg's books are) counts as a book.
+    """
+    name = path.name.lower()
+    for suffix in (".gz", ".bz2"):
+        name = name.removesuffix(suffix)
+    head = first[: 1 << 16].decode("utf-8", errors="ignore").lstrip("\ufeff").lstrip()
+    if head.startswith("<mediawiki") or (name.endswith(".xml") and "<mediawiki" in head):
+        return "wikipedia-dump"
+    if head.startswith("<doc "):
+        return "wikiextractor"
+    if name.endswith((".jsonl", ".ndjson")) or re.match(r'\{\s*"[^"\n]*"\s*:', head):
+        return "jsonl"
+    return "books" if books.recognise(head) else "text"
+
+
+# ------------------------------------------------------------------------------------------------------ cutting
+
+
+def _cut(text: str) -> tuple[str, str]:
+    """Splits what is too long for a document at the last paragraph, line or word that ends in time."""
+    for end in ("\n\n", "\n", " "):
+        at = text.rfind(end, LONGEST_DOCUMENT // 2, LONGEST_DOCUMENT)
+        if at >= 0:
+            return text[:at], text[at + len(end) :]
+    return text[:LONGEST_DOCUMENT], text[LONGEST_DOCUMENT:]
+
+
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+
+
+def _blank_separated(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    pending = ""
+    for block in blocks:
+        *complete, pending = _BLANK_LINES.split(pending + block)
+        for text in complete:
+            while len(text) > LONGEST_DOCUMENT:
+                part, text = _cut(text)
+                yield str(path), part
+            yield str(path), text
+        while len(pending) > LONGEST_DOCUMENT:
+            part, pending = _cut(pending)
+            yield str(path), part
+    yield str(path), pending
+
+
+def _whole(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    pending = ""
+    for block in blocks:
+        pending += block
+        while len(pending) > LONGEST_DOCUMENT:
+            part, pending = _cut(pending)
+            yield str(path), part
+    yield str(path), pending
+
+
+def _tagged(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    pending, opened = "", False
+    for block in blocks:
+        *complete, pending = (pending + block).split("</doc>")
+        for text in complete:
+            if not opened and not text.lstrip().startswith("<doc "):
+                raise _not_wikiextractor(path, text)
+            opened = False
+            yield str(path), text
+        while len(pending) > LONGEST_DOCUMENT:
+            if not opened and not pending.lstrip().startswith("<doc "):
+                raise _not_wikiextractor(path, pending)
+            opened = True
+            part, pending = _cut(pending)
+            yield str(path), part
+    if opened or pending.strip():
+        if not opened and not pending.lstrip().startswith("<doc "):
+            raise _not_wikiextractor(path, pending)
+        raise UserError(f"Expected every <doc> of {path} to be closed, found the last one open: the file is truncated.")
+
+
+def _not_wikiextractor(path: Path, text: str) -> UserError:
+    return UserError(
+        f"Expected WikiExtractor's <doc ...> in {path}, found {text.strip()[:40]!r}; check --format or leave it auto."
+    )
+
+
+def _lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    pending, number = "", 0
+    for block in blocks:
+        *complete, pending = (pending + block).split("\n")
+        for line in complete:
+            number += 1
+            if line and not line.isspace():
+                yield f"{path} line {number}", line
+        if len(pending) > LONGEST_RECORD:
+            raise UserError(
+                f"Expected one JSON object a line in {path}, found a line {number + 1} of more than {LONGEST_RECORD} "
+                "characters; break it up."
+            )
+    if pending and not pending.isspace():
+        yield f"{path} line {number + 1}", pending
+
+
+def _pages(path: Path, blocks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """Articles of a pages-articles dump: namespace 0, no redirects; the last revision where there are several."""
+    found: list[tuple[str, str]] = []
+    page: dict[str, str] = {}
+    parts: list[str] | None = None
+    length = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal parts, length
+        if name == "page":
+            page.clear()
+        elif name == "redirect":
+            page["redirect"] = "yes"
+        elif name in ("title", "ns", "text"):
+            parts, length = [], 0
+
+    def characters(data: str) -> None:
+        nonlocal length
+        if parts is not None:
+            parts.append(data)
+            length += len(data)
+            if length > LONGEST_RECORD:
+                raise UserError(
+                    f"Expected pages of less than {LONGEST_RECORD} characters in {path}, found a longer one "
+                    f"({page.get('title', 'untitled')}); the file is damaged."
+                )
+
+    def end(name: str) -> None:
+        nonlocal parts
+        if parts is not None and name in ("title", "ns", "text"):
+            page[name] = "".join(parts)
+            parts = None
+        elif name == "page" and page.get("ns", "0") == "0" and "redirect" not in page and page.get("text"):
+            found.append((f"{path} page {page.get('title', '')!r}", page["text"]))
+
+    parser = expat.ParserCreate()
+    parser.buffer_text, parser.buffer_size = True, 1 << 16
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    try:
+        for block in _with_end(blocks):
+            parser.Parse(block, not block)
+            yield from found
+            found.clear()
+    except expat.ExpatError as error:
+        raise UserError(
+            f"Expected the XML of a pages-articles dump in {path}, found {expat.ErrorString(error.code)} at byte "
+            f"{parser.ErrorByteIndex}; the file is truncated or of another --format."
+        ) from error
+
+
+def _tfds(name: str, inputs: Sequence[str | os.PathLike]) -> Iterator[Document]:
+    """Examples of a TFDS dataset; an input names the folder its data lie in."""
+    import tensorflow_datasets as tfds
+
+    if len(inputs) > 1:
+        raise UserError(f"Expected at most one --input with tfds:{name}, the folder of its data, found {len(inputs)}.")
+    try:
+        builder = tfds.builder(name, data_dir=os.fspath(inputs[0]) if inputs else None)
+        builder.download_and_prepare()
+    except Exception as error:  # unknown name, no network, no licence, ...: TFDS has a class for each
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"Expected TFDS to provide the dataset {name!r}, found that it cannot: {reason}") from error
+    feature = _text_feature(name, builder.info.features)
+    for split in builder.info.splits:
+        for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
+            try:
+                text = example[feature].decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"Expected UTF-8 text in example {index} of {name}/{split}, found a byte that is not at "
+                    f"offset {error.start}."
+                ) from error
+            for _, part in _whole(Path(), [text]):
+                yield Document("text", f"tfds:{name}/{split} example {index}", part)
+
+
+def _text_feature(name: str, features) -> str:
+    """The feature of a dataset that holds its documents: one with a usual name, else its only text."""
+    import tensorflow_datasets as tfds
+
+    strings = [key for key, value in features.items() if isinstance(value, tfds.features.Text)]
+    usual = [key for key in ("text", "article", "document", "content") if key in strings]
+    if usual or len(strings) == 1:
+        return (usual or strings)[0]
+    raise UserError(
+        f"Expected one feature of text in the TFDS dataset {name!r}, found {', '.join(strings) or 'none'}; "
+        "write the one that is meant to a .jsonl file and prepare that."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- cleaning
+
+
+def _text_prose(document: Document) -> list[str]:
+    return [line for line in document.text.split("\n") if line and not line.isspace()]
+
+
+def _wikiextractor_prose(document: Document) -> list[str]:
+    import html
+
+    title = None
+    lines = document.text.lstrip().split("\n")
+    if lines[0].startswith("<doc "):
+        match = re.search(r'title="([^"]*)"', lines[0])
+        title = html.unescape(match[1]) if match else None
+        lines = lines[1:]
+    lines = [line for line in map(html.unescape, lines) if line and not line.isspace()]
+    return lines[1:] if lines and lines[0].strip() == title else lines
+
+
+def _jsonl_prose(document: Document) -> list[str]:
+    try:
+        record = json.loads(document.text)
+    except ValueError as error:
+        raise UserError(f"Expected a JSON object in {document.place}, found text that is none ({error}).") from error
+    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+        found = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+        raise UserError(
+            f'Expected a JSON object with a string "text" in {document.place}, found {found or "an empty object"}.'
+        )
+    return _text_prose(document._replace(text=record["text"]))
+
+
+_PROSE: dict[str, Callable[[Document], list[str]]] = {
+    "text": _text_prose,
+    "books": lambda document: books.prose(document.text),
+    "wikiextractor": _wikiextractor_prose,
+    "wikipedia-dump": lambda document: wikitext.prose(document.text),
+    "jsonl": _jsonl_prose,
+}

@@ -1,0 +1,452 @@
+"""Tokenizers: trained on text or loaded from published files, and saved as the files transformers opens.
+
+Every kind runs on the tokenizers library, so that transformers gives the same ids by construction; the SentencePiece
+library trains its own two kinds, whose models are then read into the same engine. What is added here is a cache of
+words: where a tokenizer's splitting cannot look across a space, a word's ids are found once.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from plmjax.data import engines
+from plmjax.errors import UserError, nearest
+from plmjax.vocabulary import Vocabulary
+
+BERT_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_SPECIAL = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+ALBERT_SPECIAL = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+KINDS = {
+    "wordpiece": BERT_SPECIAL,
+    "byte-bpe": ROBERTA_SPECIAL,
+    "bpe": BERT_SPECIAL,
+    "sentencepiece-unigram": ALBERT_SPECIAL,
+    "sentencepiece-bpe": ALBERT_SPECIAL,
+    "word": BERT_SPECIAL,
+    "char": BERT_SPECIAL,
+}
+# The names published vocabularies give a role, in order of preference.
+ROLES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>", "<|endoftext|>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "bos": ("<s>", "[BOS]", "[CLS]", "<|endoftext|>"),
+    "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>"),
+}
+CACHED_WORDS = 400_000  # about 100 MB a process
+
+
+class _Words(dict):
+    """Word -> token ids, filled from the engine on a miss; emptied when full, so that memory is bounded."""
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def __missing__(self, word: str) -> list[int]:
+        if len(self) >= CACHED_WORDS:
+            self.clear()
+        ids = self[word] = self._engine.encode(word, add_special_tokens=False).ids
+        return ids
+
+
+class Tokenizer:
+    """Text to ids and back. Made by `train` and `load`."""
+
+    def __init__(self, engine, files: dict[str, bytes], special: dict[str, str]):
+        """`engine` is a tokenizers.Tokenizer, `files` its other forms by name, `special` role -> token."""
+        self._engine = engine
+        self._files = files
+        self._special = special
+        description = json.loads(engine.to_str())
+        self.kind = _kind(description)
+        # What follows the ids up (padding, truncation, special tokens around a text) does not determine them.
+        determining = {k: description[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
+        if self.kind == "sentencepiece-unigram":  # scores are float32; their decimal form is not read back exactly
+            determining["model"]["vocab"] = [
+                (piece, float(np.float32(score))) for piece, score in determining["model"]["vocab"]
+            ]
+        self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
+        self.vocabulary = _vocabulary(engine, self.kind, special)
+        self._separation = _separation(description)
+        self._words = _Words(engine)
+        # Tokens that reach over a space when a text spells them out, such as RoBERTa's <mask>.
+        added = description["added_tokens"]
+        self._reaching = [t["content"] for t in added if t["lstrip"] or t["rstrip"] or " " in t["content"]]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without the special tokens that a model wants around it."""
+        words = self._split(text)
+        if words is None:
+            return self._engine.encode(text, add_special_tokens=False).ids
+        return list(chain.from_iterable(map(self._words.__getitem__, words)))
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text."""
+        if self._separation == "none":
+            return [e.ids for e in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        return self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The token of every id."""
+        return [self._engine.id_to_token(int(i)) for i in ids]
+
+    def __reduce__(self):
+        return _restore, (self._engine.to_str(), self._files, self._special)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "tokenizer.json").write_text(self._engine.to_str(pretty=True), encoding="utf-8")
+        for name, content in self._files.items():
+            (directory / name).write_bytes(content)
+
+    def _split(self, text: str) -> list[str] | None:
+        """The pieces of `text` whose ids do not depend on one another, or None when only the whole will do."""
+        if any(token in text for token in self._reaching):
+            return None
+        if self._separation == "dropped":
+            return text.split(" ")
+        if self._separation == "leading" and not _UNEVEN_SPACE.search(text):
+            return _WORD_WITH_SPACE.findall(text)
+        return None
+
+
+def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
+    """A tokenizer out of a pickle, for the processes that prepare a dataset."""
+    import tokenizers
+
+    return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special)
+
+
+_UNEVEN_SPACE = re.compile(r"[^\S ]|  | $")
+_WORD_WITH_SPACE = re.compile(r" ?[^ ]+")
+
+
+def _separation(description: dict) -> str:
+    """How spaces part a text into pieces encoded alone.
+
+    `dropped`: at each space, which leaves no token; `leading`: before each single space; `none`: not known to.
+    """
+    kinds = [part["type"] for part in _parts(description["pre_tokenizer"], "pretokenizers")]
+    normalizers = {part["type"] for part in _parts(description["normalizer"], "normalizers")}
+    # A normalizer that works on one character (and what combines with it) at a time, or that never reaches over a
+    # space: the charsmap of SentencePiece and `Replace` of quotes are of that kind.
+    if not normalizers <= {"BertNormalizer", "Lowercase", "StripAccents", "NFKD", "NFC", "Precompiled", "Replace"}:
+        return "none"
+    if kinds in (["BertPreTokenizer"], ["WhitespaceSplit", "Metaspace"]):
+        return "dropped"
+    pre = description["pre_tokenizer"] or {}
+    if (kinds == ["ByteLevel"] and pre["use_regex"]) or (
+        kinds == ["Split"] and description["model"]["type"] == "WordLevel"
+    ):
+        return "leading"
+    return "none"
+
+
+def _parts(component: dict | None, key: str) -> list[dict]:
+    if component is None:
+        return []
+    return component[key] if component["type"] == "Sequence" else [component]
+
+
+def _kind(description: dict) -> str:
+    model = description["model"]["type"]
+    kinds = {part["type"] for part in _parts(description["pre_tokenizer"], "pretokenizers")}
+    if model == "BPE":
+        return "byte-bpe" if "ByteLevel" in kinds else "sentencepiece-bpe" if "Metaspace" in kinds else "bpe"
+    if model == "WordLevel":
+        return "char" if kinds == {"Split"} else "word"
+    return {"WordPiece": "wordpiece", "Unigram": "sentencepiece-unigram"}[model]
+
+
+def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
+    # Padded tables of published models may name ids the vocabulary lacks, so size is the largest id plus one.
+    table = engine.get_vocab(with_added_tokens=True)
+    size = max(table.values()) + 1
+    tokens = [""] * size
+    for token, index in table.items():
+        tokens[index] = token
+    ids = {role: table.get(token, -1) for role, token in special.items()}
+    excluded = {i for i in ids.values() if i >= 0}
+    excluded |= {i for i, token in engine.get_added_tokens_decoder().items() if token.special}
+    starts = {"byte-bpe": "Ġ", "sentencepiece-unigram": "▁", "sentencepiece-bpe": "▁"}
+    if kind == "wordpiece":
+        continuation = np.array([token.startswith("##") for token in tokens])
+    elif kind in starts:
+        continuation = np.array([not token.startswith(starts[kind]) for token in tokens])
+        continuation[sorted(excluded)] = False
+    else:  # An end-of-word suffix or a lone character does not tell whether the token goes on a word.
+        continuation = np.zeros(size, bool) if kind == "word" else None
+    return Vocabulary(
+        size=size,
+        pad=ids.get("pad", -1),
+        unknown=ids.get("unk", -1),
+        cls=ids.get("cls", -1),
+        sep=ids.get("sep", -1),
+        mask=ids.get("mask", -1),
+        begin=ids.get("bos", -1),
+        end=ids.get("eos", -1),
+        special=tuple(sorted(excluded)),
+        continuation=continuation,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- training
+
+
+def train(
+    kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool = True
+) -> Tokenizer:
+    """Trains a tokenizer of `vocab_size` tokens (special ones included) on `texts` and saves it to `directory`.
+
+    `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word).
+
+    Raises:
+      UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
+    """
+    from tokenizers import AddedToken, pre_tokenizers, trainers
+
+    if kind not in KINDS:
+        raise UserError(f"Expected a kind of tokenizer, found {kind!r}; {nearest(kind, KINDS)}")
+    special = KINDS[kind]
+    if vocab_size <= len(special) + 1:
+        raise UserError(
+            f"A vocabulary of {vocab_size} tokens has no room beside {len(special)} special ones; ask for more."
+        )
+    texts = _nonempty(texts)
+    files = {}
+    if kind.startswith("sentencepiece"):
+        files["spiece.model"] = _train_sentencepiece(kind.removeprefix("sentencepiece-"), vocab_size, texts, lowercase)
+        engine = engines.sentencepiece(files["spiece.model"], {})
+    else:
+        engine = _untrained(kind, lowercase)
+        options = {"vocab_size": vocab_size, "special_tokens": list(special.values()), "show_progress": False}
+        alphabet = max(1000, vocab_size // 2)  # Chinese needs thousands of characters, English must not drown in them
+        if kind == "wordpiece":
+            trainer = trainers.WordPieceTrainer(limit_alphabet=alphabet, **options)
+        elif kind == "byte-bpe":
+            trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
+        elif kind == "bpe":
+            trainer = trainers.BpeTrainer(limit_alphabet=alphabet, end_of_word_suffix="</w>", **options)
+        else:
+            trainer = trainers.WordLevelTrainer(**options)
+        engine.train_from_iterator(texts, trainer)
+    engine.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special.values()])
+    _surround(engine, special)
+    tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), _special({}, engine))
+    tokenizer.save(directory)
+    return tokenizer
+
+
+def _nonempty(texts: Iterable[str]) -> Iterator[str]:
+    texts = (text for text in texts if text and not text.isspace())
+    first = next(texts, None)
+    if first is None:
+        raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
+    return chain([first], texts)
+
+
+def _untrained(kind: str, lowercase: bool):
+    from tokenizers import models
+
+    if kind == "wordpiece":
+        return engines.wordpiece({"[UNK]": 0}, lowercase=lowercase)
+    if kind == "byte-bpe":
+        return engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
+    if kind == "bpe":
+        return engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+    return engines.word(lowercase) if kind == "word" else engines.char(lowercase)
+
+
+def _train_sentencepiece(model_type: str, vocab_size: int, texts: Iterator[str], lowercase: bool) -> bytes:
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    # SentencePiece silently skips what is longer than its limit of 4192 bytes, so texts come in pieces below it.
+    pieces = (piece for text in texts for piece in re.findall(r"\S.{0,900}(?=\s|$)|\S{1,1000}", text))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=pieces,
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            character_coverage=0.9995,
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            hard_vocab_limit=False,
+            num_threads=1,  # the expectation-maximisation sums floats in the order of its threads
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=[ALBERT_SPECIAL[role] for role in ("cls", "sep", "mask")],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"SentencePiece found no vocabulary of {vocab_size} tokens in the text: {reason}") from error
+    return model.getvalue()
+
+
+def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -> dict[str, bytes]:
+    """The kind's published file form and the tokenizer_config.json that goes with it."""
+    classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer"}
+    files = {}
+    if kind == "wordpiece":
+        table = engine.get_vocab(with_added_tokens=True)
+        files["vocab.txt"] = "".join(f"{token}\n" for token in sorted(table, key=table.get)).encode()
+    elif kind in ("byte-bpe", "bpe"):
+        model = json.loads(engine.to_str())["model"]
+        files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
+        files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
+    config = {f"{role}_token": token for role, token in special.items()}
+    # Classes of their own rebuild normalisation from their options; RoBERTa's has none for lower case.
+    if kind == "wordpiece":
+        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    if kind == "byte-bpe" and lowercase:
+        classes = {}
+    config["tokenizer_class"] = classes.get(kind, "PreTrainedTokenizerFast")
+    files["tokenizer_config.json"] = (json.dumps(config, indent=2) + "\n").encode()
+    return files
+
+
+def _surround(engine, special: dict[str, str]) -> None:
+    """Has the saved tokenizer.json put the special tokens around a text, as a model's own tokenizer would."""
+    from tokenizers.processors import TemplateProcessing
+
+    cls, sep = special["cls"], special["sep"]
+    engine.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, engine.token_to_id(token)) for token in (cls, sep)],
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- loading
+
+
+def load(path: str | Path) -> Tokenizer:
+    """Loads a tokenizer folder or a published vocabulary file.
+
+    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model, the first of them that is
+    there; options come from its tokenizer_config.json. A vocab.txt without one is taken as uncased unless more than
+    one token in a hundred has a capital letter.
+
+    Raises:
+      UserError: nothing there, or files that are not a vocabulary.
+    """
+    path = Path(path)
+    forms = _forms(path)
+    config_file = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+    try:
+        config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
+        engine, names = _read(forms, config)
+    except UserError:
+        raise
+    except Exception as error:  # the tokenizers library raises bare Exception
+        reason = " ".join(str(error).split())
+        raise UserError(f"Expected a vocabulary at {path}, found files that do not read as one: {reason}.") from error
+    special = _special(config, engine)
+    if names != ["tokenizer.json"]:
+        _add_special(engine, config, special)
+        if "cls" in special and "sep" in special:
+            _surround(engine, special)
+    engine.no_padding()
+    engine.no_truncation()
+    files = {name: file.read_bytes() for name, file in forms.items() if name != "tokenizer.json"}
+    if not config:
+        config = {f"{role}_token": token for role, token in special.items()}
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return Tokenizer(engine, files, special)
+
+
+def _forms(path: Path) -> dict[str, Path]:
+    """Name in a tokenizer folder -> file, of every form of the tokenizer that is at `path`."""
+    if not path.exists():
+        raise UserError(f"Expected a tokenizer folder or vocabulary file at {path}, found nothing; check the path.")
+    names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
+    if path.is_dir():
+        forms = {name: path / name for name in names if (path / name).is_file()}
+    elif path.name in ("vocab.json", "merges.txt"):
+        forms = {name: path.parent / name for name in ("vocab.json", "merges.txt") if (path.parent / name).is_file()}
+    else:
+        name = {".txt": "vocab.txt", ".model": "spiece.model", ".json": "tokenizer.json"}.get(path.suffix)
+        forms = {name: path} if name else {}
+    if not forms or forms.keys() in ({"vocab.json"}, {"merges.txt"}):
+        raise UserError(
+            f"Expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model at {path}, "
+            f"found {', '.join(forms) or 'none of them'}; name a folder that holds one."
+        )
+    return forms
+
+
+def _read(forms: dict[str, Path], config: dict):
+    """The engine of the first form there is, and the names of the files it was read from."""
+    from tokenizers import Tokenizer, models
+
+    if "tokenizer.json" in forms:
+        return Tokenizer.from_file(str(forms["tokenizer.json"])), ["tokenizer.json"]
+    if "vocab.txt" in forms:
+        tokens = forms["vocab.txt"].read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        table = {token: index for index, token in enumerate(tokens)}
+        if "[UNK]" not in table:
+            raise UserError(
+                f"Expected a WordPiece vocabulary, one token a line with [UNK] among them, found no [UNK] in "
+                f"{forms['vocab.txt']}; check the file."
+            )
+        cased = sum(token != token.lower() for token in tokens) > len(tokens) / 100
+        engine = engines.wordpiece(
+            table,
+            lowercase=config.get("do_lower_case", not cased),
+            strip_accents=config.get("strip_accents"),
+            chinese=config.get("tokenize_chinese_chars", True),
+        )
+        return engine, ["vocab.txt"]
+    if "merges.txt" in forms:
+        files = [str(forms[name]) for name in ("vocab.json", "merges.txt")]
+        if "</w>\n" in forms["merges.txt"].read_text(encoding="utf-8"):
+            return engines.bpe(models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token="<unk>"), True), [
+                *files
+            ]
+        prefix_space = config.get("add_prefix_space", False)
+        return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
+    return engines.sentencepiece(forms["spiece.model"].read_bytes(), config), ["spiece.model"]
+
+
+def _special(config: dict, engine) -> dict[str, str]:
+    """Role -> special token: what the configuration names, else the usual names that the vocabulary has."""
+    table = engine.get_vocab(with_added_tokens=True)
+    special = {}
+    for role, usual in ROLES.items():
+        named = config.get(f"{role}_token")
+        named = named["content"] if isinstance(named, dict) else named
+        token = named if named in table else next((token for token in usual if token in table), None)
+        if token is not None:
+            special[role] = token
+    return special
+
+
+def _add_special(engine, config: dict, special: dict[str, str]) -> None:
+    """Has special tokens recognised in a text; RoBERTa's mask takes the space before it with it, as published."""
+    from tokenizers import AddedToken
+
+    table = engine.get_vocab()
+    listed = config.get("added_tokens_decoder", {})
+    for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
+        engine.add_tokens([AddedToken(**token)])
+    tokens = sorted(set(special.values()) - {t["content"] for t in listed.values()}, key=table.get)
+    engine.add_special_tokens([AddedToken(t, lstrip=t == "<mask>", normalized=False, special=True) for t in tokens])
