@@ -6,7 +6,7 @@ module's own parameters.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import UserError, nearest
+from plmjax.objectives.objective import Objective
 
 Shape = tuple[int, ...]
 
@@ -102,9 +103,10 @@ class Parameter:
 class Architecture:
     """One class of the other library and the module it stands for.
 
-    parameters: every parameter of the module; it may list more. outputs: name of an output -> its name there. options:
-    fields of the module besides config and execution, from config.json. within: the name under which modules with a
-    head hold this one's parameters, empty for those with a head.
+    parameters: every parameter of the module; it may list more.
+    outputs: name of an output -> its name there.
+    options: config.json's content -> fields of the module besides config and execution.
+    within: the name under which modules with a head hold this one's parameters; empty for those with a head.
     """
 
     module: type[nn.Module]
@@ -118,16 +120,20 @@ class Architecture:
 class Adapter:
     """A system as the other library has it.
 
-    architectures: name of its class -> architecture. read_config: config.json's content -> the model's config.
-    write_config: module -> config.json's content. canonical: the tensors of any checkpoint of the system, named as the
-    architecture names them, copies of tied tensors checked and left out. optional: whether a tensor is part of a head
-    that another architecture has. example: a random batch for a config, integer arrays by the names of arguments that
-    both libraries share.
+    architectures: name of its class -> architecture.
+    read_config: config.json's content -> the model's config.
+    write_config: module, names of its labels -> config.json's content.
+    task: module, names of its labels -> objective and data of an experiment that trains it.
+    canonical: the tensors of any checkpoint of the system, named as the architecture names them, copies of tied tensors
+        checked and left out.
+    optional: whether a tensor is part of a head that another architecture has.
+    example: a random batch for a config, integer arrays by the names of arguments that both libraries share.
     """
 
     architectures: Mapping[str, Architecture]
     read_config: Callable[[Mapping[str, Any]], Any]
-    write_config: Callable[[nn.Module], dict[str, Any]]
+    write_config: Callable[[nn.Module, Sequence[str]], dict[str, Any]]
+    task: Callable[[nn.Module, Sequence[str]], tuple[Objective, Any]]
     canonical: Callable[[Tensors, str], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]

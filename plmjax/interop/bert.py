@@ -2,13 +2,15 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
 
+from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
+from plmjax.experiment import Data
 from plmjax.interop.adapter import FLAT, SAME, Adapter, Architecture, Parameter, Tensors, weight
 from plmjax.models.bert import (
     BertConfig,
@@ -17,6 +19,9 @@ from plmjax.models.bert import (
     BertForSequenceClassification,
     BertModel,
 )
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Objective
 
 REQUIRED = {
     "position_embedding_type": "absolute",
@@ -91,13 +96,26 @@ def read_config(found: Mapping[str, Any]) -> BertConfig:
     return BertConfig(**given)
 
 
-def write_config(model: nn.Module) -> dict[str, Any]:
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' BertConfig needs to build the same model."""
     config = dataclasses.asdict(model.config) | {"model_type": "bert", "tie_word_embeddings": True}
     if isinstance(model, BertForSequenceClassification):
-        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.num_labels)}
-        config["label2id"] = {name: int(label) for label, name in config["id2label"].items()}
+        labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
+        config["id2label"] = {str(label): name for label, name in enumerate(labels)}
+        config["label2id"] = {name: label for label, name in enumerate(labels)}
     return config
+
+
+def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
+    """The objective that trains a module, and data without a path."""
+    if not isinstance(model, BertForSequenceClassification):
+        objective = MaskedLanguageModel() if isinstance(model, BertForMaskedLM) else BertPretraining()
+        return objective, Data(SentencePairs(), sequence_length=min(128, model.config.max_position_embeddings))
+    from plmjax.finetuning.objectives import Regression, SequenceClassification
+    from plmjax.finetuning.tasks import Task
+
+    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(model.num_labels))
+    return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Task()
 
 
 def canonical(tensors: Tensors, architecture: str) -> Tensors:
@@ -174,6 +192,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
+    task=task,
     canonical=canonical,
     optional=optional,
     example=example,

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +83,25 @@ def save(
     *,
     architecture: str = "auto",
     tokenizer: str | Path | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
 
     architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
-    tokenizer: a folder whose files are copied in. What stood in the folder is replaced file by file, each only once it
-    is written whole. Raises UserError for parameters that do not fit or a folder that cannot be written.
+    tokenizer: a folder whose files are copied in. labels: names of a classifier's labels, LABEL_0 ... by default.
+    What stood in the folder is replaced file by file, each only once it is written whole. Raises UserError for
+    parameters that do not fit or a folder that cannot be written.
     """
     import safetensors
     import safetensors.numpy
 
     directory = Path(directory)
-    adapter, name = _of_model(model, architecture)
+    adapter = adapter_of(model)
+    name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
     tensors = write_tensors(module, chosen.parameters, params)
-    config = adapter.write_config(module) | {"architectures": [name], "dtype": "float32"}
+    config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _replacing(directory / WEIGHTS) as path:
@@ -116,21 +119,23 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     """Largest difference between this model's outputs and those of transformers' model of the folder.
 
     Both run in float32 on the CPU, on one random batch with padding; the difference is relative to the largest output
-    or to one, whichever is larger. Raises UserError where it exceeds `TOLERANCE` or where transformers finds a tensor
-    missing, unexpected or of another shape.
+    or to one, whichever is larger. Raises UserError where it exceeds `TOLERANCE` or where transformers misses a tensor
+    or finds one of another shape.
     """
     import torch
     import transformers
 
-    adapter, name = _of_model(model, architecture)
-    chosen = adapter.architectures[name]
+    adapter = adapter_of(model)
+    name = architecture_of(model) if architecture == "auto" else architecture
+    chosen = adapter.architecture(name)
     inputs = adapter.example(model.config)
     with _quiet(transformers):
         theirs, report = getattr(transformers, name).from_pretrained(
             directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
-    if faults := {fault: sorted(map(str, names)) for fault, names in report.items() if names}:
-        raise UserError(f"transformers must find every tensor of {directory}, but reports {faults}; write it again.")
+    faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
+    if faults:
+        raise UserError(f"transformers must find every tensor in {directory}, but reports {faults}; write it again.")
     with torch.no_grad():
         reference = theirs.eval()(**{field: torch.from_numpy(value) for field, value in inputs.items()})
     ours = _outputs(*_as(model, chosen, params), inputs)
@@ -147,6 +152,26 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
             f"{difference:.3g}; do not use this copy, and report the config."
         )
     return difference
+
+
+def has_form(model: nn.Module) -> bool:
+    """Whether an adapter knows the model."""
+    return any(known.module is type(model) for adapter in ADAPTERS.values() for known in adapter.architectures.values())
+
+
+def adapter_of(model: nn.Module) -> Adapter:
+    """The adapter that knows the model, or a UserError naming the models that have one."""
+    for adapter in ADAPTERS.values():
+        if any(known.module is type(model) for known in adapter.architectures.values()):
+            return adapter
+    modules = (known.module.__name__ for adapter in ADAPTERS.values() for known in adapter.architectures.values())
+    raise UserError(f"{type(model).__name__} has no transformers form; supported are {', '.join(modules)}.")
+
+
+def architecture_of(model: nn.Module) -> str:
+    """transformers' class for the model."""
+    architectures = adapter_of(model).architectures
+    return next(name for name, known in architectures.items() if known.module is type(model))
 
 
 def transformers_installed() -> bool:
@@ -197,15 +222,6 @@ def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
         f"{directory / 'config.json'} names the architecture {name!r}, but supported are "
         f"{', '.join(adapter.architectures)}; choose one of them as the architecture."
     )
-
-
-def _of_model(model: nn.Module, architecture: str) -> tuple[Adapter, str]:
-    for adapter in ADAPTERS.values():
-        names = [name for name, known in adapter.architectures.items() if known.module is type(model)]
-        if names:
-            return adapter, names[0] if architecture == "auto" else architecture
-    modules = (known.module.__name__ for adapter in ADAPTERS.values() for known in adapter.architectures.values())
-    raise UserError(f"{type(model).__name__} has no transformers form; supported are {', '.join(modules)}.")
 
 
 def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:

@@ -8,25 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from odd_bert import SIZES, random_params
 
 from plmjax.errors import UserError
 from plmjax.interop import bert, huggingface
-from plmjax.interop.adapter import parameter_shapes
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SIZES = {
-    "vocab_size": 37,
-    "hidden_size": 15,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 5,
-    "intermediate_size": 22,
-    "max_position_embeddings": 19,
-    "type_vocab_size": 3,
-}
 ARCHITECTURES = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification")
 
 
@@ -39,13 +30,6 @@ def reference(architecture, seed=0, **settings):
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3)
     return model
-
-
-def random_params(module, seed=0):
-    """Parameters of a module, none at its initial value."""
-    generator = np.random.default_rng(seed)
-    leaves = {path: generator.normal(size=shape) for path, shape in parameter_shapes(module).items()}
-    return flax.traverse_util.unflatten_dict({path: leaf.astype(np.float32) for path, leaf in leaves.items()}, sep="/")
 
 
 def assert_same_bits(first, second):

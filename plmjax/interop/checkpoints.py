@@ -1,0 +1,124 @@
+"""Run directories from checkpoints of other libraries, and back: what `plmjax import` and `plmjax export` do.
+
+Neither says that it is done before the numbers are checked: outputs against transformers where it is installed, bits
+after a round trip where it is not.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.interop import huggingface, tensorflow_checkpoint
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
+
+
+def import_checkpoint(
+    source: str | Path, workdir: str | Path, architecture: str = "auto", tokenizer: str | Path | None = None
+) -> str:
+    """Makes a run directory, step 0, of a transformers folder or of one of Google's; says what was checked.
+
+    architecture: a transformers class; "auto" takes the one that the folder names. tokenizer: its folder, where it is
+    not `source`. A bare encoder makes a checkpoint without heads, to fine-tune or embed with.
+
+    Raises:
+        UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
+    """
+    source, workdir = Path(source), Path(workdir)
+    google = tensorflow_checkpoint.recognised(source)
+    model, params = (tensorflow_checkpoint if google else huggingface).load(source, architecture=architecture)
+    name = huggingface.architecture_of(model)
+    files = _tokenizer_files(Path(tokenizer or source), model)
+    if google or not huggingface.transformers_installed():
+        checked = _round_trip(model, params)
+    else:
+        difference = huggingface.compare(model, params, source)
+        checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
+    adapter = huggingface.adapter_of(model)
+    objective, data = adapter.task(model, _labels(source, google))
+    within = adapter.architectures[name].within
+    tree = {within: params} if within else params
+    run = Experiment(model=model.config, objective=objective, data=data)
+    checkpoints.save_parameters(workdir, tree, run, files)
+    _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"The checkpoint written to {workdir}")
+    return f"imported   {name} of {_count(params):,} parameters from {source} to {workdir}; {checked}"
+
+
+def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
+    """Writes a run's last checkpoint (or the one named) as a transformers folder; says what was checked.
+
+    architecture: a transformers class; "auto" takes the one that holds everything there is.
+
+    Raises:
+        UserError: no checkpoint there, no transformers form of its model, or the check fails.
+    """
+    params, description = checkpoints.load_parameters(Path(checkpoint))
+    run = description.experiment
+    model = run.objective.module(run.model, Execution())
+    adapter = huggingface.adapter_of(model)
+    if architecture == "auto":
+        bare = [name for name, known in adapter.architectures.items() if params.keys() == {known.within}]
+        architecture = bare[0] if bare else huggingface.architecture_of(model)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = description.write_tokenizer(Path(folder)) if description.tokenizer else None
+        labels = tuple(getattr(run.objective, "labels", ()))
+        huggingface.save(model, params, directory, architecture=architecture, tokenizer=tokenizer, labels=labels)
+    checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
+    if huggingface.transformers_installed():
+        difference = huggingface.compare(model, params, directory, architecture)
+        checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
+    return f"exported   {architecture} of step {description.step} to {directory}; {checked}"
+
+
+def can_export(checkpoint: str | Path) -> bool:
+    """Whether the model of a run has a transformers form."""
+    run = checkpoints.describe(checkpoints.find(Path(checkpoint))).experiment
+    return huggingface.has_form(run.objective.module(run.model, Execution()))
+
+
+def _tokenizer_files(folder: Path, model: nn.Module) -> dict[str, bytes]:
+    """The files of a tokenizer that the model has an embedding for every token of."""
+    from plmjax.data import tokenizers
+
+    tokenizer = tokenizers.load(folder)
+    if tokenizer.vocabulary.size > model.config.vocab_size:
+        raise UserError(
+            f"{folder} must hold a tokenizer of at most the model's {model.config.vocab_size} tokens, but has "
+            f"{tokenizer.vocabulary.size}; name the tokenizer that the model was trained with."
+        )
+    with tempfile.TemporaryDirectory() as copy:
+        tokenizer.save(copy)
+        return checkpoints.tokenizer_files(Path(copy))
+
+
+def _labels(source: Path, google: bool) -> tuple[str, ...]:
+    """The names of the labels, in the order of their numbers; none where the config names none."""
+    if google:
+        return ()
+    named = huggingface.read_json(source / "config.json", "a transformers config").get("id2label") or {}
+    return tuple(named[number] for number in sorted(named, key=int))
+
+
+def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        huggingface.save(model, params, folder)
+        _same_bits(huggingface.load(folder)[1], params, "The round trip through transformers' files")
+    return "a round trip through transformers' files gives every bit back"
+
+
+def _same_bits(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    found, expected = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in (found, expected))
+    for path in sorted(found.keys() | expected.keys()):
+        if path not in found or np.asarray(found[path]).tobytes() != np.asarray(expected[path]).tobytes():
+            raise UserError(f"{what} must give {path} back bit for bit, but does not; check the disk and try again.")
+
+
+def _count(params: Mapping[str, Any]) -> int:
+    return sum(leaf.size for leaf in flax.traverse_util.flatten_dict(params).values())
