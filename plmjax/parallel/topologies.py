@@ -135,6 +135,8 @@ class Slice:
             )
         # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         from jax.experimental import topologies
 
         bounds = {} if self.chips % self.chip.hosts_of == 0 else {"chips_per_host_bounds": (*self.shape, 1)[:3]}

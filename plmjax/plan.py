@@ -1,0 +1,393 @@
+"""The plan of a run on a TPU slice that is not here: does it fit, what does it communicate, how fast, how long.
+
+The very train step of the trainer (`plmjax.training.step.build`) is compiled by libtpu for the slice, once a phase.
+What is read from the compiled program is exact (memory, communication); every time is an estimate and is called one:
+
+    compute       model FLOPs / (chips x peak)
+    HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
+    interconnect  sum over collectives of count x sent bytes / links, where a chip sends for an array of b bytes on c
+                  chips: all-reduce 2 b (c-1)/c; all-gather, reduce-scatter and all-to-all b (c-1)/c; permute b on one
+                  link. A group of less than the whole slice has the links of one axis.
+    roofline      the largest of the three: no program is faster
+    cycles        the compiler's own estimate of everything but communication / clock
+    step          cycles + interconnect, as if neither hid the other; the roofline where there are no cycles
+
+MFU is model FLOPs / (step x chips x peak).
+"""
+
+import dataclasses
+import importlib.metadata
+import io
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.parallel import hlo, topologies
+from plmjax.parallel import mesh as meshes
+from plmjax.training import phases, step
+from plmjax.training.metrics import compact
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+SEARCH_COMPILES = 6
+"""Programs compiled at most to find a batch that fits."""
+
+
+class DoesNotFit(Exception):
+    """The compiler found too little HBM: bytes `needed` and `available` on a device."""
+
+    def __init__(self, needed: float, available: float) -> None:
+        super().__init__(f"{needed:.0f} of {available:.0f} bytes")
+        self.needed, self.available = needed, available
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """The train step of one phase, compiled. `text` is the optimised program as the compiler wrote it down."""
+
+    program: step.Program
+    memory: Any
+    text: str
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
+        memory = self.memory
+        held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+
+
+def plan(experiment: Experiment, topology: str) -> dict[str, Any]:
+    """Everything `plmjax plan` prints, as JSON data; bytes, seconds and FLOPs where a name does not say otherwise.
+
+    Raises:
+        UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
+            (the message then names what does).
+    """
+    part = topologies.parse(topology)
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
+    devices = part.devices()
+    mesh = meshes.make(experiment.mesh, devices)
+    parts = []
+    for phase in phases.resolve(experiment):
+        print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
+        try:
+            compilation = compile_phase(experiment, phase, mesh)
+        except DoesNotFit as error:
+            raise UserError(_what_fits(experiment, phase, mesh, part, error)) from None
+        parts.append(_describe(experiment, compilation, part))
+    seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
+    bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
+    return {
+        "topology": part.name,
+        "device_kind": devices[0].device_kind,
+        "chips": part.chips,
+        "cores": part.chips * part.chip.cores,
+        "devices": len(devices),
+        "hosts": len({device.process_index for device in devices}),
+        "mesh": dict(mesh.shape),
+        "compiler": f"libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}",
+        "model": type(experiment.model).__name__,
+        "parameters": parts[0]["parameters"],
+        "steps": experiment.training.steps,
+        "phases": parts,
+        "estimate": {
+            "hours": seconds / 3600,
+            "chip_hours": seconds / 3600 * part.chips,
+            "roofline_hours": bound / 3600,
+            "model_flops": sum(made["steps"] * made["model_flops"] for made in parts),
+        },
+    }
+
+
+def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> Compilation:
+    """Compiles a phase's train step for the mesh's devices.
+
+    Raises:
+        DoesNotFit: it needs more HBM than a device has.
+    """
+    start = time.perf_counter()
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    shapes = experiment.data.layout.batch(phase.batch_size, phase.sequence_length)
+    program = step.build(experiment, phase, mesh, vocabulary, shapes)
+    lowered = program.train.lower(program.state, program.batch)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            # jaxlib cannot read back every program of the newest chips (`as_text` fails); the compiler's dump is whole.
+            compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
+        except jax.errors.JaxRuntimeError as error:
+            used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", str(error))
+            if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
+                raise
+            units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+            needed, available = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
+            raise DoesNotFit(needed, available) from None
+        written = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
+        text = written[0].read_text(encoding="utf-8")
+    return Compilation(program, compiled.memory_analysis(), text, time.perf_counter() - start)
+
+
+def interconnect_seconds(collectives: list[hlo.Collective], part: topologies.Slice) -> float:
+    """Estimate of the time a step's communication takes on the slice's links when nothing else disturbs it."""
+    seconds = 0.0
+    for one in collectives:
+        whole = one.group == part.chips * part.chip.devices
+        chips = part.chips if whole else one.group
+        links = part.link_bandwidth if whole else part.chip.link
+        if chips == 1:
+            continue
+        sent = one.bytes * (chips - 1) / chips
+        if one.kind == "all-reduce":
+            sent *= 2
+        if one.kind == "collective-permute":
+            sent, links = one.bytes, part.chip.link
+        seconds += one.count * sent / links
+    return seconds
+
+
+def findings(program: hlo.Program, compilation: Compilation, experiment: Experiment) -> list[str]:
+    """What a good train step does not do, one sentence each; an empty list is what to expect.
+
+    Looked for: matrix products on float32 where bfloat16 was asked for; gradients sent over the network more than once
+    a step; scores of the vocabulary at more positions than the objective predicts; parameters gathered in pure data
+    parallelism more than once a step (which ZeRO does after its update).
+    """
+    found = []
+    built, phase = compilation.program, compilation.program.phase
+    if step.execution(experiment, "tpu").dtype == jax.numpy.bfloat16:
+        products = program.matmuls()
+        single = [product for product in products if set(product.dtypes) == {"f32"}]
+        mixed = [product for product in products if "f32" in product.dtypes and product not in single]
+        for kind, these in (("float32", single), ("float32 and bfloat16", mixed)):
+            if these:
+                largest = max(these, key=lambda product: math.prod(map(math.prod, product.shapes)))
+                found.append(
+                    f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
+                    f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
+                )
+    sizes = [math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(built.state.params)]
+    collectives = program.collectives()
+    floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
+    reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
+    if reduced > 1.02 * sum(sizes):
+        found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(sum(sizes))}.")
+    if built.mesh.shape["data"] == built.mesh.size:
+        gathered = sum(one.elements * one.count for one in floats if one.kind == "all-gather")
+        allowed = sum(sizes) if experiment.mesh.zero else 0
+        if gathered > 1.02 * allowed:
+            found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
+    scores = program.largest(experiment.model.vocab_size)
+    limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
+    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, max(sizes)):
+        found.append(f"An array over the vocabulary is {list(scores.shape)}, {limit} elements are asked for.")
+    return found
+
+
+def predicted(experiment: Experiment, program: step.Program) -> int:
+    """Positions of a global batch that the objective asks a model about."""
+
+    def targets(batch: Any) -> Any:
+        vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+        corrupted = experiment.objective.corrupt(batch, jax.random.key(0), vocabulary)
+        return experiment.objective.targets(corrupted)[0]
+
+    plain = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in program.batch.items()}
+    return math.prod(jax.eval_shape(targets, plain).shape)
+
+
+def _describe(experiment: Experiment, compilation: Compilation, part: topologies.Slice) -> dict[str, Any]:
+    program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
+    state, chip = program.state, part.chip
+    read = hlo.Program(compilation.text)
+    shards = meshes.batch_shards(program.mesh)
+    flops = experiment.objective.train_flops(experiment.model, program.batch)
+    collectives = read.collectives()
+    compute = flops / (part.chips * chip.peak)
+    hbm = read.hbm_bytes() / (chip.bandwidth / chip.devices)
+    interconnect = interconnect_seconds(collectives, part)
+    cycles = read.cycles()
+    own = cycles / chip.clock if cycles and chip.clock else None
+    roofline = max(compute, hbm, interconnect)
+    seconds = roofline if own is None else own + interconnect
+    parameters, optimizer = _bytes(state.params), _bytes(state.optimizer_state)
+    rest = _bytes((state.carry, state.key, state.step, program.batch))
+    tokens = phase.batch_size * phase.sequence_length
+    return {
+        "phase": phase.index,
+        "steps": phase.steps,
+        "sequence_length": phase.sequence_length,
+        "rows_per_device": phase.batch_size // (shards * phase.accumulation),
+        "shards": shards,
+        "accumulation": phase.accumulation,
+        "batch_size": phase.batch_size,
+        "tokens_per_step": tokens,
+        "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
+        "memory": {
+            "parameters": parameters,
+            "optimizer": optimizer,
+            "carry_and_batch": rest,
+            "layout_padding": memory.argument_size_in_bytes - parameters - optimizer - rest,
+            "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            "activations": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+            "total": compilation.total,
+            "device": part.device_memory,
+        },
+        "collectives": [dataclasses.asdict(one) for one in collectives],
+        "model_flops": flops,
+        "estimate": {
+            "compute_seconds": compute,
+            "hbm_seconds": hbm,
+            "interconnect_seconds": interconnect,
+            "roofline_seconds": roofline,
+            "cycles": cycles or None,
+            "cycles_seconds": own,
+            "step_seconds": seconds,
+            "mfu": compute / seconds,
+            "tokens_per_second": tokens / seconds,
+            "hours": phase.steps * seconds / 3600,
+            "chip_hours": phase.steps * seconds / 3600 * part.chips,
+        },
+        "findings": findings(read, compilation, experiment),
+        "loops_not_counted": read.unknown_loops,
+        "compile_seconds": compilation.seconds,
+    }
+
+
+def _bytes(tree: Any) -> int:
+    """Bytes of a tree's arrays on one device."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _what_fits(
+    experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh, part: topologies.Slice, error: DoesNotFit
+) -> str:
+    """The sentence that answers too large a batch, found by compiling smaller ones."""
+    shards = meshes.batch_shards(mesh)
+    rows = phase.batch_size // (shards * phase.accumulation)
+    option = f"phases.{phase.index}" if experiment.phases else "training"
+    found = (
+        f"Expected a step of phase {phase.index} to fit into the {error.available / 2**30:.2f} GiB of a {part.name} "
+        f"device, found {rows} rows of {phase.sequence_length} a device to need {error.needed / 2**30:.2f} GiB"
+    )
+
+    def fits(rows: int, accumulation: int) -> DoesNotFit | None:
+        print(f"phase {phase.index}: trying {rows} rows a device x {accumulation} ...", file=sys.stderr, flush=True)
+        smaller = dataclasses.replace(phase, batch_size=rows * shards * accumulation, accumulation=accumulation)
+        try:
+            compile_phase(experiment, smaller, mesh)
+        except DoesNotFit as too_large:
+            return too_large
+        return None
+
+    # Memory grows by about the same for every row, on top of what does not depend on them: aim, then bisect.
+    low, high, compiles = 0, rows, 0
+    fixed = min(_fixed(experiment, phase, mesh), error.available)
+    while high - low > 1 and compiles < SEARCH_COMPILES:
+        slope = (error.needed - fixed) / high
+        aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
+        aim = min(max(aim, low + 1), high - 1)
+        too_large = fits(aim, phase.accumulation)
+        low, high, error = (aim, high, error) if too_large is None else (low, aim, too_large)
+        compiles += 1
+    if low == 0:
+        return f"{found}, and one row does as well; cut the parameters with --mesh.fsdp or take a larger slice."
+    answer = f"{found}; take --{option}.batch_size {low * shards * phase.accumulation}"
+    for more in (more for more in range(2, rows + 1) if rows % more == 0 and rows // more <= low):
+        # The accumulated gradient takes room of its own.
+        if fits(rows // more, phase.accumulation * more) is None:
+            return f"{answer} or --{option}.accumulation {phase.accumulation * more}."
+    return f"{answer}."
+
+
+def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
+    """Bytes a device needs whatever the batch is, about: the state and a gradient."""
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    shapes = experiment.data.layout.batch(phase.batch_size, phase.sequence_length)
+    state = step.build(experiment, phase, mesh, vocabulary, shapes).state
+    return 2 * _bytes(state.params) + _bytes(state.optimizer_state)
+
+
+def show(made: dict[str, Any]) -> str:
+    """A plan as tables for a terminal or a log."""
+    from rich.console import Console
+    from rich.table import Table
+
+    out = io.StringIO()
+    console = Console(file=out, width=120, highlight=False)
+    mesh = " x ".join(f"{name} {size}" for name, size in made["mesh"].items())
+    console.print(
+        f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
+        f"({made['device_kind']}), {made['hosts']} hosts; mesh {mesh}\n"
+        f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}"
+    )
+    for phase in made["phases"]:
+        table = Table(show_header=False, title=f"phase {phase['phase']}: {phase['steps']:,} steps")
+        for section in _rows(made, phase):
+            for name, value in section:
+                table.add_row(name, value)
+            table.add_section()
+        console.print(table)
+        for sentence in phase["findings"]:
+            console.print(f"finding: {sentence}", soft_wrap=True)
+        if phase["loops_not_counted"]:
+            console.print(f"finding: the trips of {', '.join(phase['loops_not_counted'])} are not known, counted once.")
+    total = made["estimate"]
+    console.print(
+        f"whole run, estimated: {total['hours']:.1f} h, {total['chip_hours']:.0f} chip-hours, "
+        f"{total['model_flops']:.3g} model FLOPs; by the roofline at least {total['roofline_hours']:.1f} h"
+    )
+    return out.getvalue().rstrip()
+
+
+def _rows(made: dict[str, Any], phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    memory, estimate = phase["memory"], phase["estimate"]
+    yield [
+        (
+            "batch",
+            f"{phase['rows_per_device']} rows x {phase['shards']} shards x {phase['accumulation']} microbatches = "
+            f"{phase['batch_size']} rows of {phase['sequence_length']} = {phase['tokens_per_step']:,} tokens a step",
+        )
+    ]
+    names = ("parameters", "optimizer", "carry_and_batch", "layout_padding", "results", "activations", "code")
+    yield [(f"HBM a device: {name.replace('_', ' ')}", f"{memory[name] / 2**20:10.1f} MiB") for name in names] + [
+        (
+            "HBM a device: total",
+            f"{memory['total'] / 2**20:10.1f} MiB of {memory['device'] / 2**20:.0f} "
+            f"({memory['total'] / memory['device']:.0%})",
+        )
+    ]
+    total = sum(one["bytes"] * one["count"] for one in phase["collectives"])
+    shown = [one for one in phase["collectives"] if one["bytes"] * one["count"] >= total / 1000]
+    yield [
+        (
+            f"{one['kind']} {one['dtype']}",
+            f"{one['count']:5d} x {one['bytes'] / 2**20:8.2f} MiB over {one['group']} devices",
+        )
+        for one in shown
+    ] + [("collectives in total", f"{total / 2**20:.1f} MiB")]
+    milliseconds = {name: f"{1e3 * value:9.2f} ms" for name, value in estimate.items() if "_seconds" in name and value}
+    yield [
+        ("model FLOPs a step", f"{compact(phase['model_flops'])}"),
+        ("estimate: compute at peak", milliseconds["compute_seconds"]),
+        ("estimate: HBM at full bandwidth", milliseconds["hbm_seconds"]),
+        ("estimate: interconnect", milliseconds.get("interconnect_seconds", "none")),
+        ("estimate: roofline", milliseconds["roofline_seconds"]),
+        ("estimate: compiler's cycles", milliseconds.get("cycles_seconds", "not known for this chip")),
+        ("estimate: step", f"{milliseconds['step_seconds']}, {estimate['tokens_per_second']:,.0f} tokens/s"),
+        ("estimate: MFU", f"{estimate['mfu']:9.1%}"),
+        ("estimate: phase", f"{estimate['hours']:.1f} h, {estimate['chip_hours']:.0f} chip-hours"),
+    ]
