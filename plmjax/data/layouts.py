@@ -53,9 +53,9 @@ class SentencePairs(Layout):
     """
 
     short_probability: float = 0.1
-    """Share of the pairs made for a shorter target length, drawn uniformly."""
+    """Share of the passes over a document that make pairs for a shorter target length, drawn uniformly from 2."""
     random_next_probability: float = 0.5
-    """Share of the pairs whose second part comes from another document."""
+    """How often the second part comes from another document; it always does where one sentence is left."""
     duplicates: int = 10
     """Passes over the text, each with draws of its own, that make up one epoch."""
     pack: int = 1

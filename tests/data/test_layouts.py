@@ -1,0 +1,34 @@
+"""Layouts know a batch's shapes without a dataset and without TensorFlow."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from plmjax.data.layouts import Blocks, SentencePairs, Streams
+
+ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
+
+
+@pytest.mark.parametrize(
+    "layout, more",
+    [
+        (SentencePairs(pack=3), {"token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights"}),
+        (Blocks(), {"next_ids", "next_weights"}),
+        (Streams(), {"next_ids", "next_weights"}),
+    ],
+    ids=repr,
+)
+def test_fields_and_shapes(layout, more):
+    batch = layout.batch(4, 16)
+    assert set(batch) == ROWS | more
+    for name, field in batch.items():
+        per_sequence = name.startswith(("cls_", "next_sentence_"))
+        assert field.shape == ((4,) if name == "row_ids" else (4, 3) if per_sequence else (4, 16)), name
+        assert field.dtype == (jnp.float32 if name.endswith("_weights") else jnp.int32), name
+
+
+def test_needs_no_tensorflow():
+    program = "import sys, plmjax.data.layouts, plmjax.data.index; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
