@@ -301,7 +301,7 @@ def _restore(directory: Path, item: str, abstract: Any, description: Description
             _check_shapes(directory, item, abstract)
         arguments = ocp.args.StandardRestore(abstract)
         if abstract is None:
-            arguments = ocp.args.PyTreeRestore(restore_args=None)
+            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(directory, item))
         tree = _read(directory, item, arguments)
         for path, value in checksums(tree).items():
             if description.checksums.get(f"{item}/{path}".rstrip("/")) != value:
@@ -310,6 +310,13 @@ def _restore(directory: Path, item: str, abstract: Any, description: Description
                     f"to go on from an earlier one."
                 )
     return tree
+
+
+def _as_numpy(directory: Path, item: str) -> Any:
+    """Restores every array of an item to the host's memory, whatever devices it was saved from."""
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        tree = reader.metadata(directory / item).item_metadata.tree
+    return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
 
 
 def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
