@@ -139,6 +139,10 @@ class BertConfig:
         """The encoder with the masked language model's head alone."""
         return BertForMaskedLM(self, execution)
 
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BertForSequenceClassification":
+        """The module that labels whole rows, or gives each `outputs` numbers."""
+        return BertForSequenceClassification(self, execution, outputs)
+
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
 

@@ -1,0 +1,53 @@
+"""Fine-tuning on single sentences or pairs, from any tsv, csv or jsonl file with named columns.
+
+plmjax finetune experiments/finetune_sentences.py --from runs/bert_tiny --data.train train.tsv \
+    --data.validation dev.tsv --data.text sentence --data.label label
+
+The model and the tokenizer are the checkpoint's. `--optimizer.frozen bert` trains the new head alone.
+"""
+
+import dataclasses
+
+from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.finetuning.objectives import Regression, SequenceClassification
+from plmjax.finetuning.tasks import Task
+
+
+def experiment() -> Experiment:
+    """A label a row, three epochs of 32 rows a step, as BERT's authors fine-tune (section 4.1 and appendix A.3)."""
+    return Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Task(sequence_length=128, epochs=3.0, warmup=0.1),
+        optimizer=Optimizer(learning_rate=5e-5),
+        training=Training(steps=0, batch_size=32, log_every=50),
+        checkpoint=Checkpoint(every=0),
+    )
+
+
+def regression() -> Experiment:
+    """A number a row."""
+    return dataclasses.replace(experiment(), objective=Regression())
+
+
+def subjectivity() -> Experiment:
+    """Subjective or objective, a sentence of a film review or of a plot summary (Pang and Lee 2004).
+
+    Models much smaller than BERT-Base want a larger learning rate than its authors'.
+    """
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, text="sentence", label="label", sequence_length=64),
+        optimizer=dataclasses.replace(run.optimizer, learning_rate=2e-4),
+    )
+
+
+def snli() -> Experiment:
+    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, text="premise", text_pair="hypothesis", label="label", sequence_length=64),
+        optimizer=dataclasses.replace(run.optimizer, learning_rate=2e-4),
+    )

@@ -1,0 +1,200 @@
+"""Fine-tuning: a pretrained encoder with a new head, trained on a task by the loop that pretrains.
+
+What is saved is a run directory like any other, and with it the predictions for the validation file and their metrics.
+"""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.finetuning import tasks
+from plmjax.finetuning.objectives import HEAD, SentenceObjective
+from plmjax.finetuning.source import Rows, TaskSource
+from plmjax.finetuning.tasks import Examples, Task
+from plmjax.objectives.objective import apply
+from plmjax.training import checkpoints, loop
+from plmjax.training.checkpoints import Description
+from plmjax.training.state import State
+from plmjax.training.step import Program
+
+RANDOM = "random"
+"""In place of a checkpoint: begin with random parameters, to see what pretraining is worth."""
+
+
+def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str, float]:
+    """Fine-tunes a checkpoint on the task `run.data`, or goes on where WORKDIR was left.
+
+    checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
+        which takes the experiment's own model and tokenizer and draws every parameter from the seed.
+
+    Returns:
+        the last evaluation: "eval/loss" and the task's metrics, "eval/f1", ..., which WORKDIR/evaluation.json keeps.
+
+    Raises:
+        UserError: a file of the task, the checkpoint or the experiment is not as it must be.
+    """
+    from plmjax.data import tokenizers  # here, so that the objectives import without a tokenizer library
+
+    _check(run)
+    workdir = Path(workdir)
+    pretrained, description = None, None
+    if str(checkpoint) != RANDOM:
+        pretrained, description = checkpoints.load_parameters(Path(checkpoint))
+    run = _with_model(run, description)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if description is None:
+        tokenizer = tokenizers.load(run.tokenizer.path)
+        tokenizer.save(workdir / "tokenizer")
+    else:
+        tokenizer = tokenizers.load(description.write_tokenizer(workdir / "tokenizer"))
+        if run.tokenizer.path and tokenizers.load(run.tokenizer.path).fingerprint != tokenizer.fingerprint:
+            raise UserError(
+                f"Expected the tokenizer of the checkpoint {checkpoint}, found another one in {run.tokenizer.path}; "
+                f"leave --tokenizer.path out."
+            )
+    train, validation = (tasks.read(run.data, split) for split in ("train", "validation"))
+    run = resolve(run, train)
+    length = run.data.sequence_length
+    source = TaskSource(
+        *(Rows(examples, tokenizer, run.objective, length) for examples in (train, validation)),
+        tokenizer.vocabulary,
+        run.training.seed,
+    )
+
+    def begin(program: Program) -> State:
+        state = program.initialize(run.training.seed)
+        return state if pretrained is None else state.replace(params=transfer(pretrained, state.params, checkpoint))
+
+    files = checkpoints.tokenizer_files(workdir / "tokenizer")
+    result = loop.train(run, workdir, source, files, begin)
+    outputs = predict(run.objective, result.program, result.state.params, source)
+    metrics = result.metrics | score(run.objective, source, outputs)
+    if jax.process_index() == 0:
+        write(workdir, run.objective, validation, outputs, metrics)
+    return metrics
+
+
+def _check(run: Experiment) -> None:
+    if not isinstance(run.data, Task) or not isinstance(run.objective, SentenceObjective):
+        raise UserError(
+            f"Expected an experiment with a task and an objective of plmjax.finetuning, found "
+            f"{type(run.data).__name__} and {type(run.objective).__name__}; begin with "
+            f"experiments/finetune_sentences.py."
+        )
+
+
+def _with_model(run: Experiment, description: Description | None) -> Experiment:
+    """The experiment with the checkpoint's model."""
+    if description is None:
+        if run.model is None or not run.tokenizer.path:
+            raise UserError(
+                f"Expected a model and a tokenizer.path in the experiment for --from {RANDOM}, found "
+                f"{'no model' if run.model is None else 'no tokenizer.path'}; set them in the experiment's file."
+            )
+        return run
+    model = description.experiment.model
+    if run.model is not None:
+        before, after = experiments.flatten(model), experiments.flatten(run.model)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                raise UserError(
+                    f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
+                    f"{after.get(name)} in the experiment; leave the model out (model=None)."
+                )
+    return dataclasses.replace(run, model=model)
+
+
+def resolve(run: Experiment, train: Examples) -> Experiment:
+    """The experiment with what follows from the train file: the labels, the steps and the warm-up.
+
+    Raises:
+        UserError: a length that is given twice, in epochs and in steps, or not at all.
+    """
+    task, training, optimizer = run.data, run.training, run.optimizer
+    if bool(task.epochs > 0) == bool(training.steps > 0):
+        raise UserError(
+            f"Expected either --data.epochs or --training.steps, found {task.epochs:g} and {training.steps}; set one "
+            f"of them to 0."
+        )
+    if (task.warmup and optimizer.warmup_steps) or not 0 <= task.warmup < 1:
+        raise UserError(
+            f"Expected --data.warmup from 0 to below 1 and no --optimizer.warmup_steps beside it, found "
+            f"{task.warmup:g} and {optimizer.warmup_steps}; set one of them to 0."
+        )
+    steps = training.steps or max(1, round(task.epochs * len(train.texts) / training.batch_size))
+    warmup = optimizer.warmup_steps or round(task.warmup * steps)
+    return dataclasses.replace(
+        run,
+        objective=run.objective.learn(train),
+        training=dataclasses.replace(training, steps=steps),
+        optimizer=dataclasses.replace(optimizer, warmup_steps=warmup),
+    )
+
+
+def transfer(pretrained: Any, params: Any, origin: str | Path) -> Any:
+    """The parameters `params` with everything but the head taken from `pretrained`, each array placed as it was.
+
+    Raises:
+        UserError: the checkpoint `origin` lacks a parameter, or has it in another shape.
+    """
+    found = flax.traverse_util.flatten_dict(pretrained, sep="/")
+    wanted = flax.traverse_util.flatten_dict(params, sep="/")
+    for name, leaf in wanted.items():
+        if name.split("/")[0] == HEAD:
+            continue
+        if name not in found or found[name].shape != leaf.shape:
+            shape = found[name].shape if name in found else "no such parameter"
+            raise UserError(
+                f"The checkpoint {origin} is of another model: expected {name} of shape {leaf.shape}, found {shape}; "
+                f"fine-tune one of the model that the experiment trains."
+            )
+        wanted[name] = jax.make_array_from_callback(leaf.shape, leaf.sharding, np.asarray(found[name]).__getitem__)
+    return flax.traverse_util.unflatten_dict(wanted, sep="/")
+
+
+def predict(objective: SentenceObjective, program: Program, params: Any, source: TaskSource) -> np.ndarray:
+    """The head's outputs for the validation file, float32 [N outputs], in the order of the file."""
+    whole = NamedSharding(program.mesh, PartitionSpec())
+
+    def forward(params: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return apply(objective, program.module, params, batch, None).logits, batch["row_ids"]
+
+    forward = jax.jit(forward, out_shardings=whole)
+    parts = [
+        jax.device_get(forward(params, batch)) for batch in loop.on_device(source.evaluation(program.phase), program)
+    ]
+    outputs, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return outputs[rows >= 0].astype(np.float32)
+
+
+def score(objective: SentenceObjective, source: TaskSource, outputs: np.ndarray) -> dict[str, float]:
+    """The task's metrics of the outputs for the validation file: {"eval/accuracy": ...}."""
+    metrics = objective.metrics(source.validation_rows.labels, outputs)
+    return {f"eval/{name}": value for name, value in metrics.items()}
+
+
+def write(
+    workdir: Path, objective: SentenceObjective, validation: Examples, outputs: np.ndarray, metrics: dict[str, float]
+) -> None:
+    """Writes WORKDIR/predictions.tsv (line of the validation file, label, prediction) and evaluation.json."""
+    rows = [
+        {"line": line, "label": label, **prediction}
+        for line, label, prediction in zip(
+            validation.lines, validation.labels, objective.predictions(outputs), strict=True
+        )
+    ]
+    with (workdir / "predictions.tsv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (workdir / "evaluation.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
