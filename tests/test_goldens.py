@@ -1,0 +1,103 @@
+"""A text per experiment that a change shows as a diff: configuration, parameters, counts and FLOPs of a step.
+
+UPDATE_GOLDEN=1 python -m pytest tests/test_goldens.py writes them anew; the diff is what to review.
+"""
+
+import ast
+import os
+from pathlib import Path
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.data.layouts import Layout
+from plmjax.experiment import Experiment
+from plmjax.layers.execution import Execution
+from plmjax.parallel import sharding
+from plmjax.training import optimizers, phases
+from plmjax.vocabulary import Vocabulary
+
+ROOT = Path(__file__).parents[1]
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+def functions(file: Path) -> list[str]:
+    """The functions of an experiment file that compose an experiment: public, without arguments that must be given."""
+    definitions = ast.parse(file.read_text(encoding="utf-8")).body
+    return [
+        node.name
+        for node in definitions
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and len(node.args.args) == len(node.args.defaults)
+    ]
+
+
+def abstract_params(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]):
+    """The parameters that the run's objective makes for a batch, boxed with their axes; computes nothing."""
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    rows, length = batch["input_ids"].shape
+
+    def init(key: jax.Array):
+        zeros = {name: jnp.zeros(field.shape, field.dtype) for name, field in batch.items()}
+        carry = nn.meta.unbox(run.objective.initial_carry(run.model, rows, length))
+        module = run.objective.module(run.model, Execution())
+        return run.objective.init(module, key, run.objective.corrupt(zeros, key, vocabulary), carry)
+
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+def describe(run: Experiment) -> list[str]:
+    """What the golden text says of one experiment."""
+    lines = ["configuration", *(f"  {name} = {value!r}" for name, value in experiments.flatten(run).items()), ""]
+    if run.model is None or not isinstance(getattr(run.data, "layout", None), Layout):
+        return [*lines, "parameters", "  those of the checkpoint, and a head as its task asks for"]
+
+    resolved = phases.resolve(run)
+    batches = [run.data.layout.batch(phase.batch_size, phase.sequence_length) for phase in resolved]
+    boxed = abstract_params(run, batches[0])
+    decayed = optimizers.decay_mask(boxed, run.optimizer.decay_exclude)
+    trees = (nn.meta.unbox(boxed), sharding.logical_axes(boxed), decayed)
+    shapes, axes, decayed = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in trees)
+    width = max(map(len, shapes))
+    lines.append("parameters (shape, whether decayed, logical axes)")
+    for path in sorted(shapes):
+        shape, decay = str(list(shapes[path].shape)), "decayed" if decayed[path] else "-"
+        lines.append(f"  {path:<{width}}  {shape:<20} {decay:<7}  ({', '.join(map(str, axes[path]))})")
+
+    parts = sorted({path.split("/")[0] for path in shapes})
+    counts = {part: sum(leaf.size for path, leaf in shapes.items() if path.split("/")[0] == part) for part in parts}
+    lines += ["", "counts", *(f"  {part:<{width}}  {count:>15,}" for part, count in counts.items())]
+    lines.append(f"  {'decayed':<{width}}  {sum(leaf.size for path, leaf in shapes.items() if decayed[path]):>15,}")
+    lines += [f"  {'all':<{width}}  {sum(counts.values()):>15,}", "", "model FLOPs of a training step, closed form"]
+    for phase, batch in zip(resolved, batches, strict=True):
+        flops = run.objective.train_flops(run.model, batch)
+        steps = f"steps {phase.first_step:,} to {phase.last_step:,}"
+        lines.append(f"  {steps}, {phase.batch_size} rows of {phase.sequence_length}: {round(flops):,}")
+    return lines
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.py")), ids=lambda file: file.stem)
+def test_experiment_is_as_recorded(file, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    composed = functions(file)
+    assert composed, f"{file} composes no experiment"
+    text = ""
+    for name in composed:
+        run = experiments.load(f"{file.relative_to(ROOT)}:{name}")
+        text += "\n".join([f"{file.name}:{name}", "", *describe(run)]) + "\n\n"
+    golden = GOLDENS / f"{file.stem}.txt"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDENS.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert golden.is_file(), f"{golden} is missing: run with UPDATE_GOLDEN=1 and review the new file"
+    assert golden.read_text(encoding="utf-8") == text, "run with UPDATE_GOLDEN=1 and review the difference"
+
+
+def test_every_golden_has_an_experiment():
+    experiment_files = {file.stem for file in (ROOT / "experiments").glob("*.py")}
+    assert {file.stem for file in GOLDENS.glob("*.txt")} == experiment_files
