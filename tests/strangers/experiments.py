@@ -1,0 +1,56 @@
+"""The runs that the core is tested with: BERT and the two strangers, so small that a step takes milliseconds."""
+
+import dataclasses
+from typing import Any
+
+from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.bert import BertPretraining
+from tests.strangers.causal import CausalConfig, NextToken
+from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
+
+TRAINING = Training(steps=8, batch_size=16, log_every=2)
+OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=2)
+CHECKPOINT = Checkpoint(every=4, minutes=0)
+
+
+def bert() -> Experiment:
+    """Two sentence pairs a row."""
+    model = BertConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+    data = Data(layout=SentencePairs(pack=2), sequence_length=16)
+    return Experiment(model, BertPretraining(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def causal() -> Experiment:
+    """Rows of consecutive tokens."""
+    data = Data(layout=Blocks(), sequence_length=16)
+    return Experiment(CausalConfig(), NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def recurrent() -> Experiment:
+    """Rows that go on from batch to batch."""
+    data = Data(layout=Streams(), sequence_length=16)
+    return Experiment(
+        RecurrentConfig(), NextTokenOfStream(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT
+    )
+
+
+def changed(run: Experiment, **groups: dict[str, Any]) -> Experiment:
+    """The run with fields of its groups replaced: `changed(run, training={"steps": 3})`."""
+    return dataclasses.replace(
+        run, **{name: dataclasses.replace(getattr(run, name), **fields) for name, fields in groups.items()}
+    )
+
+
+def without_dropout(run: Experiment) -> Experiment:
+    """The run with a deterministic forward pass, for comparing meshes and microbatches."""
+    rates = [field.name for field in dataclasses.fields(run.model) if "dropout" in field.name]
+    return changed(run, model=dict.fromkeys(rates, 0.0))

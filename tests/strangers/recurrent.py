@@ -1,0 +1,100 @@
+"""A small LSTM language model whose state goes from batch to batch, and its task: the second stranger, in one file."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.layers.projection import Projection
+from plmjax.objectives.objective import Batch, Objective, Sums, cross_entropy
+
+INIT = nn.initializers.normal(0.1)
+AXES = ("layers", "batch", "embed")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentConfig:
+    """Sizes."""
+
+    vocab_size: int = 64
+    hidden_size: int = 16
+    num_hidden_layers: int = 2
+    dropout: float = 0.1
+
+    def for_pretraining(self, execution: Execution) -> "RecurrentModel":
+        return RecurrentModel(self, execution)
+
+
+class LongShortTermMemory(nn.Module):
+    """One layer: [B T D] and its state (hidden [B D], cell [B D]) -> the same shapes."""
+
+    config: RecurrentConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Any]:
+        size, axes = x.shape[-1], ("embed", None, "mlp")
+        inputs = Projection((4, size), axes, INIT, self.execution.dtype, name="input")(x).astype(jnp.float32)
+        kernel = self.param("kernel", nn.with_logical_partitioning(INIT, axes), (size, 4, size))
+
+        def step(state: Any, x: jax.Array) -> Any:
+            gates = x + jnp.einsum("BD,DGF->BGF", state[0], kernel)
+            admit, forget, emit = (jax.nn.sigmoid(gates[:, gate]) for gate in range(3))
+            cell = forget * state[1] + admit * jnp.tanh(gates[:, 3])
+            hidden = emit * jnp.tanh(cell)
+            return (hidden, cell), hidden
+
+        state, outputs = jax.lax.scan(step, state, inputs.swapaxes(0, 1))
+        return Dropout(self.config.dropout)(outputs.swapaxes(0, 1), self.deterministic), state
+
+
+class RecurrentModel(nn.Module):
+    """Logits of the next token and the state after it: int [B T], two [L B D] -> float32 [B T V], two [L B D]."""
+
+    config: RecurrentConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, state: Any, *, deterministic: bool) -> tuple[jax.Array, Any]:
+        config = self.config
+        words = Embedding(config.vocab_size, config.hidden_size, "vocab", INIT, self.execution.dtype, name="words")
+        layer = LongShortTermMemory(config, self.execution, deterministic, name="layers")
+        rngs, named = {"params": True, "dropout": True}, {nn.PARTITION_NAME: "layers"}
+        layers = nn.scan(lambda layer, *x: layer(*x), {"params": 0}, split_rngs=rngs, metadata_params=named)
+        x, state = layers(layer, words(input_ids), state)
+        return words.attend(x), state
+
+
+@dataclasses.dataclass(frozen=True)
+class NextTokenOfStream(Objective):
+    """Mean nats of each token given all before it, those of earlier batches too; the gradient stays in the batch."""
+
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, carry: Any) -> Any:
+        return module.init({"params": key}, batch["input_ids"], carry, deterministic=True)["params"]
+
+    def initial_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
+        zeros = jnp.zeros((config.num_hidden_layers, batch_size, config.hidden_size))
+        return tuple(nn.LogicallyPartitioned(zeros, AXES) for _ in ("hidden", "cell"))
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
+
+    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+        rngs, (ids, weights) = {} if dropout is None else {"dropout": dropout}, self.targets(batch)
+        inputs = (batch["input_ids"], carry)
+        logits, after = module.apply({"params": params}, *inputs, deterministic=dropout is None, rngs=rngs)
+        loss = jnp.sum(weights * cross_entropy(logits, ids))
+        return Sums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return batch["next_ids"], batch["next_weights"]
+
+    def train_flops(self, config: RecurrentConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        layer, head = 8 * config.hidden_size**2, config.hidden_size * config.vocab_size
+        return 6.0 * batch["input_ids"].size * (config.num_hidden_layers * layer + head)

@@ -1,0 +1,99 @@
+"""Batches without a dataset: text of a first-order chain, every row a pure function of (seed, split, step)."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from plmjax.data.layouts import SentencePairs, Streams
+from plmjax.experiment import Data
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass
+class ChainSource:
+    """The loop's Source over tokens that follow each other as i -> 3 i + noise; a model beats the unigrams soon."""
+
+    data: Data
+    size: int = 64
+    seed: int = 0
+    fingerprint: str = "chain"
+    evaluations: int = 3
+
+    def __post_init__(self) -> None:
+        self.vocabulary = Vocabulary.placeholder(self.size)
+        self.unigram_counts = np.bincount(self._tokens((9, 9), 64, 64).ravel(), minlength=self.size)
+
+    def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
+        return self.data.layout.batch(phase.batch_size, phase.sequence_length)
+
+    def train(self, phase: ResolvedPhase, start: int) -> Iterator[dict[str, np.ndarray]]:
+        for step in range(start, phase.steps):
+            yield self.rows(phase, (0, phase.index, step))
+
+    def evaluation(self, phase: ResolvedPhase) -> Iterator[dict[str, np.ndarray]]:
+        for number in range(self.evaluations):
+            batch = self.rows(phase, (1, phase.index, number))
+            if number == self.evaluations - 1:  # the last batch is half filling
+                filling = np.arange(phase.batch_size) >= phase.batch_size // 2
+                for name, values in batch.items():
+                    batch[name] = np.where(filling.reshape(-1, *[1] * (values.ndim - 1)), -(name == "row_ids"), values)
+                    batch[name] = batch[name].astype(values.dtype)
+            yield batch
+
+    def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """One batch, of the layout's fields."""
+        rows, length = phase.batch_size, phase.sequence_length
+        tokens = self._tokens(place, rows, length + 1)
+        if isinstance(self.data.layout, Streams):  # the first token of a row is the one that the row before asked for
+            before = self._tokens((*place[:-1], place[-1] - 1), rows, length + 1) if place[-1] else tokens
+            tokens[:, 0] = before[:, -1] if place[-1] else tokens[:, 0]
+        rows_of_one = np.ones((rows, length), np.int32)
+        batch = {
+            "input_ids": tokens[:, :-1],
+            "segment_ids": rows_of_one,
+            "positions": np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length)),
+            "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
+        }
+        if isinstance(self.data.layout, SentencePairs):
+            return batch | self._pairs(batch, place)
+        return batch | {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
+
+    def _pairs(self, batch: dict[str, np.ndarray], place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Each row cut into as many sequences as the layout packs, of uneven length, the last of them padding."""
+        rows, length = batch["input_ids"].shape
+        pack = self.data.layout.pack
+        draws = self._generator(place, 1)
+        ends = np.sort(draws.integers(2, length + 1, (rows, pack)), axis=1)
+        ends[: rows // 2, -1] = length
+        where = np.arange(length)[None, :, None]
+        segments = np.where(where[..., 0] < ends[:, -1:], np.sum(where >= ends[:, None, :], axis=-1) + 1, 0)
+        begins = np.concatenate([np.zeros((rows, 1), np.int64), ends[:, :-1]], axis=1)
+        positions = np.where(segments, where[..., 0] - np.take_along_axis(begins, np.maximum(segments - 1, 0), 1), 0)
+        ids = np.where(segments > 0, np.where(positions == 0, 2, batch["input_ids"]), 0)
+        full = (begins < ends).astype(np.float32)
+        labels = draws.integers(0, 2, (rows, pack))
+        fields = {
+            "input_ids": ids,
+            "segment_ids": segments,
+            "positions": positions,
+            "token_type_ids": (positions >= 4).astype(np.int32),
+            "cls_positions": np.where(full > 0, begins, 0),
+            "next_sentence_labels": np.where(full > 0, labels, 0),
+        }
+        return {name: values.astype(np.int32) for name, values in fields.items()} | {"next_sentence_weights": full}
+
+    def _generator(self, place: tuple[int, ...], stream: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.seed, stream, *place])
+
+    def _tokens(self, place: tuple[int, ...], rows: int, length: int) -> np.ndarray:
+        """int32 [rows length], none of them special."""
+        draws = self._generator(place)
+        noise = draws.integers(0, 2, (rows, length))
+        tokens = np.zeros((rows, length), np.int64)
+        tokens[:, 0] = draws.integers(0, self.size - 5, rows)
+        for t in range(1, length):
+            tokens[:, t] = (3 * tokens[:, t - 1] + noise[:, t]) % (self.size - 5)
+        return (tokens + 5).astype(np.int32)
