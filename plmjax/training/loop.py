@@ -5,6 +5,7 @@ whatever of the step's logging and evaluation it had not finished, and ends in t
 """
 
 import collections
+import contextlib
 import dataclasses
 import math
 import time
@@ -217,7 +218,8 @@ class _Session:
         self.stop.__exit__()
         self.terminal.close()
         self.file.close()
-        if error is None or isinstance(error, Interrupted):
+        # A save that is under way is finished whatever stopped the run; what stopped it is told before a failed save.
+        with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
             self.keeper.close()
 
     def phase(self, program: Program, state: State, done: int) -> State:

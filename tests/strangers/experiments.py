@@ -10,7 +10,7 @@ from plmjax.objectives.bert import BertPretraining
 from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 
-TRAINING = Training(steps=8, batch_size=16, log_every=2)
+TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
 OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=2)
 CHECKPOINT = Checkpoint(every=4, minutes=0)
 
