@@ -1,11 +1,16 @@
 """Eight simulated CPU devices for every test, set before JAX is imported."""
 
 import os
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="plmjax-test-programs-")
+)  # equal programs, once
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 from pathlib import Path
 
