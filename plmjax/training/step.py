@@ -122,7 +122,7 @@ def train_step(
     updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
     metrics = {"loss": total_loss(objective, sums.losses, weights), "learning_rate": schedule(state.step)}
     metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
-    metrics["gradient_norm"] = optax.global_norm(gradient)
+    metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
     return state.replace(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
