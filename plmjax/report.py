@@ -27,6 +27,7 @@ TITLES = {
     "input_wait": "Share of the step spent waiting for input",
 }
 """Titles of the measures whose name in words is not title enough."""
+ACRONYMS = {"mlm": "MLM", "nsp": "NSP"}
 UNITS = {"loss": "nats a target"}
 POINTS = 500
 """Most points of a drawn curve; a longer series is averaged over spans of steps."""
@@ -135,7 +136,8 @@ def _measure(key: str) -> str:
 
 
 def _title(measure: str) -> str:
-    return TITLES.get(measure, measure.replace("_", " ").replace("/", ": ").capitalize())
+    words = [ACRONYMS.get(word, word) for word in measure.replace("/", "_").split("_")]
+    return TITLES.get(measure, " ".join(words)[:1].upper() + " ".join(words)[1:])
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +152,10 @@ def _draw(axes: Any, runs: list[Run], measure: str) -> None:
     """One measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
     for run, colour in zip(runs, _colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""
-        for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
+        # A training loss of several terms is their sum; the evaluation's is the one term counted in nats a target.
+        terms = {key for record in run.records for key in record if key.startswith("train/") and key.endswith("_loss")}
+        all_terms = "train, all terms" if measure == "loss" and len(terms) > 1 else "train"
+        for key, part in ((measure, ""), (f"train/{measure}", all_terms), (f"eval/{measure}", "eval")):
             steps, values = _thin(*run.series(key))
             if not len(steps):
                 continue

@@ -101,6 +101,14 @@ def test_a_measure_that_one_run_lacks_is_an_empty_cell(tmp_path):
     assert rows(page(tmp_path / "report.html"))["train/next_sentence_accuracy"] == ["", "0.5"]
 
 
+def test_a_training_loss_of_several_terms_says_so(tmp_path):
+    lines = [line | {"train/mlm_loss": 7.0, "train/nsp_loss": 0.5} for line in records()]
+    report([write(tmp_path / "bert", lines=lines)], tmp_path / "report.html")
+    drawn = charts(page(tmp_path / "report.html"))
+    assert "train, all terms" in words(drawn["Loss"])
+    assert {"MLM loss", "NSP loss"} <= drawn.keys()
+
+
 def test_tokens_are_counted_phase_by_phase(tmp_path):
     phases = (Phase(fraction=0.9), Phase(fraction=0.1, sequence_length=256, batch_size=2))
     run = dataclasses.replace(RUN, phases=phases, training=dataclasses.replace(RUN.training, steps=100))
