@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -368,6 +369,8 @@ def main() -> None:
 
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark
+    logging.getLogger("absl").setLevel(logging.ERROR)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "plmjax" / "compilation"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))  # a run that starts again need not compile again
     try:

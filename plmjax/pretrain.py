@@ -38,6 +38,10 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
             f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; name the "
             f"dataset's own with --tokenizer.path {directory / 'tokenizer'} or prepare again."
         )
+    if not dataset.split("validation").documents:
+        raise UserError(
+            f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.validation."
+        )
     source = pipeline.open_source(
         run.data,
         dataset,

@@ -78,6 +78,15 @@ class Source:
         self._rows = functools.cache(self._open_rows)
 
     @property
+    def fingerprint(self) -> str:
+        """Of the prepared dataset; the same wherever it lies."""
+        return self._dataset.fingerprint
+
+    def batch(self, phase: Any) -> dict[str, Any]:
+        """Field -> shape and dtype of the phase's global batches."""
+        return self._data.layout.batch(phase.batch_size, phase.sequence_length)
+
+    @property
     def unigram_counts(self) -> np.ndarray:
         """How often each token stands in the training text, int64 [V]."""
         return self._dataset.unigram_counts
@@ -135,7 +144,7 @@ class Source:
         return slice(self._process_index * share, (self._process_index + 1) * share)
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
-        return Batches(make, self._data.layout.batch(phase.batch_size, phase.sequence_length), start, stop)
+        return Batches(make, self.batch(phase), start, stop)
 
     def _batch(self, rows: index.Rows, which: np.ndarray) -> Batch:
         exists = which >= 0

@@ -101,11 +101,14 @@ def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) ->
         }
 
     queue: collections.deque[dict[str, jax.Array]] = collections.deque()
-    for batch in batches:
-        queue.append(place(batch))
-        if len(queue) > ahead:
-            yield queue.popleft()
-    yield from queue
+    try:
+        for batch in batches:
+            queue.append(place(batch))
+            if len(queue) > ahead:
+                yield queue.popleft()
+        yield from queue
+    finally:
+        getattr(batches, "close", lambda: None)()
 
 
 def evaluate(program: Program, params: Any, source: Source, seed: int, limit: int = 0) -> dict[str, float]:
@@ -122,6 +125,10 @@ def evaluate(program: Program, params: Any, source: Source, seed: int, limit: in
         carry, sums = program.evaluate(params, carry, batch, jax.random.fold_in(key, number))
         for name, pair in jax.device_get(sums).items():
             totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
+    if not totals:
+        raise UserError(
+            "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.validation."
+        )
     return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
 
 
