@@ -18,6 +18,7 @@ import tyro
 from tyro.conf import Positional, Suppress, arg
 
 from plmjax.errors import UserError, nearest
+from plmjax.parallel import platform
 
 Overrides = Suppress[tuple[str, ...]]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
@@ -367,6 +368,7 @@ def main() -> None:
     """Entry point of `plmjax`; exit code 2 for a user's mistake, 75 for a run that was stopped and saved."""
     from plmjax.training.interruption import Interrupted
 
+    platform.choose()
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark

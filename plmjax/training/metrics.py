@@ -121,9 +121,8 @@ class Terminal:
             self._bar.console.print(text, highlight=False)
 
     def step(self, step: int, values: dict[str, float], eta: float) -> None:
-        """One logged step."""
-        shown = [f"{name.removeprefix('train/')} {compact(value):>7}" for name, value in values.items()]
-        line = "  ".join([*shown, f"eta {duration(eta)}"])
+        """One logged step: loss and accuracies, learning rate, tokens a second, MFU and the time left."""
+        line = "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)])
         if self._bar is None:
             print(f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}", flush=True)
         else:
@@ -133,3 +132,13 @@ class Terminal:
         """Leaves the last state of the bar on the screen."""
         if self._bar is not None:
             self._bar.stop()
+
+
+def _accuracies(values: dict[str, float]) -> list[str]:
+    named = {name.removeprefix("train/"): value for name, value in values.items() if name.endswith("accuracy")}
+    return [f"{name.removesuffix('_accuracy')} acc {value:6.2%}" for name, value in named.items()]
+
+
+def _pace(values: dict[str, float], eta: float) -> str:
+    rate = compact(values["tokens_per_second"])
+    return f"lr {values['learning_rate']:.2e}  {rate:>7} tok/s  mfu {values['mfu']:6.1%}  eta {duration(eta)}"
