@@ -25,6 +25,7 @@ from plmjax.vocabulary import Vocabulary
 Fields = dict[str, np.ndarray]
 
 _INDEX_VERSION = 1
+_CONTENTS = "index.json"
 _WINDOW = 1 << 16
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
 
@@ -91,6 +92,11 @@ class PairRows(Rows):
             raise UserError(
                 f"Sentence pairs need a sequence length of {shortest} to {longest}, but data.sequence_length is "
                 f"{sequence_length}; change it."
+            )
+        if layout.pack < 1 or layout.duplicates < 1:
+            raise UserError(
+                "Sentence pairs need data.layout.pack and data.layout.duplicates of at least 1, but they are "
+                f"{layout.pack} and {layout.duplicates}; change them."
             )
         self._split = dataset.split(split)
         self._length = sequence_length
@@ -209,12 +215,12 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
     It lies in `directory`, or in the user's cache folder when the dataset may not be written to. It gets its name when
     it is whole, so an interrupted one is never read and processes that build at once do not disturb each other.
     """
-    text = json.dumps(settings, indent=1, sort_keys=True)
-    name = f"{settings['split']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    name = f"{settings['split']}-{digest[:16]}"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     candidates = [directory, caches / "plmjax" / "index"]
     for candidate in candidates:
-        if (candidate / name).is_dir():
+        if _is_whole(candidate / name):
             return candidate / name
     for candidate in candidates:
         unfinished = candidate / f"{name}.{os.uname().nodename}.{os.getpid()}"
@@ -227,12 +233,14 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
                 f"A place for the index of {directory.parent} was expected at {candidate}: {error}."
             ) from error
         try:
-            (unfinished / "index.json").write_text(text, encoding="utf-8")
             build(unfinished)
-            if not (candidate / name).is_dir():
+            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
+            (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": sizes}, indent=1))
+            if not _is_whole(candidate / name):
+                shutil.rmtree(candidate / name, ignore_errors=True)
                 unfinished.rename(candidate / name)
         except OSError as error:
-            if not (candidate / name).is_dir():
+            if not _is_whole(candidate / name):
                 raise UserError(
                     f"The index of {directory.parent} could not be written to {candidate}: {error}."
                 ) from error
@@ -240,6 +248,15 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
             shutil.rmtree(unfinished, ignore_errors=True)
         return candidate / name
     raise AssertionError("the last candidate either returns or raises")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether an index is there with all its bytes (a computer that lost power may have kept the name alone)."""
+    try:
+        sizes = json.loads((folder / _CONTENTS).read_text())["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 class BlockRows(Rows):

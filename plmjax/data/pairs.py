@@ -25,7 +25,7 @@ PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 _TRIES = 10
 _LANES = 1 << 14
-_TASK_TOKENS = 1 << 26
+_TASK_PAIRS = 1 << 19
 
 # Which draw of a pair's key is for what.
 _SPLIT_AT, _IS_RANDOM, _START, _A_FRONT, _B_FRONT, _DOCUMENT = range(6)
@@ -39,8 +39,9 @@ def draw_pairs(
     Parts of the split are worked on by all cores at once; what is held in memory does not grow with the split.
     """
     walk = _Walk(split, layout, sequence_length, seed, passes)
-    tokens = split.document_tokens * passes
-    cuts = np.searchsorted(tokens, np.arange(0, tokens[-1], _TASK_TOKENS))
+    # About how many pairs come before each document: what a task holds in memory.
+    before = (split.document_tokens / sequence_length + np.arange(split.documents + 1)) * passes
+    cuts = np.searchsorted(before, np.arange(0, before[-1], _TASK_PAIRS))
     cuts = np.unique([*cuts, split.documents])
     with ThreadPoolExecutor(cpu_count()) as pool:
         yield from pool.map(walk.documents, cuts[:-1], cuts[1:])

@@ -4,7 +4,6 @@ A batch is a pure function of its step, so a run goes on at any step as fast as 
 its own rows of the same global batches, however many hosts there are.
 """
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plmjax.data import index, order
+from plmjax.data import index, order, tensorflow_runtime
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Data
@@ -28,7 +27,7 @@ class Batches(Iterator[Batch]):
     """Batches `make(step)` of the steps start..stop-1, made ahead on a thread of tf.data; `close` ends it."""
 
     def __init__(self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int):
-        tf = _tensorflow()
+        tf = tensorflow_runtime.tensorflow()
         names = tuple(shapes)
 
         def produce(step: np.ndarray) -> list[np.ndarray]:
@@ -52,15 +51,6 @@ class Batches(Iterator[Batch]):
         if "iterator" not in self._state:
             raise StopIteration
         return dict(zip(self._names, next(self._state["iterator"]), strict=True))
-
-
-@functools.cache
-def _tensorflow() -> Any:
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):  # devices are in use already, by the caller's own TensorFlow code
-        tf.config.set_visible_devices([], "GPU")  # they belong to JAX
-    return tf
 
 
 class Source:

@@ -27,6 +27,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from plmjax.data import tensorflow_runtime
 from plmjax.errors import UserError
 
 FORMAT_VERSION = 1
@@ -250,7 +251,7 @@ def _write_offsets(directory: Path, split: str, entry: dict[str, Any]) -> list[s
 
 
 def _write_tfds_metadata(directory: Path, shards: dict[str, list[dict[str, Any]]], dtype: np.dtype) -> None:
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_runtime.tensorflow_datasets()
 
     def sequence(dtype: np.dtype, doc: str) -> "tfds.features.Tensor":
         return tfds.features.Tensor(shape=(None,), dtype=dtype.newbyteorder("=").type, encoding="bytes", doc=doc)

@@ -169,6 +169,15 @@ def test_an_interrupted_index_is_made_again(tmp_path, monkeypatch):
     assert rows_of(dataset, SentencePairs()).count > 3
 
 
+def test_a_truncated_index_is_made_again(tmp_path):
+    dataset = write(tmp_path, documents(10, V), [], V)
+    before = all_fields(rows_of(dataset, SentencePairs(pack=2)))
+    (path,) = (tmp_path / "index").glob("*/pairs.bin")
+    path.write_bytes(path.read_bytes()[:-1])
+    for name, array in all_fields(rows_of(dataset, SentencePairs(pack=2))).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
 def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp_path, monkeypatch):
     dataset = write(tmp_path / "dataset", documents(10, V), [], V)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -201,6 +210,8 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     [
         (SentencePairs(), 4, WORDS, "sequence length of 5 to"),
         (SentencePairs(), 70_000, WORDS, "sequence length of 5 to 65538"),
+        (SentencePairs(pack=0), 64, WORDS, "pack and data.layout.duplicates of at least 1"),
+        (SentencePairs(duplicates=0), 64, WORDS, "pack and data.layout.duplicates of at least 1"),
         (SentencePairs(), 64, Vocabulary(size=V, end=2), r"\[CLS\] and \[SEP\]"),
         (Blocks(), 64, Vocabulary(size=V), "end or separator token"),
         (Streams(), 64, Vocabulary(size=V), "end or separator token"),

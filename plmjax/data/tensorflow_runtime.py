@@ -1,0 +1,29 @@
+"""TensorFlow as this project uses it: for input pipelines, on the CPU, without its start-up chatter."""
+
+import contextlib
+import functools
+import logging
+import os
+from typing import Any
+
+
+@functools.cache
+def tensorflow() -> Any:
+    """The tensorflow module, kept off the accelerators, which belong to JAX."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the pipeline multiplies no matrices; it only brings a message
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # the caller's own TensorFlow code has started the devices already
+        tf.config.set_visible_devices([], "GPU")
+    return tf
+
+
+@functools.cache
+def tensorflow_datasets() -> Any:
+    """The tensorflow_datasets module."""
+    tensorflow()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of its own deprecated calls
+    import tensorflow_datasets as tfds
+
+    return tfds
