@@ -139,6 +139,10 @@ class BertConfig:
         """The encoder with the masked language model's head alone."""
         return BertForMaskedLM(self, execution)
 
+    def encoder(self, execution: Execution) -> "tuple[str, BertModel]":
+        """(the name its parameters have in every other module, the encoder alone)."""
+        return "bert", BertModel(self, execution, pooling=False)
+
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "BertForSequenceClassification":
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return BertForSequenceClassification(self, execution, outputs)

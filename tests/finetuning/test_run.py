@@ -27,8 +27,8 @@ def experiment(sentiment, **changes) -> Experiment:
     return dataclasses.replace(run, **changes)
 
 
-def test_learns_and_writes_what_it_predicts(sentiment, pretrained, tmp_path):
-    metrics = finetune(experiment(sentiment), pretrained, tmp_path)
+def test_learns_and_writes_what_it_predicts(sentiment, small_run, tmp_path):
+    metrics = finetune(experiment(sentiment), small_run, tmp_path)
     assert metrics["eval/accuracy"] > 0.95 and metrics["eval/loss"] < 0.3 < math.log(2)
     assert json.loads((tmp_path / "evaluation.json").read_text()) == metrics
     with (tmp_path / "predictions.tsv").open() as file:

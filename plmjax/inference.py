@@ -1,0 +1,287 @@
+"""What a checkpoint can be asked: how good it is, what it makes of a text, what it puts in place of [MASK].
+
+A checkpoint brings its model's config and its tokenizer along; nothing else of the run is needed, but for the held-out
+data of an evaluation. Rows are padded to one of a few lengths and always as many are computed at once, so that the
+numbers of a text do not depend on what else is asked.
+"""
+
+import dataclasses
+import functools
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError, nearest
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning import run as finetuning
+from plmjax.finetuning import tasks
+from plmjax.finetuning.source import Rows, TaskSource, join
+from plmjax.finetuning.tasks import Task
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.parallel import mesh as meshes
+from plmjax.training import checkpoints, loop, phases, step
+from plmjax.training.checkpoints import Description
+from plmjax.training.step import Program
+
+POOLINGS = ("cls", "mean", "none")
+MASK = "[MASK]"
+"""How a user writes the token to fill in, whatever the tokenizer's own is."""
+
+
+# ------------------------------------------------------------------------------------------------------ evaluate
+
+
+def evaluate(checkpoint: Path, data: Path | None = None) -> dict[str, float]:
+    """How good a checkpoint is on its run's held-out data, or on `data`.
+
+    A pretraining checkpoint is given a prepared dataset (its validation split) or raw text (all of it) and answers with
+    "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the rest of its objective's metrics. A
+    fine-tuned one is given a file of labelled rows like its validation file and answers with "eval/loss" and the task's
+    metrics.
+
+    Raises:
+        UserError: no checkpoint, no data, or data that does not fit it.
+    """
+    directory = checkpoints.find(Path(checkpoint))
+    description = checkpoints.describe(directory)
+    run = description.experiment
+    with tempfile.TemporaryDirectory() as scratch:
+        if isinstance(run.data, Task):
+            source = _task_source(description, data)
+        elif isinstance(run.data, Data):
+            source = _text_source(description, directory, data, Path(scratch))
+        else:
+            raise UserError(f"Expected a run on text or on a task, found one on {type(run.data).__name__}.")
+        program = _program(run, source)
+        params, _ = checkpoints.load_parameters(directory, program.state.params)
+        means = loop.evaluate(program, params, source, run.training.seed)
+        if "loss" not in means:
+            raise UserError(f"Expected held-out data for {checkpoint}, found none; give some in --data.")
+        metrics = {f"eval/{name}": value for name, value in means.items()}
+        if isinstance(run.data, Task):
+            outputs = finetuning.predict(run.objective, program, params, source)
+            return metrics | finetuning.score(run.objective, source, outputs)
+        return metrics | {"eval/perplexity": math.exp(min(means["loss"], 700.0))}
+
+
+def _program(run: Experiment, source: loop.Source) -> Program:
+    """The program of the run's last phase on the devices that are here."""
+    mesh = meshes.make(experiments.Mesh(), jax.local_devices())
+    phase = phases.resolve(run)[-1]
+    rows = -(-phase.batch_size // (mesh.size * phase.accumulation)) * mesh.size
+    phase = dataclasses.replace(phase, batch_size=rows, accumulation=1)
+    unigram = loop.unigram_nats(source.unigram_counts, run.model.vocab_size)
+    return step.build(run, phase, mesh, source.vocabulary, source.batch(phase), unigram)
+
+
+def _task_source(description: Description, data: Path | None) -> TaskSource:
+    run = description.experiment
+    task = run.data if data is None else dataclasses.replace(run.data, validation=str(data))
+    tokenizer = _tokenizer(description)
+    examples = tasks.read(task, "validation")
+    rows = Rows(examples, tokenizer, run.objective, task.sequence_length)
+    return TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
+
+
+def _text_source(description: Description, directory: Path, data: Path | None, scratch: Path) -> loop.Source:
+    """The run's dataset, another one, or raw text, prepared here."""
+    from plmjax.data import pipeline, store
+    from plmjax.data.prepare import prepare
+
+    run, tokenizer = description.experiment, _tokenizer(description)
+    own = Path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
+    if data is None or (data / store.LEDGER).exists():
+        if data is None and not own.exists():
+            raise UserError(f"Expected the run's dataset at {own}, found none; give held-out text in --data.")
+        dataset = store.open_dataset(data or own, vocab_size=run.model.vocab_size)
+        if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
+            raise UserError(
+                f"Expected a dataset made with the checkpoint's tokenizer, found {dataset.directory} made with "
+                f"another; prepare it with {directory.parent.parent / 'tokenizer'}."
+            )
+    else:
+        dataset = prepare(
+            [data], "auto", tokenizer, scratch / "dataset", validation=0, language=run.data.language, progress=False
+        )
+        everything = dataset.split("train")
+        dataset.split = lambda name: everything  # the run has seen none of it
+    source = pipeline.open_source(run.data, dataset, tokenizer.vocabulary, seed=run.training.seed)
+    return source
+
+
+# --------------------------------------------------------------------------------------------------------- embed
+
+
+def embed(
+    checkpoint: Path, input: Path, output: Path, *, layer: int = -1, pooling: str = "mean", batch_size: int = 32
+) -> int:
+    """Writes the encoder's vectors of the lines of `input`, [CLS] line [SEP] each, to an .npz file; returns how many.
+
+    layer: 0 is the embeddings' output, k that of layer k; negative ones count from the last. pooling: "cls" takes the
+    vector of [CLS], "mean" the mean over the row's tokens with [CLS] and [SEP], "none" the vector of every token.
+
+    The file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], where each
+    line begins. Lines longer than the model's positions are cut; `lengths` int32 [lines] says how many tokens were read
+    and `cut` bool [lines] whether that was all.
+
+    Raises:
+        UserError: no checkpoint or text, an unknown layer or pooling, a model without an encoder.
+    """
+    if pooling not in POOLINGS:
+        raise UserError(f"Unknown --pooling {pooling!r}; {nearest(pooling, POOLINGS)}")
+    if batch_size < 1:
+        raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}.")
+    if output.suffix != ".npz" or not output.absolute().parent.is_dir():
+        raise UserError(f"Expected an .npz file in a folder that exists for --output, found {output}.")
+    lines = _lines(input)
+    params, description = checkpoints.load_parameters(Path(checkpoint))
+    run = description.experiment
+    if not hasattr(run.model, "encoder"):
+        raise UserError(f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}.")
+    layers = run.model.num_hidden_layers
+    if not -layers - 1 <= layer <= layers:
+        raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}.")
+    tokenizer, longest = _tokenizer(description), run.model.max_position_embeddings
+    _check_special(tokenizer, "cls", "sep")
+    encoded = tokenizer.encode_batch(lines)
+    rows = [join([ids], longest, tokenizer.vocabulary)[0] for ids in encoded]
+    name, module = run.model.encoder(step.execution(run, jax.default_backend()))
+    params = jax.device_put(params[name])
+    vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
+    for chosen, batch in _batches(rows, longest, batch_size, max(tokenizer.vocabulary.pad, 0)):
+        hidden = np.asarray(_hidden_state(module, layer % (layers + 1), params, batch))
+        for row, vector in zip(chosen, hidden, strict=False):
+            tokens = vector[: len(rows[row])]
+            vectors[row] = {"cls": tokens[:1], "mean": tokens.mean(axis=0, keepdims=True), "none": tokens}[pooling]
+    lengths = np.array([len(row) for row in rows], np.int32)
+    arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
+    arrays["cut"] = lengths < np.array([len(ids) + 2 for ids in encoded])
+    if pooling == "none":
+        arrays["offsets"] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    np.savez(output, **arrays)
+    return len(rows)
+
+
+@functools.partial(jax.jit, static_argnames=("module", "layer"))
+def _hidden_state(module: nn.Module, layer: int, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    """One hidden state, float32 [B T D]."""
+    outputs = module.apply({"params": params}, **batch, output_hidden_states=True)
+    return outputs.hidden_states[layer].astype(jnp.float32)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file; an empty one is a text without words."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}.") from None
+    if not text:
+        raise UserError(f"Expected a text file with one text a line, found {path} empty.")
+    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+
+
+def _width(length: int, longest: int) -> int:
+    """The width that rows of this length are padded to: 16, 24, 32, 48, 64, 96, ... up to the model's positions."""
+    power = 1 << max(length - 1, 8).bit_length()
+    return min(power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power, longest)
+
+
+def _batches(
+    rows: list[list[int]], longest: int, batch_size: int, pad: int
+) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
+    """(which rows, their inputs) of batches of rows that are padded to the same width, shortest first.
+
+    Every batch has `batch_size` rows; those that are left over are copies of the last.
+    """
+    widths = [_width(len(row), longest) for row in rows]
+    for width in sorted(set(widths)):
+        members = [row for row, own in enumerate(widths) if own == width]
+        for first in range(0, len(members), batch_size):
+            chosen = members[first : first + batch_size]
+            filled = chosen + chosen[-1:] * (batch_size - len(chosen))
+            ids = np.full((batch_size, width), pad, np.int32)
+            for place, row in enumerate(filled):
+                ids[place, : len(rows[row])] = rows[row]
+            mask = np.arange(width) < np.array([[len(rows[row])] for row in filled])
+            yield chosen, {"input_ids": jnp.asarray(ids), "attention_mask": jnp.asarray(mask)}
+
+
+# ----------------------------------------------------------------------------------------------------- fill-mask
+
+
+def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+    """For every [MASK] of a text, the `top` likeliest tokens with their probabilities, best first.
+
+    Raises:
+        UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
+    """
+    params, description = checkpoints.load_parameters(Path(checkpoint))
+    run, tokenizer = description.experiment, _tokenizer(description)
+    if not isinstance(run.objective, MaskedLanguageModel):
+        raise UserError(
+            f"Expected a checkpoint of a masked language model, found one of {type(run.objective).__name__} in "
+            f"{checkpoint}; take the run that it was fine-tuned from."
+        )
+    _check_special(tokenizer, "cls", "sep", "mask")
+    vocabulary, longest = tokenizer.vocabulary, run.model.max_position_embeddings
+    if top < 1 or top > vocabulary.size:
+        raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}.")
+    ids = tokenizer.encode(text.replace(MASK, tokenizer.tokens([vocabulary.mask])[0]))
+    if vocabulary.mask not in ids:
+        raise UserError(f"Expected a text with one or more {MASK}, found none in {text!r}; write {MASK} for a word.")
+    if len(ids) + 2 > longest:
+        raise UserError(f"Expected a text of at most {longest - 2} tokens, found {len(ids)}; shorten it.")
+    row, _ = join([ids], longest, vocabulary)
+    module = run.objective.module(run.model, step.execution(run, jax.default_backend()))
+    _, batch = next(_batches([row], longest, 1, max(vocabulary.pad, 0)))
+    _check_parameters(module, params, batch, checkpoint)
+    places = np.flatnonzero(np.array(row) == vocabulary.mask)
+    logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
+    probabilities = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+    return [
+        list(zip(tokenizer.tokens(chosen), shares[chosen].tolist(), strict=True))
+        for chosen, shares in zip(best, probabilities, strict=True)
+    ]
+
+
+@functools.partial(jax.jit, static_argnames="module")
+def _logits(module: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    return module.apply({"params": params}, **batch).logits
+
+
+def _check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array], checkpoint: Path) -> None:
+    """Raises UserError that names the first parameter of the module that a checkpoint lacks (it may have no head)."""
+    expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
+    wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
+    for name in sorted(wanted.keys() - found.keys()):
+        raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: it has no such head.")
+
+
+# ---------------------------------------------------------------------------------------------------- tokenizers
+
+
+def _tokenizer(description: Description) -> Any:
+    """The checkpoint's own tokenizer."""
+    from plmjax.data import tokenizers
+
+    with tempfile.TemporaryDirectory() as folder:
+        return tokenizers.load(description.write_tokenizer(Path(folder)))
+
+
+def _check_special(tokenizer: Any, *names: str) -> None:
+    for name in names:
+        if getattr(tokenizer.vocabulary, name) < 0:
+            raise UserError(f"Expected a tokenizer with a token {name!r} in the checkpoint, found none.")
