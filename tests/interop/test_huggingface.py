@@ -51,8 +51,15 @@ def set_config(directory, **settings):
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize(
+    ("architecture", "activation"),
+    [
+        ("BertModel", "gelu"),
+        ("BertForPreTraining", "gelu_new"),
+        ("BertForMaskedLM", "relu"),
+        ("BertForSequenceClassification", "gelu"),
+    ],
+)
 def test_reads_a_transformers_model_with_equal_outputs(tmp_path, architecture, activation):
     theirs = reference(architecture, hidden_act=activation, layer_norm_eps=1e-3)
     theirs.save_pretrained(tmp_path)
@@ -62,7 +69,7 @@ def test_reads_a_transformers_model_with_equal_outputs(tmp_path, architecture, a
 
     inputs = bert.example(model.config)
     expected = theirs(**{name: torch.from_numpy(value) for name, value in inputs.items()}, output_hidden_states=True)
-    ours = model.apply({"params": params}, **inputs, deterministic=True, output_hidden_states=True)
+    ours = jax.jit(lambda params: model.apply({"params": params}, **inputs, output_hidden_states=True))(params)
     real = inputs["attention_mask"] > 0
     assert len(ours.hidden_states) == len(expected.hidden_states) == 1 + SIZES["num_hidden_layers"]
     for one, other in zip(ours.hidden_states, expected.hidden_states, strict=True):
@@ -136,7 +143,9 @@ def test_old_names_prefixes_copies_and_buffers_are_understood(tmp_path):
         return old
 
     rewrite(tmp_path, age)
-    assert_same_bits(huggingface.load(tmp_path)[1], expected)
+    model, params = huggingface.load(tmp_path)
+    assert_same_bits(params, expected)
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
 
 
 def test_sharded_and_torch_files_hold_the_same_parameters(tmp_path):

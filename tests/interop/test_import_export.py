@@ -14,7 +14,7 @@ from plmjax.experiment import Data, Experiment
 from plmjax.interop import checkpoints as interop
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
-from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training import checkpoints
 
@@ -24,6 +24,7 @@ MODULES = {
     "BertModel": BertModel(CONFIG),
     "BertForPreTraining": BertForPreTraining(CONFIG),
     "BertForMaskedLM": BertForMaskedLM(CONFIG),
+    "BertForSequenceClassification": BertForSequenceClassification(CONFIG, num_labels=3),
 }
 
 
@@ -40,7 +41,8 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     pytest.importorskip("transformers")
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
-    huggingface.save(module, random_params(module), source, tokenizer=tokenizer)
+    labels = ("no", "maybe", "yes") if architecture == "BertForSequenceClassification" else ()
+    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, labels=labels)
 
     said = interop.import_checkpoint(source, workdir)
     assert f"{architecture} of " in said and "outputs equal those of transformers" in said
@@ -57,6 +59,8 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     if architecture != "BertModel":
         objective = description.experiment.objective
         assert type(objective.module(CONFIG, Execution())) is type(module)
+    if labels:
+        assert objective.labels == labels
 
 
 def test_transformers_reads_the_exported_tokenizer(tmp_path, tokenizer):
