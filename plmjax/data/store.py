@@ -338,12 +338,18 @@ class Split:
 class Dataset:
     """A finished prepared dataset; made by `open_dataset`."""
 
-    def __init__(self, directory: Path, ledger: dict[str, Any], fingerprint: str):
+    def __init__(self, directory: Path, ledger: dict[str, Any]):
         self.directory = directory
         self.ledger = ledger
-        self.fingerprint = fingerprint
         self.vocab_size: int = ledger["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = ledger["tokenizer"]["fingerprint"]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of what the dataset holds, hex: the same wherever it lies and whenever it was prepared."""
+        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in _files(self.ledger).items()}
+        contents = [FORMAT_VERSION, self.tokenizer_fingerprint, files]
+        return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
     def split(self, name: str) -> Split:
         """The split "train" or "validation"."""
@@ -403,7 +409,7 @@ def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None)
                 f"{path} was expected to have {expected['bytes']} bytes but has {path.stat().st_size}; it was "
                 "truncated or changed, so prepare the dataset again."
             )
-    dataset = Dataset(directory, ledger, hashlib.sha256(text).hexdigest())
+    dataset = Dataset(directory, ledger)
     if vocab_size is not None and dataset.vocab_size > vocab_size:
         raise UserError(
             f"A dataset of at most {vocab_size} tokens was expected, the model's vocabulary, but {directory} was "

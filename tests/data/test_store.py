@@ -39,6 +39,13 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
     dataset.verify()
 
 
+def test_the_fingerprint_is_of_the_contents(tmp_path):
+    first, second, other = (
+        write(tmp_path / name, documents(6, 300, seed), [], 300) for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert first.fingerprint == second.fingerprint != other.fingerprint
+
+
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
 def test_tfds_reads_the_folder(tmp_path, small_pieces, vocab_size):
     import tensorflow_datasets as tfds
