@@ -196,18 +196,12 @@ class _Work(NamedTuple):
 
     def _encode(self, documents: list[list[str]]) -> Tokens:
         # A sentence but the first has its space before it, so that byte-level tokens are those of the whole text.
-        spaced = [sentence if first else f" {sentence}" for text in documents for first, sentence in _marked(text)]
-        ids = self.tokenizer.encode_batch(spaced)
-        lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-        ends = np.cumsum([len(text) for text in documents])
-        counts = np.add.reduceat(lengths > 0, ends - [len(text) for text in documents], dtype=np.int32)
+        spaced = [sentence if n == 0 else f" {sentence}" for text in documents for n, sentence in enumerate(text)]
+        ids, lengths = self.tokenizer.encode_arrays(spaced)
+        starts = np.cumsum([0, *(len(text) for text in documents[:-1])])
+        counts = np.add.reduceat(lengths > 0, starts, dtype=np.int32)
         dtype = store.token_dtype(self.tokenizer.vocabulary.size)
-        flat = np.fromiter(itertools.chain.from_iterable(ids), dtype, lengths.sum())
-        return Tokens(flat, lengths[lengths > 0], counts[counts > 0])
-
-
-def _marked(text: list[str]) -> Iterator[tuple[bool, str]]:
-    return ((index == 0, sentence) for index, sentence in enumerate(text))
+        return Tokens(ids.astype(dtype), lengths[lengths > 0], counts[counts > 0])
 
 
 def _split(text: list[str], validation: float) -> str:

@@ -1,20 +1,21 @@
 """Tokenizers: trained on text or loaded from published files, and saved as the files transformers opens.
 
 Every kind runs on the tokenizers library, so that transformers gives the same ids by construction; the SentencePiece
-library trains its own two kinds, whose models are then read into the same engine. What is added here is a cache of
-words: where a tokenizer's splitting cannot look across a space, a word's ids are found once.
+library trains its own two kinds, whose models are then read into the same engine.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from plmjax.data import engines
+from plmjax.data.word_cache import WordCache, components
 from plmjax.errors import UserError, nearest
 from plmjax.vocabulary import Vocabulary
 
@@ -40,20 +41,6 @@ ROLES = {
     "bos": ("<s>", "[BOS]", "[CLS]", "<|endoftext|>"),
     "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>"),
 }
-CACHED_WORDS = 400_000  # about 100 MB a process
-
-
-class _Words(dict):
-    """Word -> token ids, filled from the engine on a miss; emptied when full, so that memory is bounded."""
-
-    def __init__(self, engine):
-        self._engine = engine
-
-    def __missing__(self, word: str) -> list[int]:
-        if len(self) >= CACHED_WORDS:
-            self.clear()
-        ids = self[word] = self._engine.encode(word, add_special_tokens=False).ids
-        return ids
 
 
 class Tokenizer:
@@ -74,24 +61,21 @@ class Tokenizer:
             ]
         self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
         self.vocabulary = _vocabulary(engine, self.kind, special)
-        self._separation = _separation(description)
-        self._words = _Words(engine)
-        # Tokens that reach over a space when a text spells them out, such as RoBERTa's <mask>.
-        added = description["added_tokens"]
-        self._reaching = [t["content"] for t in added if t["lstrip"] or t["rstrip"] or " " in t["content"]]
+        self._cache = WordCache(engine, description)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without the special tokens that a model wants around it."""
-        words = self._split(text)
-        if words is None:
-            return self._engine.encode(text, add_special_tokens=False).ids
-        return list(chain.from_iterable(map(self._words.__getitem__, words)))
+        return self.encode_arrays([text])[0].tolist()
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text."""
-        if self._separation == "none":
-            return [e.ids for e in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
-        return [self.encode(text) for text in texts]
+        ids, lengths = self.encode_arrays(texts)
+        ids, ends = ids.tolist(), np.cumsum(lengths).tolist()
+        return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
+        return self._cache.encode(texts)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, special tokens left out."""
@@ -112,16 +96,6 @@ class Tokenizer:
         for name, content in self._files.items():
             (directory / name).write_bytes(content)
 
-    def _split(self, text: str) -> list[str] | None:
-        """The pieces of `text` whose ids do not depend on one another, or None when only the whole will do."""
-        if any(token in text for token in self._reaching):
-            return None
-        if self._separation == "dropped":
-            return text.split(" ")
-        if self._separation == "leading" and not _UNEVEN_SPACE.search(text):
-            return _WORD_WITH_SPACE.findall(text)
-        return None
-
 
 def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
     """A tokenizer out of a pickle, for the processes that prepare a dataset."""
@@ -130,40 +104,9 @@ def _restore(description: str, files: dict[str, bytes], special: dict[str, str])
     return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special)
 
 
-_UNEVEN_SPACE = re.compile(r"[^\S ]|  | $")
-_WORD_WITH_SPACE = re.compile(r" ?[^ ]+")
-
-
-def _separation(description: dict) -> str:
-    """How spaces part a text into pieces encoded alone.
-
-    `dropped`: at each space, which leaves no token; `leading`: before each single space; `none`: not known to.
-    """
-    kinds = [part["type"] for part in _parts(description["pre_tokenizer"], "pretokenizers")]
-    normalizers = {part["type"] for part in _parts(description["normalizer"], "normalizers")}
-    # A normalizer that works on one character (and what combines with it) at a time, or that never reaches over a
-    # space: the charsmap of SentencePiece and `Replace` of quotes are of that kind.
-    if not normalizers <= {"BertNormalizer", "Lowercase", "StripAccents", "NFKD", "NFC", "Precompiled", "Replace"}:
-        return "none"
-    if kinds in (["BertPreTokenizer"], ["WhitespaceSplit", "Metaspace"]):
-        return "dropped"
-    pre = description["pre_tokenizer"] or {}
-    if (kinds == ["ByteLevel"] and pre["use_regex"]) or (
-        kinds == ["Split"] and description["model"]["type"] == "WordLevel"
-    ):
-        return "leading"
-    return "none"
-
-
-def _parts(component: dict | None, key: str) -> list[dict]:
-    if component is None:
-        return []
-    return component[key] if component["type"] == "Sequence" else [component]
-
-
 def _kind(description: dict) -> str:
     model = description["model"]["type"]
-    kinds = {part["type"] for part in _parts(description["pre_tokenizer"], "pretokenizers")}
+    kinds = {part["type"] for part in components(description, "pre_tokenizer")}
     if model == "BPE":
         return "byte-bpe" if "ByteLevel" in kinds else "sentencepiece-bpe" if "Metaspace" in kinds else "bpe"
     if model == "WordLevel":
@@ -211,12 +154,13 @@ def train(
 ) -> Tokenizer:
     """Trains a tokenizer of `vocab_size` tokens (special ones included) on `texts` and saves it to `directory`.
 
+    The same texts give the same tokenizer. They are held in memory: hand over a sample (`formats.texts`).
     `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word).
 
     Raises:
       UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
     """
-    from tokenizers import AddedToken, pre_tokenizers, trainers
+    from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
     if kind not in KINDS:
         raise UserError(f"Expected a kind of tokenizer, found {kind!r}; {nearest(kind, KINDS)}")
@@ -225,22 +169,22 @@ def train(
         raise UserError(
             f"A vocabulary of {vocab_size} tokens has no room beside {len(special)} special ones; ask for more."
         )
-    texts = _nonempty(texts)
+    texts = [text for text in texts if text and not text.isspace()]
+    if not texts:
+        raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
     files = {}
     if kind.startswith("sentencepiece"):
         files["spiece.model"] = _train_sentencepiece(kind.removeprefix("sentencepiece-"), vocab_size, texts, lowercase)
         engine = engines.sentencepiece(files["spiece.model"], {})
+    elif kind in ("wordpiece", "bpe"):
+        engine = _train_word_merges(kind, vocab_size, texts, lowercase)
     else:
-        engine = _untrained(kind, lowercase)
         options = {"vocab_size": vocab_size, "special_tokens": list(special.values()), "show_progress": False}
-        alphabet = max(1000, vocab_size // 2)  # Chinese needs thousands of characters, English must not drown in them
-        if kind == "wordpiece":
-            trainer = trainers.WordPieceTrainer(limit_alphabet=alphabet, **options)
-        elif kind == "byte-bpe":
+        if kind == "byte-bpe":
+            engine = engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
             trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
-        elif kind == "bpe":
-            trainer = trainers.BpeTrainer(limit_alphabet=alphabet, end_of_word_suffix="</w>", **options)
         else:
+            engine = engines.word(lowercase) if kind == "word" else engines.char(lowercase)
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
     engine.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special.values()])
@@ -250,27 +194,43 @@ def train(
     return tokenizer
 
 
-def _nonempty(texts: Iterable[str]) -> Iterator[str]:
-    texts = (text for text in texts if text and not text.isspace())
-    first = next(texts, None)
-    if first is None:
-        raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
-    return chain([first], texts)
+def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):
+    """Merges inside words, their beginnings told from the rest: by ## (wordpiece) or by </w> at their ends (bpe).
 
+    The library numbers `##x` and `x</w>` in the order of a hash table with a random seed, and breaks ties between
+    merges by number; to train the same twice they are counted here and given as tokens that come first.
+    """
+    from tokenizers import models, trainers
 
-def _untrained(kind: str, lowercase: bool):
-    from tokenizers import models
-
+    special = list(KINDS[kind].values())
     if kind == "wordpiece":
-        return engines.wordpiece({"[UNK]": 0}, lowercase=lowercase)
-    if kind == "byte-bpe":
-        return engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
-    if kind == "bpe":
-        return engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
-    return engines.word(lowercase) if kind == "word" else engines.char(lowercase)
+        engine = engines.wordpiece({"[UNK]": 0}, lowercase=lowercase)
+    else:
+        engine = engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+    chunks = Counter(chain.from_iterable(engine.normalizer.normalize_str(text).split() for text in texts))
+    characters: Counter[str] = Counter()
+    marked: set[str] = set()
+    for chunk, count in chunks.items():
+        for word, _ in engine.pre_tokenizer.pre_tokenize_str(chunk):
+            for character in word:
+                characters[character] += count
+            marked.update(word[1:] if kind == "wordpiece" else word[-1])
+    # Chinese needs thousands of characters; English must not drown in them.
+    limit = min(max(1000, vocab_size // 2), (vocab_size - len(special)) // 2)
+    alphabet = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:limit])
+    first = special + [f"##{c}" if kind == "wordpiece" else f"{c}</w>" for c in alphabet if c in marked]
+    options = {"initial_alphabet": alphabet, "limit_alphabet": len(alphabet), "special_tokens": first}
+    options |= {"vocab_size": vocab_size, "show_progress": False}
+    if kind == "wordpiece":
+        engine.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
+        return engines.wordpiece(engine.get_vocab(), lowercase=lowercase)
+    engine.train_from_iterator(texts, trainers.BpeTrainer(end_of_word_suffix="</w>", **options))
+    model = json.loads(engine.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    return engines.bpe(models.BPE(model["vocab"], merges, unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
 
 
-def _train_sentencepiece(model_type: str, vocab_size: int, texts: Iterator[str], lowercase: bool) -> bytes:
+def _train_sentencepiece(model_type: str, vocab_size: int, texts: list[str], lowercase: bool) -> bytes:
     import io
 
     import sentencepiece
@@ -441,7 +401,7 @@ def _special(config: dict, engine) -> dict[str, str]:
 
 
 def _add_special(engine, config: dict, special: dict[str, str]) -> None:
-    """Has special tokens recognised in a text; RoBERTa's mask takes the space before it with it, as published."""
+    """Has special tokens recognised in a text, with the space before them where the configuration says so."""
     from tokenizers import AddedToken
 
     table = engine.get_vocab()
@@ -449,4 +409,5 @@ def _add_special(engine, config: dict, special: dict[str, str]) -> None:
     for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
         engine.add_tokens([AddedToken(**token)])
     tokens = sorted(set(special.values()) - {t["content"] for t in listed.values()}, key=table.get)
-    engine.add_special_tokens([AddedToken(t, lstrip=t == "<mask>", normalized=False, special=True) for t in tokens])
+    stripping = {t["content"] for t in config.values() if isinstance(t, dict) and t.get("lstrip")}
+    engine.add_special_tokens([AddedToken(t, lstrip=t in stripping, normalized=False, special=True) for t in tokens])

@@ -1,0 +1,236 @@
+"""Preparing a dataset: the same from any number of processes, bounded in memory, whole or not at all."""
+
+import errno
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from plmjax.data import formats, prepare, store, tokenizers
+from plmjax.errors import UserError
+
+WORDS = "the a river stone walks sings old green under over bridge city child reads slowly never again".split()
+
+
+def document(seed: int, sentences: int = 12) -> str:
+    """Sentences of random words, a line each."""
+    draws = np.random.default_rng(seed)
+    return "\n".join(" ".join(draws.choice(WORDS, draws.integers(4, 12))).capitalize() + "." for _ in range(sentences))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    texts = [document(seed) for seed in range(40)]
+    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """120 documents in two files."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for part in range(2):
+        text = "\n\n".join(document(seed) for seed in range(60 * part, 60 * part + 60))
+        (folder / f"{part}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def contents(dataset: store.Dataset) -> dict[str, list[list[list[int]]]]:
+    """Split -> documents -> sentences -> ids."""
+    found = {}
+    for name in store.SPLITS:
+        split = dataset.split(name)
+        starts, documents = split.sentence_offsets, split.document_offsets
+        found[name] = [
+            [split.tokens(starts[s], starts[s + 1]).tolist() for s in range(first, last)]
+            for first, last in itertools.pairwise(documents)
+        ]
+    return found
+
+
+def test_every_sentence_is_there_in_order(corpus, tokenizer, tmp_path):
+    dataset = prepare.prepare([corpus], "auto", tokenizer, tmp_path / "out", validation=0.2, progress=False)
+    found = contents(dataset)
+    expected = [[tokenizer.encode(line) for line in document(seed).split("\n")] for seed in range(120)]
+    assert 10 <= len(found["validation"]) <= 40
+    rest = iter(expected)
+    for document_ids in found["train"]:  # in the order of the input
+        assert any(document_ids == candidate for candidate in rest)
+    key = json.dumps
+    assert sorted(map(key, found["train"] + found["validation"])) == sorted(map(key, expected))
+    assert dataset.tokenizer_fingerprint == tokenizer.fingerprint
+    assert dataset.unigram_counts.sum() == dataset.split("train").token_count
+    assert not (tmp_path / "out" / prepare.BEGUN).exists()
+
+
+def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)  # enough batches for a second process
+    ledgers = []
+    for processes in (1, 2):
+        output = tmp_path / str(processes)
+        prepare.prepare([corpus], "auto", tokenizer, output, processes=processes, progress=False)
+        ledgers.append(json.loads((output / store.LEDGER).read_text()))
+    assert ledgers[0] == ledgers[1]  # the checksums of all files stand in it
+
+
+def test_split_follows_the_document_not_its_place(corpus, tokenizer, tmp_path):
+    shuffled = tmp_path / "shuffled.txt"
+    shuffled.write_text("\n\n".join(document(seed) for seed in reversed(range(120))))
+    held_out = [
+        sorted(map(json.dumps, contents(prepare.prepare([path], "text", tokenizer, tmp_path / name))["validation"]))
+        for name, path in (("a", corpus), ("b", shuffled))
+    ]
+    assert held_out[0] and held_out[0] == held_out[1]
+
+
+def test_a_finished_dataset_is_not_made_again(corpus, tokenizer, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "out"
+    first = prepare.prepare([corpus], "auto", tokenizer, output)
+    stamp = (output / store.LEDGER).stat().st_mtime_ns
+    monkeypatch.setattr(prepare, "_write", None)  # would fail
+    second = prepare.prepare([corpus], "auto", tokenizer, output)
+    assert "prepared before" in capsys.readouterr().out
+    assert (output / store.LEDGER).stat().st_mtime_ns == stamp and first.fingerprint == second.fingerprint
+
+
+def test_a_finished_dataset_of_something_else_is_kept(corpus, tokenizer, tmp_path):
+    output = tmp_path / "out"
+    prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+    ledger = (output / store.LEDGER).read_bytes()
+    other = tokenizers.train("word", 100, [document(0)], tmp_path / "other")
+    for change, message in (
+        ({"tokenizer": other}, "another tokenizer"),
+        ({"inputs": [corpus / "0.txt.gz"]}, "another text"),
+        ({"validation": 0.1}, "another validation"),
+        ({"format": "text"}, "another format"),
+    ):
+        arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer} | change
+        with pytest.raises(UserError, match=message):
+            prepare.prepare(output=output, progress=False, **arguments)
+    assert (output / store.LEDGER).read_bytes() == ledger
+
+
+def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, tmp_path, monkeypatch):
+    output, whole = tmp_path / "out", tmp_path / "whole"
+    prepare.prepare([corpus], "auto", tokenizer, whole, progress=False)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    original = store.ShardWriter.extend
+
+    def interrupt(self, *arguments):
+        original(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(store.ShardWriter, "extend", interrupt)
+        prepare.prepare([corpus], "auto", tokenizer, output, processes=1, progress=False)
+    assert list(output.glob("corpus-*"))
+    with pytest.raises(UserError, match="never finished"):
+        store.open_dataset(output)
+    (output / "notes.txt").write_text("mine")
+    (output / "corpus-train.tfrecord-00007").write_bytes(b"left over")
+    again = prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+    assert contents(again) == contents(store.open_dataset(whole))
+    assert (output / "notes.txt").read_text() == "mine"
+    assert not (output / "corpus-train.tfrecord-00007").exists()
+
+
+def test_a_truncated_dataset_is_made_again(corpus, tokenizer, tmp_path):
+    output = tmp_path / "out"
+    first = contents(prepare.prepare([corpus], "auto", tokenizer, output, progress=False))
+    shard = next(output.glob("corpus-train*"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(UserError):
+        store.open_dataset(output)
+    assert contents(prepare.prepare([corpus], "auto", tokenizer, output, progress=False)) == first
+
+
+def test_a_folder_of_others_is_left_alone(corpus, tokenizer, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "features.json").write_text("mine")
+    with pytest.raises(UserError, match="new or empty folder"):
+        prepare.prepare([corpus], "auto", tokenizer, tmp_path / "mine", progress=False)
+    assert (tmp_path / "mine" / "features.json").read_text() == "mine"
+
+
+def test_a_full_disk_is_one_sentence(corpus, tokenizer, tmp_path, monkeypatch):
+    def full(self, *arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.ShardWriter, "extend", full)
+    with pytest.raises(UserError, match="disk full"):
+        prepare.prepare([corpus], "auto", tokenizer, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out" / store.LEDGER).exists()
+
+
+def test_bad_options_are_named(corpus, tokenizer, tmp_path):
+    (tmp_path / "blank.txt").write_text(" \n\n \n")
+    for change, message in (
+        ({"validation": 1.0}, "share of validation"),
+        ({"language": "fr"}, "found 'fr'"),
+        ({"format": "wikipedia"}, "wikipedia"),
+        ({"processes": 0}, "at least one process"),
+        ({"inputs": []}, "none named"),
+        ({"inputs": [tmp_path / "absent"]}, "found nothing"),
+        ({"inputs": [tmp_path / "blank.txt"]}, "no running text"),
+    ):
+        arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer, "output": tmp_path / "out"} | change
+        with pytest.raises(UserError, match=message):
+            prepare.prepare(progress=False, **arguments)
+
+
+def test_an_error_of_a_document_reaches_the_user(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 2000)
+    lines = [json.dumps({"text": document(seed)}) for seed in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"txet": 1}', *lines]))
+    with pytest.raises(UserError, match=r"a.jsonl line 41, found txet"):
+        prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", processes=2, progress=False)
+
+
+def test_sentences_join_to_the_tokens_of_the_whole_text(tmp_path):
+    """Byte-level pieces of a sentence in the middle begin with its space, as in the running text."""
+    text = "One river sings. The old bridge never walks. A child reads."
+    byte_level = tokenizers.train("byte-bpe", 300, [text], tmp_path / "tokenizer", lowercase=False)
+    (tmp_path / "a.txt").write_text(text)
+    dataset = prepare.prepare([tmp_path / "a.txt"], "text", byte_level, tmp_path / "out", validation=0)
+    split = dataset.split("train")
+    assert split.sentences == 3
+    assert split.tokens(0, split.token_count).tolist() == byte_level.encode(text)
+
+
+def test_tokenizing_processes_need_no_heavy_library():
+    """Workers are started anew, so that what they import is paid once a core."""
+    code = "import sys, plmjax.data.prepare; print({'jax', 'tensorflow', 'transformers', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of a process from /proc")
+def test_memory_does_not_grow_with_the_input(tmp_path):
+    """A line without an end, 64 MB and then 192 MB of it, in a process of its own."""
+    code = """
+import re, sys
+from plmjax.data import formats
+total = sum(len(document.text) for document in formats.documents([sys.argv[1]], "text"))
+print(total, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+"""
+    peaks = []
+    for copies in (1, 3):
+        path = tmp_path / "endless.txt.gz"
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(copies * 64):
+                file.write(b"word " * ((1 << 20) // 5))
+        out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+        total, peak = map(int, out.split())
+        assert total > copies * 60e6
+        peaks.append(peak / 1024)
+    assert peaks[1] < peaks[0] + 10 and peaks[1] < 200
+
+
+def test_texts_are_drawn_evenly_from_the_files(corpus):
+    sample = list(formats.texts([corpus], "auto", limit_bytes=4000))
+    own = [{document(seed) for seed in seeds} for seeds in (range(60), range(60, 120))]
+    assert 4000 <= sum(len(text) for text in sample) < 6000
+    assert all(sum(text in files for text in sample) >= 2 for files in own)

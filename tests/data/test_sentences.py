@@ -1,0 +1,61 @@
+"""Sentences of English and Chinese."""
+
+import gzip
+import re
+
+import pytest
+
+from plmjax.data import sentences
+from plmjax.errors import UserError
+
+
+def test_english():
+    text = 'Dr. Smith lives in the U.S. and paid $3.5 million. "Is it?" she asked. It works.\nA line   goes on.'
+    assert sentences.split([text, "", "A title"]) == [
+        "Dr. Smith lives in the U.S. and paid $3.5 million.",
+        '"Is it?" she asked.',
+        "It works.",
+        "A line goes on.",
+        "A title",
+    ]
+
+
+def test_chinese():
+    text = "他说：“你好！”然后走了。真的吗？是的。1955年他回来了。"
+    assert sentences.split([text], "zh") == [
+        "他说：“你好！”",
+        "然后走了。",
+        "真的吗？",
+        "是的。",
+        "1955年他回来了。",
+    ]
+
+
+def test_unknown_language():
+    with pytest.raises(UserError, match="found 'en-us'"):
+        sentences.check("en-us")
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "joint", "least"),
+    [("ud_english_ewt/en_ewt-ud-train", "en", " ", 0.90), ("ud_chinese_gsdsimp/zh_gsdsimp-ud-dev", "zh", "", 0.98)],
+)
+def test_agreement_with_annotated_sentences(shared_data, name, language, joint, least):
+    """F1 of the boundaries inside runs of ten annotated sentences."""
+    text = gzip.decompress((shared_data / "finetune" / f"{name}.conllu.gz").read_bytes()).decode()
+    annotated = re.findall(r"^# text = (.*)$", text, re.MULTILINE)[:1500]
+    hits = found = expected = 0
+    for start in range(0, len(annotated), 10):
+        run = annotated[start : start + 10]
+        gold, ours = _ends(run), _ends(sentences.split([joint.join(run)], language))
+        hits, found, expected = hits + len(gold & ours), found + len(ours), expected + len(gold)
+    assert 2 * hits / (found + expected) > least
+
+
+def _ends(parts: list[str]) -> set[int]:
+    """Where each part but the last ends, in characters that are no spaces."""
+    ends, position = set(), 0
+    for part in parts[:-1]:
+        position += len("".join(part.split()))
+        ends.add(position)
+    return ends

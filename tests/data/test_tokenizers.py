@@ -1,0 +1,181 @@
+"""Tokenizers: ids equal the tokenizers library's and transformers', whatever the kind and however they are loaded."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+
+PROSE = [
+    "The quick brown fox, which had been asleep all day, jumps over the lazy dog's kennel at ten o'clock.",
+    "Naïve cafés in İstanbul serve crème brûlée; nobody there speaks of ΣΊΣΥΦΟΣ or e\u0301clairs.",
+    'He paid $3,500.25 for it (in 1999), didn\'t he? "Yes!" she said — “of course.”',
+    "今天天气很好，我们去公园散步吧。他说：“好的！”然后走了。",
+] * 8
+ODD = [
+    "",
+    "   ",
+    "two  spaces and a tab\there\nand a line ",
+    "A [MASK] here, <mask> there and [SEP]x.",
+    "zero\u200bwidth b\x0cell ﬁne … \u2028 end \ufffd",
+    "x" * 300,
+    "日本語とemoji 😀!",
+]
+
+
+@pytest.fixture(scope="module", params=list(tokenizers.KINDS))
+def trained(request, tmp_path_factory):
+    """A tokenizer of every kind and its folder."""
+    directory = tmp_path_factory.mktemp(request.param)
+    return tokenizers.train(request.param, 420, PROSE, directory), directory
+
+
+def test_ids_equal_the_library_and_transformers(trained):
+    from transformers import AutoTokenizer
+
+    tokenizer, directory = trained
+    texts = PROSE[:4] + ODD + [f" {text}" for text in PROSE[:4]]
+    ids = tokenizer.encode_batch(texts)
+    engine = tokenizer._engine
+    assert ids == [engine.encode(text, add_special_tokens=False).ids for text in texts]
+    assert ids == [tokenizer.encode(text) for text in texts]
+    reference = AutoTokenizer.from_pretrained(directory)
+    assert ids == reference(texts, add_special_tokens=False)["input_ids"]
+    assert reference.mask_token_id == tokenizer.vocabulary.mask
+    assert reference.pad_token_id == tokenizer.vocabulary.pad
+    assert len(reference) == tokenizer.vocabulary.size
+
+
+def test_saved_and_loaded_is_the_same(trained, tmp_path):
+    tokenizer, directory = trained
+    for again in (tokenizers.load(directory), pickle.loads(pickle.dumps(tokenizer))):
+        assert again.fingerprint == tokenizer.fingerprint
+        assert again.kind == tokenizer.kind
+        assert again.vocabulary.special == tokenizer.vocabulary.special
+    again.save(tmp_path / "copy")
+    assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+
+def test_training_is_deterministic(trained, tmp_path):
+    tokenizer, _ = trained
+    assert tokenizers.train(tokenizer.kind, 420, PROSE, tmp_path).fingerprint == tokenizer.fingerprint
+
+
+def test_vocabulary_names_special_tokens(trained):
+    tokenizer, _ = trained
+    vocabulary = tokenizer.vocabulary
+    ids = [vocabulary.pad, vocabulary.unknown, vocabulary.cls, vocabulary.sep, vocabulary.mask]
+    assert sorted(ids) == sorted(vocabulary.special) and len(set(ids)) == 5
+    assert vocabulary.begin in ids and vocabulary.end in ids
+    assert tokenizer.tokens(ids) == [
+        tokenizers.KINDS[tokenizer.kind][role] for role in ("pad", "unk", "cls", "sep", "mask")
+    ]
+    if vocabulary.continuation is not None:
+        assert vocabulary.continuation.shape == (vocabulary.size,)
+        assert not vocabulary.continuation[list(vocabulary.special)].any()
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
+def test_continuation_flags_mark_all_but_the_first_token_of_a_word(kind, tmp_path):
+    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path)
+    ids = tokenizer.encode(" unbelievable kennels")
+    flags = tokenizer.vocabulary.continuation[ids]
+    assert len(ids) > 2 and not flags[0] and (~flags).sum() == 2
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "char"])
+def test_nothing_is_lost(kind, tmp_path):
+    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)
+    assert tokenizer.decode(tokenizer.encode(PROSE[2])) == PROSE[2]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_ids_equal_sentencepiece(model_type, tmp_path):
+    import sentencepiece
+
+    tokenizer = tokenizers.train(f"sentencepiece-{model_type}", 420, PROSE, tmp_path, lowercase=False)
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    texts = [*PROSE[:4], "  spaces   here ", "unseen ħ letters"]
+    assert tokenizer.encode_batch(texts) == reference.encode(texts)
+    bare = tokenizers.load(tmp_path / "spiece.model")
+    assert bare.encode_batch(texts) == reference.encode(texts)
+
+
+def test_published_wordpiece_files(tmp_path):
+    """A vocab.txt alone, with a tokenizer_config.json, cased and uncased, as BertTokenizer reads it."""
+    from transformers import BertTokenizer
+
+    tokenizers.train("wordpiece", 420, PROSE, tmp_path / "trained", lowercase=False)
+    vocabulary = (tmp_path / "trained" / "vocab.txt").read_bytes()
+    for lowercase in (False, True):
+        folder = tmp_path / str(lowercase)
+        folder.mkdir()
+        (folder / "vocab.txt").write_bytes(vocabulary)
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+        reference = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
+        ids = tokenizers.load(folder).encode_batch(PROSE[:4] + ODD)
+        assert ids == reference(PROSE[:4] + ODD, add_special_tokens=False)["input_ids"]
+    (tmp_path / "bert-base-cased-vocab.txt").write_bytes(vocabulary)
+    named = tokenizers.load(tmp_path / "bert-base-cased-vocab.txt")
+    assert named.kind == "wordpiece" and named.encode("The Fox") != named.encode("the fox")
+    assert (named.vocabulary.pad, named.vocabulary.mask) == (0, 4)
+
+
+def test_published_byte_level_files(tmp_path):
+    """vocab.json and merges.txt, as RobertaTokenizer reads them."""
+    from transformers import RobertaTokenizer
+
+    tokenizers.train("byte-bpe", 420, PROSE, tmp_path / "trained", lowercase=False)
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
+    tokenizer = tokenizers.load(tmp_path)
+    reference = RobertaTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode_batch(PROSE + ODD) == reference(PROSE + ODD, add_special_tokens=False)["input_ids"]
+    assert tokenizer.vocabulary.mask == reference.mask_token_id
+
+
+def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
+    """Every line of Wikipedia and novels, English and Chinese, one tokenizer: the cache changes no id."""
+    import gzip
+
+    paths = sorted((shared_data / "pretrain").rglob("*.txt.gz"))[::12]
+    lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).decode().split("\n")]
+    tokenizer = tokenizers.train("wordpiece", 4000, lines[::20], tmp_path)
+    ids, lengths = tokenizer.encode_arrays(lines)
+    reference = tokenizer._engine.encode_batch_fast(lines, add_special_tokens=False)
+    assert lengths.tolist() == [len(encoding.ids) for encoding in reference]
+    assert np.array_equal(ids, np.concatenate([np.array(encoding.ids, np.int32) for encoding in reference]))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda path: None, "found nothing"),
+        (lambda path: path.mkdir(), "none of them"),
+        (lambda path: (path.mkdir(), (path / "vocab.json").write_text("{}")), "found vocab.json"),
+        (lambda path: (path.mkdir(), (path / "vocab.txt").write_text("a\nb\n")), r"no \[UNK\]"),
+        (lambda path: (path.mkdir(), (path / "tokenizer.json").write_text("{")), "do not read"),
+        (lambda path: (path.mkdir(), (path / "spiece.model").write_bytes(b"\x99junk")), "do not read"),
+    ],
+)
+def test_bad_vocabularies_are_named(prepare, message, tmp_path):
+    prepare(tmp_path / "bad")
+    with pytest.raises(UserError, match=message):
+        tokenizers.load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "texts", "message"),
+    [
+        ("wordpeice", 100, PROSE, "did you mean 'wordpiece'"),
+        ("wordpiece", 4, PROSE, "no room"),
+        ("wordpiece", 100, ["", "  "], "found none"),
+        ("sentencepiece-bpe", 20, PROSE, "20 tokens"),
+    ],
+)
+def test_bad_training_is_named(kind, size, texts, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        tokenizers.train(kind, size, texts, tmp_path)
