@@ -20,7 +20,7 @@ RULES = (
 
 
 def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The partition of an array with these logical axes; a dimension that a mesh axis does not divide stays whole."""
+    """The partition of an array with these logical axes; what a mesh axis does not cut evenly stays whole."""
     entries = list(nn.logical_to_mesh_axes(axes, rules=RULES))
     entries += [None] * (len(shape) - len(entries))
     for dimension, entry in enumerate(entries):
@@ -28,7 +28,7 @@ def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Me
         pieces = 1
         for name in names:
             pieces *= mesh.shape[name]
-        if shape[dimension] % pieces:
+        if pieces == 1 or shape[dimension] % pieces:
             entries[dimension] = None
     return PartitionSpec(*entries)
 
@@ -62,7 +62,8 @@ def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh, zero: b
     """Shardings of an optimizer's state: its leaf for a parameter lies as the parameter does.
 
     With `zero` (ZeRO stage 1, arXiv 1910.02054) it is cut over `data` as well, along its longest dimension that is
-    still whole and divides, so that every replica keeps and updates its own share of the moments.
+    still whole and divides, so that every replica keeps and updates its own share of the moments. The last dimension
+    is taken when no other will do: a TPU pads it to a multiple of 128.
     """
     by_path = {
         _names(path): (leaf.shape, sharding.spec)
@@ -89,7 +90,7 @@ def _names(path: Any) -> tuple[str, ...]:
 def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     entries = list(spec) + [None] * (len(shape) - len(spec))
     pieces = mesh.shape["data"]
-    free = [size if entries[i] is None and size % pieces == 0 else 0 for i, size in enumerate(shape)]
-    if pieces > 1 and any(free):
-        entries[free.index(max(free))] = "data"
+    free = [i for i, size in enumerate(shape) if entries[i] is None and size % pieces == 0]
+    if pieces > 1 and free:
+        entries[max(free, key=lambda i: (i < len(shape) - 1, shape[i]))] = "data"
     return PartitionSpec(*entries)
