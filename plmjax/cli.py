@@ -231,16 +231,23 @@ def bench(
             print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
 
 
-def import_(source: Positional[Path], checkpoint: Positional[Path]) -> None:
+def import_(
+    source: Positional[Path],
+    checkpoint: Positional[Path],
+    architecture: Architecture = "auto",
+    tokenizer: Path | None = None,
+) -> None:
     """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
 
     Args:
         source: Folder with config.json and model.safetensors, or with bert_config.json and bert_model.ckpt.
         checkpoint: Run directory to make.
+        architecture: Class of transformers to read; auto takes the one that the folder names.
+        tokenizer: Folder of the tokenizer, where it is not the source's own.
     """
     from plmjax.interop.checkpoints import import_checkpoint
 
-    print(import_checkpoint(source, checkpoint))
+    print(import_checkpoint(source, checkpoint, architecture, tokenizer))
 
 
 def export(checkpoint: Positional[Path], output: Positional[Path], architecture: Architecture = "auto") -> None:
