@@ -6,7 +6,11 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+# Tests compile far more than they compute: LLVM may skip the passes that only pay in long runs.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true " + os.environ.get("XLA_FLAGS", "")
+)
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="plmjax-test-programs-")
 )  # equal programs, once
