@@ -1,14 +1,16 @@
 """Checkpoints: saved without stopping the run, self-describing, verified when read.
 
 WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry,
-key), `description` (the experiment, the metrics and a checksum of every array) and `tokenizer` (its files).
-Orbax writes it under a temporary name and renames it when it is whole, so an interrupted save is never taken for a
-checkpoint.
+key), `description` (the experiment, the metrics) and `tokenizer` (its files). Orbax writes it under a temporary name
+and renames it when it is whole, so an interrupted save is never taken for a checkpoint. Just before the renaming
+`manifest.json` is added, the size and SHA-256 of every file of an item; nothing is read before these agree.
 """
 
 import base64
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ class Description:
     dataset: fingerprint of the prepared dataset, empty where there is none.
     metrics: evaluation metrics at this step, empty where none were taken.
     tokenizer: file name -> contents.
-    checksums: path of an array -> `checksum` of it; filled in when it is saved.
+    window: what the next logged line averages, of the steps since the last one: name -> (sum, steps).
     """
 
     experiment: Experiment
@@ -45,7 +47,7 @@ class Description:
     tokenizer: dict[str, bytes]
     dataset: str = ""
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-    checksums: dict[str, int] = dataclasses.field(default_factory=dict)
+    window: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
 
     def write_tokenizer(self, directory: Path) -> Path:
         """Writes the tokenizer's files to a folder and returns it."""
@@ -55,29 +57,42 @@ class Description:
         return directory
 
 
-def checksum(x: jax.Array) -> jax.Array:
-    """uint32 of an array's bits, each word times its place: equal arrays agree on any mesh, a flipped bit shows."""
-    if x.size == 0:
-        return jnp.zeros((), jnp.uint32)
-    unsigned = jnp.dtype(f"uint{8 * max(1, x.dtype.itemsize)}")
-    words = jax.lax.bitcast_convert_type(x, unsigned) if x.dtype != jnp.bool_ else x
-    words = words.astype(jnp.uint32)
-    place = jnp.zeros((), jnp.uint32)
-    for axis, size in enumerate(x.shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    # An odd factor is invertible modulo 2^32, so that a single changed word always changes the sum.
-    return jnp.sum(words * (place * jnp.uint32(2654435761) | jnp.uint32(1)), dtype=jnp.uint32)
+MANIFEST = "manifest.json"
 
 
-@jax.jit
-def _checksums(tree: Any) -> Any:
-    return jax.tree.map(checksum, tree)
+def write_manifest(directory: Path) -> None:
+    """Notes size and SHA-256 of every file in the folders of a checkpoint that is about to be finished."""
+    files = sorted(file for file in directory.glob("*/**/*") if file.is_file())
+    entries = {file.relative_to(directory).as_posix(): [file.stat().st_size, _sha256(file)] for file in files}
+    (directory / MANIFEST).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
-def checksums(tree: Any) -> dict[str, int]:
-    """Path -> checksum of every array of a tree."""
-    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(_checksums(tree)))
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): int(value) for path, value in leaves}
+def verify(directory: Path, items: Sequence[str]) -> None:
+    """Compares the files of a checkpoint's items with its manifest.
+
+    Raises:
+        UserError: a file is missing or is not what was written.
+    """
+    with _damage_named(directory):
+        entries = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        for item in items:
+            if not any(name.startswith(f"{item}/") for name in entries):
+                raise ValueError(f"it has no {item}")
+        for name, (size, digest) in entries.items():
+            if name.partition("/")[0] not in items:
+                continue
+            file = directory / name
+            if not file.is_file():
+                raise ValueError(f"{name} is missing")
+            if file.stat().st_size != size:
+                raise ValueError(f"{name} has {file.stat().st_size} bytes of {size}")
+            if _sha256(file) != digest:
+                raise ValueError(f"{name} is not what was written")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as contents:
+        return hashlib.file_digest(contents, "sha256").hexdigest()
 
 
 @dataclasses.dataclass
@@ -88,13 +103,17 @@ class Retention:
     keep: int
     best: str
 
+    def score(self, metrics: dict[str, float] | None) -> float | None:
+        """What is smallest for the best checkpoint; None where the metric was not taken."""
+        value = (metrics or {}).get(self.best.lstrip("-"))
+        return value if value is None or not self.best.startswith("-") else -value
+
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Orbax's question, for checkpoints in the order of their steps."""
         regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
         kept = set(regular[-self.keep :] if self.keep else regular)
         kept.add(max(info.step for info in checkpoints))
-        name, sign = self.best.lstrip("-"), -1 if self.best.startswith("-") else 1
-        scored = [(sign * info.metrics[name], info.step) for info in checkpoints if name in (info.metrics or {})]
+        scored = [(self.score(info.metrics), info.step) for info in checkpoints if self.score(info.metrics) is not None]
         kept |= {min(scored)[1]} if scored else set()
         return [info.step in kept for info in checkpoints]
 
@@ -111,16 +130,24 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports every file it touches
         policy = Retention(settings.every, settings.keep, settings.best)
         self.directory = Path(directory).absolute()
-        self._manager = ocp.CheckpointManager(
-            self.directory,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=policy,
-                cleanup_tmp_directories=True,
-                best_fn=None,
-                enable_async_checkpointing=True,
-            ),
-            item_names=("params", "training", "description", "tokenizer"),
-        )
+        self._saving = -1
+        with _damage_named(self.directory):
+            self._manager = ocp.CheckpointManager(
+                self.directory,
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=policy,
+                    cleanup_tmp_directories=True,
+                    # Without it Orbax keeps no metrics, and the best checkpoint would be forgotten at a resume.
+                    best_fn=policy.score if settings.best else None,
+                    enable_async_checkpointing=True,
+                    async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
+                ),
+                item_names=("params", "training", "description", "tokenizer"),
+            )
+
+    def _before_renaming(self) -> None:
+        (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
+        write_manifest(directory)
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -150,10 +177,12 @@ class Checkpoints:
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
-            "checksums": checksums(items),
+            "window": description.window,
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
         try:
+            self._manager.wait_until_finished()
+            self._saving = step
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -191,8 +220,8 @@ class Checkpoints:
         """
         directory = self.directory / str(step)
         description = describe(directory)
-        params = _restore(directory, "params", abstract.params, description)
-        training = _restore(directory, "training", _items(abstract)["training"], description)
+        params = _restore(directory, "params", abstract.params)
+        training = _restore(directory, "training", _items(abstract)["training"])
         return State(params=params, **training), description
 
     def _failed(self, error: Exception) -> UserError:
@@ -233,6 +262,7 @@ def describe(directory: Path) -> Description:
     Raises:
         UserError: it is damaged, or of a format this version does not read.
     """
+    verify(directory, ("description", "tokenizer"))
     with _damage_named(directory):
         text = _read(directory, "description", ocp.args.JsonRestore())
         files = _read(directory, "tokenizer", ocp.args.JsonRestore())
@@ -246,7 +276,7 @@ def describe(directory: Path) -> Description:
             step=text["step"],
             dataset=text["dataset"],
             metrics=text["metrics"],
-            checksums=text["checksums"],
+            window={name: (total, steps) for name, (total, steps) in text["window"].items()},
             tokenizer={name: base64.b64decode(contents) for name, contents in files.items()},
         )
 
@@ -261,7 +291,7 @@ def load_parameters(path: Path, abstract: Any = None) -> tuple[Any, Description]
     """
     directory = find(path)
     description = describe(directory)
-    return _restore(directory, "params", abstract, description), description
+    return _restore(directory, "params", abstract), description
 
 
 def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes]) -> None:
@@ -295,21 +325,15 @@ def tokenizer_files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(Path(directory).iterdir()) if file.is_file()}
 
 
-def _restore(directory: Path, item: str, abstract: Any, description: Description) -> Any:
+def _restore(directory: Path, item: str, abstract: Any) -> Any:
+    verify(directory, (item,))
     with _damage_named(directory):
         if abstract is not None:
             _check_shapes(directory, item, abstract)
         arguments = ocp.args.StandardRestore(abstract)
         if abstract is None:
             arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(directory, item))
-        tree = _read(directory, item, arguments)
-        for path, value in checksums(tree).items():
-            if description.checksums.get(f"{item}/{path}".rstrip("/")) != value:
-                raise UserError(
-                    f"The checkpoint {directory} is damaged: {item}/{path} is not what was saved; remove that folder "
-                    f"to go on from an earlier one."
-                )
-    return tree
+        return _read(directory, item, arguments)
 
 
 def _as_numpy(directory: Path, item: str) -> Any:
