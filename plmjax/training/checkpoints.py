@@ -127,7 +127,8 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports every file it touches
+        # Orbax reports every file it touches, and logs with its traceback each failure that it raises as well.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         policy = Retention(settings.every, settings.keep, settings.best)
         self.directory = Path(directory).absolute()
         self._saving = -1

@@ -175,17 +175,17 @@ def train(
     latest = keeper.latest()
     if latest is None:
         state = begin(programs[0]) if begin else programs[0].initialize(run.training.seed)
-        step = 0
+        description = Description(run, 0, tokenizer, source.fingerprint)
     else:
         made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])
         state, description = keeper.restore(latest, made_by.state)
-        step = description.step
         if description.dataset != source.fingerprint:
             raise UserError(
                 f"{workdir} was trained on a dataset with fingerprint {description.dataset}, found "
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
-    with _Session(run, workdir, source, tokenizer, keeper, step) as session:
+    with _Session(run, workdir, source, tokenizer, keeper, description) as session:
+        step = description.step
         for program in programs:
             if step >= program.phase.last_step:
                 continue
@@ -208,12 +208,14 @@ class _Session:
         source: Source,
         tokenizer: dict[str, bytes],
         keeper: Checkpoints,
-        step: int,
+        start: Description,
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
-        self.first = step
-        self.evaluated: tuple[int, dict[str, float]] = (-1, {})
+        self.first = start.step
+        self.evaluated = (start.step if start.metrics else -1, start.metrics)
+        self.window = dict(start.window)
         self.saved_at = time.monotonic()
+        self.profiling = False
 
     def __enter__(self) -> "_Session":
         self.file = MetricsFile(self.workdir, self.first)
@@ -223,6 +225,8 @@ class _Session:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.stop.__exit__()
+        if self.profiling:
+            jax.profiler.stop_trace()
         self.terminal.close()
         self.file.close()
         # A save that is under way is finished whatever stopped the run; what stopped it is told before a failed save.
@@ -242,7 +246,7 @@ class _Session:
             self.terminal.say(line)
         batches = on_device(self.source.train(phase, done - phase.first_step), program)
         pending: list[dict[str, jax.Array]] = []
-        window, waited = time.perf_counter(), 0.0
+        mark, waited, elapsed, steps = time.perf_counter(), 0.0, 0.0, 0
         for step in range(done + 1, phase.last_step + 1):
             self._profile(step)
             asked = time.perf_counter()
@@ -250,48 +254,52 @@ class _Session:
             waited += time.perf_counter() - asked
             state, metrics = compiled(state, batch)
             pending.append(metrics)
+            self._profile(step, state)
             last = step == phase.last_step
             logging = step % training.log_every == 0 or last
             evaluating = training.evaluate_every and step % training.evaluate_every == 0
             saving = self.run.checkpoint.every and step % self.run.checkpoint.every == 0
             due = self.run.checkpoint.minutes and time.monotonic() - self.saved_at > self.run.checkpoint.minutes * 60
             if logging or evaluating or saving or due or self.stop.received:
-                means = self._fetch(pending, step)
-                seconds = (time.perf_counter() - window) / len(pending)
-                values = {f"train/{name}": value for name, value in means.items() if name != "learning_rate"}
-                values["learning_rate"] = means["learning_rate"]
-                values["tokens_per_second"] = tokens / seconds
-                values["mfu"] = flops / seconds / rate
-                values["input_wait"] = waited / len(pending) / seconds
+                self._fetch(pending, step)
+                elapsed, steps = elapsed + time.perf_counter() - mark, steps + len(pending)
                 if logging:
+                    values = {f"train/{name}": total / count for name, (total, count) in self.window.items()}
+                    values["learning_rate"] = float(metrics["learning_rate"])
+                    seconds = elapsed / steps
+                    values["tokens_per_second"] = tokens / seconds
+                    values["mfu"] = flops / seconds / rate
+                    values["input_wait"] = waited / elapsed
                     self.file.write(step, values)
                     self.terminal.step(step, values, (training.steps - step) * seconds)
+                    self.window, waited, elapsed, steps = {}, 0.0, 0.0, 0
                 if evaluating:
                     self.evaluate(program, state, step)
-                if saving or due or self.stop.received:
+                # The checkpoint of the run's last step waits for the last evaluation.
+                if (saving or due or self.stop.received) and step < training.steps:
                     self.save(state, step)
-                pending, waited, window = [], 0.0, time.perf_counter()
+                pending, mark = [], time.perf_counter()
             if self.stop.received and not last:
                 batches.close()
                 raise Interrupted(f"Stopped by {self.stop.received.name} and saved at step {step}.")
         batches.close()
         return state
 
-    def _fetch(self, pending: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
-        """Means over the steps since the last log; stops a run whose loss is no number, before anything is saved."""
+    def _fetch(self, pending: list[dict[str, jax.Array]], step: int) -> None:
+        """Adds steps to the window of the next line; stops a run whose loss is no number, before it is saved."""
         values = jax.device_get(pending)
         for number, metrics in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(metrics["loss"]):
-                kept = self.keeper.latest()
                 self.keeper.wait()
+                kept = self.keeper.latest()
                 raise UserError(
                     f"Expected a finite loss, found {metrics['loss']} at step {number}; lower "
                     f"--optimizer.learning_rate or look at that batch (the last checkpoint is of "
                     f"{'step ' + str(kept) if kept is not None else 'no step yet'})."
                 )
-        means = {name: float(np.mean([metrics[name] for metrics in values])) for name in values[0]}
-        means["learning_rate"] = float(values[-1]["learning_rate"])
-        return means
+            for name in (name for name in metrics if name != "learning_rate"):
+                total, count = self.window.get(name, (0.0, 0))
+                self.window[name] = (total + float(metrics[name]), count + 1)
 
     def evaluate(self, program: Program, state: State, step: int) -> dict[str, float]:
         """Evaluates once a step, logs it, and returns {"eval/...": ...}."""
@@ -307,16 +315,20 @@ class _Session:
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
         metrics = self.evaluated[1] if self.evaluated[0] == step else {}
-        description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics)
+        description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window)
         self.keeper.save(state, description)
         self.saved_at = time.monotonic()
 
-    def _profile(self, step: int) -> None:
+    def _profile(self, step: int, state: State | None = None) -> None:
+        """Begins the profile before its first step; ends it when the last one, whose state is given, is computed."""
         steps = self.run.training.profile_steps
-        if steps and step == steps[0]:
+        if steps and state is None and step == max(steps[0], self.first + 1) and step <= steps[-1]:
             jax.profiler.start_trace(str(self.workdir / "profile"))
-        if steps and step == steps[-1] + 1:
+            self.profiling = True
+        if self.profiling and state is not None and step in (steps[-1], self.run.training.steps):
+            jax.block_until_ready(state)
             jax.profiler.stop_trace()
+            self.profiling = False
 
 
 def peak_flops(program: Program) -> float:

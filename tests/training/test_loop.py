@@ -1,0 +1,176 @@
+"""The loop: whatever ends a run, started again it ends as if nothing had happened."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax import experiment
+from plmjax.errors import UserError
+from plmjax.training import checkpoints, loop, metrics
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+ROOT = Path(__file__).resolve().parents[2]
+find_devices = loop.devices
+CLOCK = ("time", "tokens_per_second", "mfu", "input_wait")
+
+
+def options(**groups):
+    """A run on one device with two phases, of 12 steps in all, evaluated and saved on its way."""
+    run = experiments.changed(
+        experiments.recurrent(),
+        training={"steps": 12, "log_every": 4, "evaluate_every": 6, "batch_size": 8},
+        checkpoint={"every": 3, "keep": 0},
+        mesh={"data": 1},
+        **groups,
+    )
+    phases = (experiment.Phase(fraction=0.5), experiment.Phase(fraction=0.5, sequence_length=24, batch_size=4))
+    return dataclasses.replace(run, phases=phases)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    """A mesh of one device is enough here; the others are in test_step and the strangers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(result, workdir) of a run that nothing disturbed."""
+    workdir = tmp_path_factory.mktemp("whole")
+    run = options()
+    return loop.train(run, workdir, ChainSource(run.data), {"vocab.txt": b"a\n"}), workdir
+
+
+def lines(workdir: Path) -> list[dict]:
+    return [
+        {name: value for name, value in line.items() if name not in CLOCK}
+        for line in metrics.read(workdir / "metrics.jsonl")
+    ]
+
+
+def assert_same_state(expected, found):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(expected), jax.device_get(found))
+
+
+def test_logs_evaluates_and_saves_at_its_steps(whole):
+    result, workdir = whole
+    found = [(line["step"], "train/loss" in line, "eval/loss" in line) for line in lines(workdir)]
+    logged, evaluated = (True, False), (False, True)
+    assert found == [(4, *logged), (6, *logged), (6, *evaluated), (8, *logged), (12, *logged), (12, *evaluated)]
+    assert sorted(int(entry.name) for entry in (workdir / "checkpoints").iterdir()) == [3, 6, 9, 12]
+    assert checkpoints.describe(workdir / "checkpoints" / "12").metrics == result.metrics
+    last = metrics.read(workdir / "metrics.jsonl")[-2]
+    assert 0 <= last["input_wait"] < 1 and last["tokens_per_second"] > 0 and last["mfu"] > 0
+    assert (workdir / "tensorboard").is_dir()
+
+
+def test_a_finished_run_started_again_changes_nothing(whole):
+    result, workdir = whole
+    before = (workdir / "metrics.jsonl").read_text()
+    again = loop.train(options(), workdir, ChainSource(options().data), {})
+    assert_same_state(result.state, again.state)
+    assert again.metrics == result.metrics
+    assert [json.loads(line) for line in before.splitlines()] == metrics.read(workdir / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("step", [5, 6, 11])
+def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tmp_path, step):
+    result, workdir = whole
+
+    class Broken(ChainSource):
+        def train(self, phase, start):
+            for done, batch in enumerate(super().train(phase, start), start=phase.first_step + start):
+                if done == step:
+                    raise OSError("the network is gone")
+                yield batch
+
+    run = options()
+    with pytest.raises(OSError, match="network"):
+        loop.train(run, tmp_path, Broken(run.data), {})
+    again = loop.train(run, tmp_path, ChainSource(run.data), {})
+    assert_same_state(result.state, again.state)
+    assert lines(tmp_path) == lines(workdir)
+
+
+def command(workdir: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The run of `options`, but of one phase on eight devices, in a process of its own."""
+    settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
+    line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *arguments, *settings]
+    return subprocess.run(line, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
+
+
+def test_sigkill_and_sigterm_in_a_process_of_its_own(tmp_path):
+    killed = command(tmp_path / "parts", "5", "SIGKILL")
+    assert killed.returncode == -9, killed.stderr
+    stopped = command(tmp_path / "parts", "7", "SIGTERM")
+    assert stopped.returncode == loop.Interrupted.EXIT_CODE == 75, stopped.stderr
+    assert re.search(r"Stopped by SIGTERM and saved at step [567]\.", stopped.stdout)  # two batches wait on the device
+    changed = command(tmp_path / "parts", "--optimizer.learning_rate", "0.5")
+    assert changed.returncode == 2
+    assert "optimizer.learning_rate = 0.01, found 0.5" in changed.stderr
+    assert command(tmp_path / "parts").returncode == 0
+    assert command(tmp_path / "whole").returncode == 0
+    parts, whole = (checkpoints.load_parameters(tmp_path / part)[0] for part in ("parts", "whole"))
+    assert_same_state(whole, parts)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
+def test_a_loss_that_is_no_number_stops_at_its_step_and_leaves_the_checkpoints(tmp_path):
+    run = options()
+
+    class Poisoned(ChainSource):
+        def train(self, phase, start):
+            for step, batch in enumerate(super().train(phase, start), start=phase.first_step + start):
+                yield batch | {"next_weights": batch["next_weights"] * (math.nan if step == 4 else 1)}
+
+    with pytest.raises(UserError, match=r"found nan at step 5;.*the last checkpoint is of step 3"):
+        loop.train(run, tmp_path, Poisoned(run.data), {})
+    assert sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir()) == ["3"]
+
+
+def test_other_data_is_refused(whole):
+    _, workdir = whole
+    with pytest.raises(UserError, match="fingerprint chain, found other"):
+        loop.train(options(), workdir, ChainSource(options().data, fingerprint="other"), {})
+
+
+def test_a_changed_option_is_refused_by_name_and_a_free_one_is_not(whole):
+    _, workdir = whole
+    with pytest.raises(UserError, match=r"model\.dropout = 0\.1, found 0\.2"):
+        loop.check_resume(workdir, options(model={"dropout": 0.2}))
+    loop.check_resume(workdir, experiments.changed(options(), training={"remat": "full"}, checkpoint={"keep": 7}))
+
+
+def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
+    result, _ = whole
+    source = ChainSource(options().data)
+    first, second = (loop.evaluate(result.program, result.state.params, source, seed=0) for _ in range(2))
+    assert first == second == {name.removeprefix("eval/"): value for name, value in result.metrics.items()}
+    totals = np.zeros(2)
+    for batch in source.evaluation(result.program.phase):
+        nats = np.log(source.unigram_counts.sum() + 64) - np.log(source.unigram_counts + 1)
+        totals += np.sum(nats[batch["next_ids"]] * batch["next_weights"]), np.sum(batch["next_weights"])
+    assert first["unigram_entropy"] == pytest.approx(totals[0] / totals[1], rel=1e-6)
+
+
+def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
+    run = experiments.changed(options(), training={"profile_steps": (11, 12), "evaluate_every": 0})
+    loop.train(run, tmp_path, ChainSource(run.data), {})
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
+def test_a_platform_that_is_not_here_is_named():
+    with pytest.raises(UserError, match=r"Expected a TPU .* found cpu only"):
+        find_devices("tpu")
