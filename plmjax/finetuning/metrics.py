@@ -14,12 +14,15 @@ def classification(labels: np.ndarray, predictions: np.ndarray, classes: int) ->
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     binary = classes == 2
-    f1 = f1_score(labels, predictions, average="binary" if binary else "macro", zero_division=0)
-    return {
-        "accuracy": float(accuracy_score(labels, predictions)),
-        "f1" if binary else "macro_f1": float(f1),
-        "matthews": float(matthews_corrcoef(labels, predictions)),
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one label only
+        return {
+            "accuracy": float(accuracy_score(labels, predictions)),
+            "f1" if binary else "macro_f1": float(
+                f1_score(labels, predictions, average="binary" if binary else "macro", zero_division=0)
+            ),
+            "matthews": float(matthews_corrcoef(labels, predictions)),
+        }
 
 
 def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:

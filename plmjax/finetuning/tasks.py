@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def _decoded(path: Path) -> str:
     if path.suffix == ".gz":
         try:
             contents = gzip.decompress(contents)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"Expected a whole gzip file at {path}, found a damaged one ({error}).") from None
     try:
         return contents.decode("utf-8-sig")

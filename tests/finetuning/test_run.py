@@ -4,15 +4,24 @@ import csv
 import dataclasses
 import json
 import math
+import os
+import signal
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
-from plmjax.finetuning.objectives import SequenceClassification
-from plmjax.finetuning.run import finetune
-from plmjax.finetuning.tasks import Task
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Experiment, Optimizer, Tokenizer, Training, load, override
+from plmjax.finetuning.objectives import Regression, SequenceClassification
+from plmjax.finetuning.run import finetune, resolve, transfer
+from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.tasks import Task, read
+from plmjax.inference import evaluate, fill_mask
 from plmjax.training import checkpoints
+from plmjax.training.interruption import Interrupted
 
 
 def experiment(sentiment, **changes) -> Experiment:
@@ -27,17 +36,153 @@ def experiment(sentiment, **changes) -> Experiment:
     return dataclasses.replace(run, **changes)
 
 
-def test_learns_and_writes_what_it_predicts(sentiment, small_run, tmp_path):
-    metrics = finetune(experiment(sentiment), small_run, tmp_path)
+def short(sentiment, **changes) -> Experiment:
+    """Three steps."""
+    run = experiment(sentiment, training=Training(steps=3, batch_size=16), **changes)
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, epochs=0.0))
+
+
+def same(left, right) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+
+
+@pytest.fixture(scope="module")
+def finished(sentiment, small_run, tmp_path_factory):
+    """(run directory, metrics) of a run that was never interrupted."""
+    workdir = tmp_path_factory.mktemp("finished")
+    return workdir, finetune(experiment(sentiment), small_run, workdir)
+
+
+def test_learns_and_writes_what_it_predicts(sentiment, finished):
+    workdir, metrics = finished
     assert metrics["eval/accuracy"] > 0.95 and metrics["eval/loss"] < 0.3 < math.log(2)
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == metrics
-    with (tmp_path / "predictions.tsv").open() as file:
+    assert json.loads((workdir / "evaluation.json").read_text()) == metrics
+    with (workdir / "predictions.tsv").open() as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     with open(sentiment[1]) as file:
         expected = [row["label"] for row in csv.DictReader(file, delimiter="\t")]
     assert [row["label"] for row in rows] == expected and rows[0]["line"] == "2"
     right = np.mean([row["label"] == row["prediction"] for row in rows])
     assert right == pytest.approx(metrics["eval/accuracy"])
-    saved = checkpoints.describe(checkpoints.find(tmp_path))
+    saved = checkpoints.describe(checkpoints.find(workdir))
     assert saved.experiment.objective.labels == ("negative", "positive")
     assert saved.experiment.training.steps == saved.step == 50 and saved.experiment.optimizer.warmup_steps == 5
+
+
+def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
+    workdir, metrics = finished
+    again = evaluate(workdir)
+    assert again.keys() == metrics.keys()
+    assert again == pytest.approx(metrics, abs=1e-6)
+    train = evaluate(workdir, sentiment[0])
+    assert train["eval/accuracy"] > 0.95 and train["eval/loss"] != metrics["eval/loss"]
+    with pytest.raises(UserError, match="Expected a checkpoint of a masked language model"):
+        fill_mask(workdir, "a [MASK]")
+
+
+def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_run, finished, tmp_path, monkeypatch):
+    train = TaskSource.train
+
+    def stopping(self, phase, start):
+        for number, batch in enumerate(train(self, phase, start)):
+            if number == 20:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    monkeypatch.setattr(TaskSource, "train", stopping)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        finetune(experiment(sentiment), small_run, tmp_path)
+    monkeypatch.undo()
+    stopped_at = checkpoints.describe(checkpoints.find(tmp_path)).step
+    assert 0 < stopped_at < 50
+    assert finetune(experiment(sentiment), small_run, tmp_path) == finished[1]
+    assert same(checkpoints.load_parameters(tmp_path)[0], checkpoints.load_parameters(finished[0])[0])
+
+
+def test_frozen_encoder_stays_what_it_was(sentiment, small_run, tmp_path):
+    run = short(sentiment, optimizer=Optimizer(learning_rate=1e-2, frozen=("bert",)))
+    finetune(run, small_run, tmp_path)
+    before, after = (checkpoints.load_parameters(workdir)[0] for workdir in (small_run, tmp_path))
+    assert same(before["bert"], after["bert"])
+    assert np.abs(after["classifier"]["bias"]).max() > 0  # it began at zero
+
+
+def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
+    paths = []
+    for split, path in zip(("train", "validation"), sentiment, strict=True):
+        text = Path(path).read_text().replace("positive\t", "1.5\t").replace("negative\t", "-0.5\t")
+        (tmp_path / f"{split}.tsv").write_text(text)
+        paths.append(str(tmp_path / f"{split}.tsv"))
+    model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    own = Tokenizer(path=str(small_run / "tokenizer"))
+    run = short(paths, model=model, tokenizer=own, objective=Regression())
+    metrics = finetune(run, "random", tmp_path / "run")
+    assert {"eval/loss", "eval/pearson", "eval/spearman"} <= metrics.keys()
+    assert metrics["eval/loss"] == pytest.approx(metrics["eval/mean_squared_error"], rel=1e-5)
+    words = [
+        checkpoints.load_parameters(workdir)[0]["bert"]["embeddings"]["word_embeddings"]["embedding"]
+        for workdir in (small_run, tmp_path / "run")
+    ]
+    assert abs(np.corrcoef(words[0].ravel(), words[1].ravel())[0, 1]) < 0.1
+
+
+def test_a_checkpoint_gives_all_but_the_head(small_run):
+    pretrained, _ = checkpoints.load_parameters(small_run)
+    device = jax.device_put(jax.tree.map(np.zeros_like, pretrained["bert"]))
+    given = {"bert": device, "classifier": {"bias": jax.numpy.ones(3)}}
+    params = transfer(pretrained, given, small_run)
+    assert same(params["bert"], pretrained["bert"]) and same(params["classifier"], given["classifier"])
+    given["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
+    with pytest.raises(UserError, match=r"expected bert/pooler/kernel of shape \(3, 3\), found \(32, 32\)"):
+        transfer(pretrained, given, small_run)
+
+
+def test_length_is_given_once(sentiment):
+    train = read(experiment(sentiment).data, "train")
+    assert resolve(experiment(sentiment), train).training.steps == 4 * 200 // 16
+    assert resolve(short(sentiment), train).training.steps == 3
+    both = experiment(sentiment, training=Training(steps=3))
+    with pytest.raises(UserError, match=r"either --data.epochs or --training.steps, found 4 and 3"):
+        resolve(both, train)
+    warm = experiment(sentiment, optimizer=Optimizer(warmup_steps=3))
+    with pytest.raises(UserError, match=r"found 0.1 and 3; set one of them to 0"):
+        resolve(warm, train)
+
+
+def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tmp_path):
+    def refused(message, source=small_run, **changes):
+        with pytest.raises(UserError, match=message):
+            finetune(experiment(sentiment, **changes), source, tmp_path / "run")
+
+    model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    refused("whose hidden_size is 32, found model.hidden_size = 64", model=dataclasses.replace(model, hidden_size=64))
+    refused("no finished checkpoint", source=tmp_path)
+    refused("for --from random, found no model", source="random")
+    refused("for --from random, found no tokenizer.path", source="random", model=model)
+    other = tmp_path / "tokenizer"
+    tokenizers.train("wordpiece", 60, ["some other text of other words"] * 9, other)
+    refused("Expected the tokenizer of the checkpoint", tokenizer=Tokenizer(path=str(other)))
+    lines = Path(sentiment[0]).read_text().splitlines()
+    (tmp_path / "one.tsv").write_text("\n".join(lines[:1] + [line for line in lines if line.startswith("pos")]))
+    task = experiment(sentiment).data
+    refused(
+        "two different labels .*found 'positive' only", data=dataclasses.replace(task, train=str(tmp_path / "one.tsv"))
+    )
+    (tmp_path / "new.tsv").write_text("\n".join([*lines[:5], "neutral\ta film"]))
+    refused(
+        "a label seen in training, found 'neutral' in line 6 of .*new.tsv; known: negative, positive",
+        data=dataclasses.replace(task, validation=str(tmp_path / "new.tsv")),
+    )
+    refused("Expected a number to predict, found '(nega|posi)tive' in line 2", objective=Regression())
+    pretraining = load("experiments/bert_tiny.py")
+    with pytest.raises(UserError, match=r"a task and an objective of plmjax.finetuning, found Data"):
+        finetune(pretraining, small_run, tmp_path / "run")
+
+
+def test_the_experiment_file_takes_any_task(sentiment):
+    arguments = ["--data.train", sentiment[0], "--data.text", "sentence", "--training.batch_size", "8"]
+    for function in ("experiment", "regression", "subjectivity", "snli"):
+        run = override(load(f"experiments/finetune_sentences.py:{function}"), arguments)
+        assert run.data.train == sentiment[0] and run.training.batch_size == 8 and run.model is None
+    with pytest.raises(UserError, match=r"no option '--model.hidden_size'"):
+        override(run, ["--model.hidden_size", "64"])

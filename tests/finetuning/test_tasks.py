@@ -1,0 +1,102 @@
+"""Files of labelled rows: every format, and one sentence for every way in which they can be wrong."""
+
+import gzip
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks import Examples, Task, read
+
+ROWS = [("a fine film", "it is good", "yes"), ('he said "no"', "nobody spoke", "no")]
+
+
+def written(path, text: str) -> str:
+    data = text.encode("utf-8")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+FORMATS = {
+    "rows.tsv": "first\tsecond\tanswer\n" + "\n".join("\t".join(row) for row in ROWS) + "\n",
+    "rows.tsv.gz": "first\tsecond\tanswer\r\n" + "\r\n".join("\t".join(row) for row in ROWS),
+    "rows.csv": 'answer,first,second\nyes,a fine film,it is good\n\nno,"he said ""no""",nobody spoke\n',
+    "rows.jsonl.gz": '{"first": "a fine film", "second": "it is good", "answer": "yes"}\n\n'
+    '{"answer": "no", "second": "nobody spoke", "first": "he said \\"no\\"", "other": 3}\n',
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_reads_every_format_alike(tmp_path, name):
+    path = written(tmp_path / name, FORMATS[name])
+    examples = read(Task(validation=path, text="first", text_pair="second", label="answer"), "validation")
+    blank = name in ("rows.csv", "rows.jsonl.gz")
+    lines = [1, 3] if "jsonl" in name else [2, 4] if blank else [2, 3]
+    assert examples == Examples(path, [row[:2] for row in ROWS], ["yes", "no"], lines)
+
+
+def test_columns_are_named_where_the_file_does_not(tmp_path):
+    path = written(tmp_path / "cola.tsv", 'gj04\t1\t\tThey drank "the pub.\nbc01\t0\t*\tHim left.\n')
+    task = Task(train=path, text="sentence", label="acceptable", columns=("source", "acceptable", "mark", "sentence"))
+    examples = read(task, "train")
+    assert examples.texts == [('They drank "the pub.',), ("Him left.",)] and examples.labels == ["1", "0"]
+    assert examples.lines == [1, 2]
+
+
+def test_numbers_and_truth_values_of_json_are_labels(tmp_path):
+    path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": 2.5}\n{"text": "b", "label": true}\n')
+    assert read(Task(train=path), "train").labels == ["2.5", "true"]
+
+
+MISTAKES = {
+    "missing": ("none.tsv", None, "no file .*none.tsv"),
+    "unknown format": ("rows.txt", "a\n", "Expected a .tsv, .csv or .jsonl file"),
+    "empty": ("rows.tsv", "", "Expected labelled rows in .*found none"),
+    "header alone": ("rows.tsv", "text\tlabel\n", "Expected labelled rows in .*found none"),
+    "column": (
+        "rows.tsv",
+        "sentence\tlabel\na\tb\n",
+        "'text' in line 2 .*found 'sentence', 'label'; .*--data.text",
+    ),
+    "key": ("rows.jsonl", '{"text": "a"}\n', "column 'label' in line 1 .*found 'text'; .*--data.label"),
+    "few": ("rows.tsv", "text\tlabel\na\tb\nc\n", r"Expected 2 columns \(text, label\) in line 3 .*found 1"),
+    "many": ("rows.csv", "text,label\na,b,c\n", "in line 2 .*found 3"),
+    "no text": ("rows.tsv", "text\tlabel\na\tb\n \tb\n", "Expected text in 'text' in line 3 .*found it empty"),
+    "no label": ("rows.tsv", "text\tlabel\na\t\n", "Expected text in 'label' in line 2"),
+    "number as text": ("rows.jsonl", '{"text": 3, "label": 1}\n', "Expected text in 'text' in line 1 .*found 3"),
+    "json": ("rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', "Line 2 of .* is not JSON"),
+    "json list": ("rows.jsonl", "[1]\n", "Expected a JSON object in line 1"),
+    "quote": ("rows.csv", 'text,label\n"a,b\n', "Line . of .* cannot be read"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
+    name, text, message = MISTAKES[mistake]
+    path = str(tmp_path / name) if text is None else written(tmp_path / name, text)
+    with pytest.raises(UserError, match=message) as error:
+        read(Task(train=path), "train")
+    assert "\n" not in str(error.value)
+
+
+def test_other_encodings_and_damaged_archives_are_named(tmp_path):
+    (tmp_path / "latin.tsv").write_bytes("text\tlabel\na\tb\ncafé\tb\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"the byte 0xe9 in line 3 of .*latin.tsv"):
+        read(Task(train=str(tmp_path / "latin.tsv")), "train")
+    whole = gzip.compress(b"text\tlabel\n" + b"some text\tlabel\n" * 100)
+    (tmp_path / "cut.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"Expected a whole gzip file at .*cut.tsv.gz"):
+        read(Task(train=str(tmp_path / "cut.tsv.gz")), "train")
+    with pytest.raises(UserError, match=r"in --data\.train, found none"):
+        read(Task(), "train")
+
+
+def test_real_files(shared_data):
+    task = Task(
+        train=str(shared_data / "finetune/subjectivity/train.tsv.gz"),
+        validation=str(shared_data / "finetune/snli/dev.tsv.gz"),
+        text="sentence",
+    )
+    examples = read(task, "train")
+    assert len(examples.texts) == 8000 and set(examples.labels) == {"subjective", "objective"}
+    pairs = read(Task(validation=task.validation, text="premise", text_pair="hypothesis"), "validation")
+    assert len(pairs.texts) == 9842 and len(set(pairs.labels)) == 3
