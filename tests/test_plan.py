@@ -1,0 +1,141 @@
+"""Plans: the trainer's step compiled for slices nobody owns, and what it answers to what cannot be."""
+
+import dataclasses
+import json
+
+import pytest
+
+from plmjax.data.layouts import SentencePairs
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.bert import BertPretraining
+from plmjax.parallel import topologies
+from plmjax.parallel.hlo import Collective
+from plmjax.plan import interconnect_seconds, plan, show
+
+
+def experiment(**training) -> Experiment:
+    """A BERT of two layers in two phases."""
+    settings = {"steps": 1000, "batch_size": 16, "gradient_dtype": "bfloat16"} | training
+    return Experiment(
+        model=BertConfig.tiny(vocab_size=1024),
+        objective=BertPretraining(),
+        data=Data(layout=SentencePairs()),
+        training=Training(**settings),
+        phases=(Phase(fraction=0.9, sequence_length=64), Phase(fraction=0.1, sequence_length=128, accumulation=2)),
+    )
+
+
+@pytest.fixture(scope="module")
+def made() -> dict:
+    return plan(experiment(), "v5e:2x2")
+
+
+def test_the_arithmetic_of_devices_and_batch(made):
+    assert (made["chips"], made["cores"], made["devices"], made["hosts"]) == (4, 4, 4, 1)
+    assert made["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
+    first, second = made["phases"]
+    assert (first["steps"], first["sequence_length"], first["rows_per_device"], first["accumulation"]) == (
+        900,
+        64,
+        4,
+        1,
+    )
+    assert (second["steps"], second["sequence_length"], second["rows_per_device"]) == (100, 128, 2)
+    for phase in made["phases"]:
+        assert phase["rows_per_device"] * phase["shards"] * phase["accumulation"] == phase["batch_size"] == 16
+        assert phase["tokens_per_step"] == 16 * phase["sequence_length"]
+        flops = experiment().model.train_flops(
+            16, phase["sequence_length"], {64: 10, 128: 20}[phase["sequence_length"]]
+        )
+        assert phase["model_flops"] == flops
+
+
+def test_memory_adds_up_and_the_optimizer_is_cut(made):
+    for phase in made["phases"]:
+        memory = phase["memory"]
+        parts = ("parameters", "optimizer", "carry_and_batch", "layout_padding", "results", "activations", "code")
+        assert sum(memory[part] for part in parts) == memory["total"] < memory["device"] == 16 * 2**30
+        assert memory["parameters"] == 4 * phase["parameters"]
+        assert memory["optimizer"] < 1.05 * 2 * memory["parameters"] / 4
+        assert memory["layout_padding"] >= 0 and memory["activations"] > 0
+
+
+def test_gradients_cross_the_network_and_parameters_come_back_once(made):
+    for phase in made["phases"]:
+        gathered = [one for one in phase["collectives"] if one["kind"] == "all-gather" and one["dtype"] == "f32"]
+        assert sum(one["elements"] * one["count"] for one in gathered) == pytest.approx(phase["parameters"], rel=0.1)
+        reduced = [one for one in phase["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+        assert sum(one["elements"] * one["count"] for one in reduced) >= 0.9 * phase["parameters"]
+        assert {one["group"] for one in reduced} == {4}
+
+
+def test_the_program_has_counted_loops_and_no_scores_beside_the_predictions(made):
+    for phase in made["phases"]:
+        assert phase["loops_not_counted"] == []
+        assert not [sentence for sentence in phase["findings"] if "vocabulary" in sentence]
+        assert not [sentence for sentence in phase["findings"] if "gathered" in sentence]
+
+
+def test_estimates_follow_their_formulas(made):
+    for phase in made["phases"]:
+        estimate = phase["estimate"]
+        assert estimate["compute_seconds"] == phase["model_flops"] / (4 * 197e12)
+        parts = [estimate[name] for name in ("compute_seconds", "hbm_seconds", "interconnect_seconds")]
+        assert estimate["roofline_seconds"] == max(parts)
+        assert estimate["cycles_seconds"] == estimate["cycles"] / 1.5e9
+        assert estimate["step_seconds"] == estimate["cycles_seconds"] + estimate["interconnect_seconds"]
+        assert estimate["mfu"] == pytest.approx(estimate["compute_seconds"] / estimate["step_seconds"])
+    hours = sum(phase["estimate"]["hours"] for phase in made["phases"])
+    assert made["estimate"]["hours"] == pytest.approx(hours)
+    assert made["estimate"]["chip_hours"] == pytest.approx(4 * hours)
+
+
+def test_what_is_printed_names_every_time_an_estimate(made):
+    text = show(made)
+    assert "16 rows of 64 = 1,024 tokens a step" in text
+    assert "HBM a device: optimizer" in text and "all-gather f32" in text
+    times = [line for line in text.splitlines() if " ms" in line or "chip-hours" in line]
+    assert times and all("estimate" in line for line in times)
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_links_of_a_slice_carry_what_the_formulas_say():
+    part = topologies.parse("v5e:4x4")
+    both, one = 2 * 45e9, 45e9
+    whole = {"dtype": "f32", "bytes": 1.6e9, "elements": 4e8, "group": 16, "count": 1}
+    seconds = lambda **changes: interconnect_seconds([Collective(**whole | changes)], part)  # noqa: E731
+    assert seconds(kind="all-reduce") == pytest.approx(2 * 1.5e9 / both)
+    assert seconds(kind="all-gather", count=3) == pytest.approx(3 * 1.5e9 / both)
+    assert seconds(kind="all-gather", group=4) == pytest.approx(1.2e9 / one)
+    assert seconds(kind="collective-permute", group=2) == pytest.approx(1.6e9 / one)
+    # The two cores of a v3 chip share its links.
+    chips = topologies.parse("v3:4x4")
+    assert interconnect_seconds([Collective("all-reduce", "f32", 1.6e9, 0, 32, 1)], chips) == pytest.approx(
+        2 * 1.5e9 / (2 * 82e9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "topology", "sentence"),
+    [
+        ({}, "v5e:3x3", "2x2, 2x4, 4x4"),
+        ({"batch_size": 18}, "v5e:2x2", "divides by 4 devices"),
+        ({"mesh": Mesh(fsdp=3)}, "v5e:2x2", "number of devices"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
+    mesh = changed.pop("mesh", Mesh())
+    with pytest.raises(UserError, match=sentence) as error:
+        plan(dataclasses.replace(experiment(**changed), mesh=mesh), topology)
+    assert "\n" not in str(error.value)
+
+
+def test_too_large_a_batch_is_answered_with_one_that_fits():
+    large = dataclasses.replace(experiment(batch_size=2**19), phases=(), data=Data(SentencePairs(), sequence_length=32))
+    with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
+        plan(large, "v5e:1x1")
+    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip("."))
+    assert 2**10 < rows < 2**19
+    assert "\n" not in str(error.value)
