@@ -14,6 +14,7 @@ CORE = [
     "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
     "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",
     "tensorflow-datasets>=4.9.10",
+    "importlib_resources>=6",  # tensorflow-datasets uses it to build a dataset and does not declare it
     "google-crc32c>=1.8",
     "tokenizers>=0.23",
     "safetensors>=0.8",

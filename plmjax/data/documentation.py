@@ -25,10 +25,8 @@ LIBRARIES = {
     "scipy": "scipy",
     "sklearn": "scikit-learn",
     "matplotlib": "matplotlib",
-    "jax": "jax",
     "optax": "optax",
     "flax": "flax",
-    "chex": "chex",
 }
 """Import name -> distribution, in reading order: dependencies of the project, so that every machine has the same."""
 LONGEST_SOURCE = 1 << 20
@@ -144,7 +142,7 @@ def _collect(node: ast.AST, name: str, pieces: list[tuple[str, list[str]]]) -> N
 
 _UNDERLINE = re.compile(r"([=\-~^\"'`#*+])\1{2,}\s*$")
 _ENTRY = re.compile(r"(?:\*{0,2}[\w.,*` ]{1,40}|-|\*|•|\d+[.)])\s*(?:\([^)]{0,60}\))?\s*:\s+(?=\S)|[-*•]\s+|\d+[.)]\s+")
-_NUMPY_ENTRY = re.compile(r"[\w*, .{}'\"]+ ?: \S.*|[\w*, ]+$")
+_NUMPY_ENTRY = re.compile(r"[\w*, .{}'\"]+ : \S.*|[\w*, ]+$")
 _DROPPED_SECTIONS = {"references", "see also", "examples", "example", "raises", "usage", "methods", "attributes"}
 _MARKUP = (
     (re.compile(r":[a-z]+(?::[a-z]+)?:`~?([^`<]*?)(?:\s*<[^`>]*>)?`"), r"\1"),
@@ -205,12 +203,12 @@ def prose(docstring: str) -> list[str]:
         else:
             if indent != indent_before and current and indent < indent_before:
                 end()
-            if entry := _ENTRY.match(text):
-                end()
-                text = text[entry.end() :]
-            elif following and _NUMPY_ENTRY.fullmatch(text) and _indent(lines[index + 1]) > indent:
+            if following and _NUMPY_ENTRY.fullmatch(text) and _indent(lines[index + 1]) > indent:
                 end()
                 text = ""
+            elif entry := _ENTRY.match(text):
+                end()
+                text = text[entry.end() :]
             if text.endswith("::"):
                 text, literal = text[:-1], indent
             current.append(text)
