@@ -12,7 +12,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,25 +202,44 @@ def load(reference: str) -> Experiment:
     Raises:
         UserError: the file or function is missing, or the function does not return an Experiment.
     """
-    file, _, function = reference.partition(".py:")
-    path = Path(file if not function else file + ".py")
+    file, found, function = reference.partition(".py:")
+    path = Path(file + ".py" if found else file)
     function = function or "experiment"
     if not path.is_file() or path.suffix != ".py":
         others = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         hint = nearest(str(path), others) if others else "give the path of a Python file."
         raise UserError(f"Expected an experiment file, found no file {str(path)!r}; {hint}")
-    module = _import_file(path)
+    with _mistake_named(path):
+        module = _import_file(path)
     compose = getattr(module, function, None)
     if not callable(compose):
         functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         own = [name for name in functions if getattr(vars(module)[name], "__module__", "") == module.__name__]
         raise UserError(f"{path} has no function {function!r} that composes an experiment; {nearest(function, own)}")
-    experiment = compose()
+    with _mistake_named(path):
+        experiment = compose()
     if not isinstance(experiment, Experiment):
         raise UserError(
             f"{path}:{function} must return a plmjax.experiment.Experiment, found {type(experiment).__name__}."
         )
     return experiment
+
+
+@contextlib.contextmanager
+def _mistake_named(path: Path) -> Iterator[None]:
+    """Turns whatever a user's file raises into one sentence with the line it came from."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"{path}, line {line}" if line else f"{path}"
+        text = str(error).splitlines()[0] if str(error) else "no message"
+        raise UserError(
+            f"Expected a file that composes an experiment, found {type(error).__name__} in {place}: {text}; mend it."
+        ) from error
 
 
 def _import_file(path: Path) -> Any:
@@ -282,10 +302,13 @@ def read(path: Path) -> Experiment:
         UserError: the file is missing or not an experiment.
     """
     try:
-        return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        experiment = from_dict(json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(experiment, Experiment):
+            raise TypeError(f"it holds {type(experiment).__name__}")
+        return experiment
     except FileNotFoundError:
         raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not an experiment that plmjax wrote ({error}).") from error
 
 
@@ -330,6 +353,9 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             Experiment, prog=command, default=experiment, args=given, use_underscores=True, config=config, **settings
         )
 
+    def words(option: list[str]) -> list[str]:  # one value is joined to its name, so that it may begin with a dash
+        return ["=".join(option)] if len(option) == 2 else option
+
     if "--help" in arguments or "-h" in arguments:
         parse(["--help"])
     options: list[list[str]] = []
@@ -346,9 +372,9 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             raise UserError(f"There is no option {option[0]!r}; {nearest(option[0], known)}")
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
-                parse(option)
+                parse(words(option))
         except SystemExit:
             kind = type(flatten(experiment)[option[0][2:]]).__name__
             found = " ".join(option[1:]) or "nothing"
             raise UserError(f"{option[0]} takes a value of type {kind}, found {found!r}.") from None
-    return parse([word for option in options for word in option])
+    return parse([word for option in options for word in words(option)])

@@ -19,8 +19,8 @@ def shape(mesh: experiment.Mesh, devices: int) -> tuple[int, int, int]:
         UserError: the axes do not multiply to the number of devices.
     """
     rest = mesh.fsdp * mesh.tensor
-    data = mesh.data or devices // rest
-    if rest < 1 or data * rest != devices:
+    data = mesh.data or devices // max(rest, 1)
+    if min(data, mesh.fsdp, mesh.tensor) < 1 or data * rest != devices:
         raise UserError(
             f"Expected data x fsdp x tensor to be the number of devices, found {mesh.data or '?'} x {mesh.fsdp} x "
             f"{mesh.tensor} on {devices}; change --mesh.data, --mesh.fsdp or --mesh.tensor."
@@ -45,6 +45,8 @@ def batch_shards(mesh: jax.sharding.Mesh) -> int:
 
 def check_batch(batch_size: int, accumulation: int, mesh: jax.sharding.Mesh) -> None:
     """Raises UserError unless every device gets as many whole rows of every microbatch as the next."""
+    if accumulation < 1:
+        raise UserError(f"Expected at least one microbatch, found {accumulation}; set --training.accumulation 1.")
     pieces = batch_shards(mesh) * accumulation
     if batch_size < 1 or batch_size % pieces:
         smaller, larger = batch_size // pieces * pieces, (batch_size // pieces + 1) * pieces

@@ -93,10 +93,11 @@ def compact(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as 12 s, 3:04 min or 5:06 h."""
+    seconds = round(seconds)
     if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes}:{int(seconds) % 60:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+        return f"{seconds} s"
+    minutes = seconds // 60
+    return f"{minutes}:{seconds % 60:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 class Terminal:

@@ -40,6 +40,8 @@ def resolve(experiment: Experiment) -> list[ResolvedPhase]:
         raise UserError(f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.")
     phases, share, start = [], 0.0, 0
     for index, phase in enumerate(experiment.phases):
+        if phase.fraction <= 0:
+            raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; change --phases.")
         share += phase.fraction
         end = round(share * training.steps)
         if end == start:

@@ -65,7 +65,8 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     if dtype not in dtypes:
         raise UserError(f"Unknown --training.dtype {dtype!r}; {nearest(dtype, [*dtypes, 'auto'])}")
     if training.gradient_dtype not in dtypes:
-        raise UserError(f"Unknown --training.gradient_dtype {dtype!r}; {nearest(training.gradient_dtype, dtypes)}")
+        found = training.gradient_dtype
+        raise UserError(f"Unknown --training.gradient_dtype {found!r}; {nearest(found, dtypes)}")
     if training.remat not in REMAT_POLICIES:
         raise UserError(f"Unknown --training.remat {training.remat!r}; {nearest(training.remat, REMAT_POLICIES)}")
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.

@@ -1,0 +1,60 @@
+"""The files and the words in which a run reports."""
+
+import json
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.training import metrics
+
+
+def test_a_resume_takes_back_the_lines_it_will_write_again(tmp_path):
+    file = metrics.MetricsFile(tmp_path, 0)
+    for step in (2, 4, 6):
+        file.write(step, {"train/loss": 0.1 * step})
+    file.close()
+    with (tmp_path / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 8, "train/lo')  # a kill cut this short
+    file = metrics.MetricsFile(tmp_path, 4)
+    file.write(6, {"train/loss": 7.0})
+    file.close()
+    found = metrics.read(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line["train/loss"]) for line in found] == [(2, 0.2), (4, 0.4), (6, 7.0)]
+    assert all(line["time"] > 1.7e9 for line in found)
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_what_is_no_metrics_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="found no such file"):
+        metrics.read(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nstep 2\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"Line 2 of .* is not JSON"):
+        metrics.read(tmp_path / "metrics.jsonl")
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    file = metrics.MetricsFile(tmp_path, 0)
+    file.write(1, {"train/loss": 2.5})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/loss"] == 2.5
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (2.34567, "2.346"),
+        (0.00003, "3.0e-05"),
+        (42150.0, "42.1k"),
+        (4.215e6, "4.2M"),
+        (9.9e12, "9.9T"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_numbers_fit_their_column(value, text):
+    assert metrics.compact(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (184, "3:04 min"), (18360, "5:06 h"), (59.9, "1:00 min")])
+def test_durations_read_as_a_clock(seconds, text):
+    assert metrics.duration(seconds) == text

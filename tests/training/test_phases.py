@@ -1,0 +1,49 @@
+"""The parts of a run."""
+
+import dataclasses
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Phase
+from plmjax.training import phases
+from plmjax.training.phases import ResolvedPhase
+from tests.strangers import experiments
+
+
+def resolve(*parts: Phase, steps: int = 1000) -> list[ResolvedPhase]:
+    run = experiments.changed(experiments.causal(), training={"steps": steps, "accumulation": 2})
+    return phases.resolve(dataclasses.replace(run, phases=parts))
+
+
+def test_a_run_of_one_piece():
+    assert resolve(steps=7) == [ResolvedPhase(0, 0, 7, 16, 16, 2)]
+
+
+def test_bert_spends_nine_tenths_at_a_shorter_length():
+    short, long = resolve(Phase(0.9), Phase(0.1, sequence_length=32, batch_size=4, accumulation=1))
+    assert short == ResolvedPhase(0, 0, 900, 16, 16, 2)
+    assert long == ResolvedPhase(1, 900, 100, 32, 4, 1)
+    assert short.last_step == long.first_step and long.last_step == 1000
+
+
+@pytest.mark.parametrize("steps", [3, 10, 997])
+def test_phases_cover_every_step_once(steps):
+    parts = resolve(*[Phase(1 / 3)] * 3, steps=steps)
+    assert [part.first_step for part in parts] == [0, *(part.last_step for part in parts[:-1])]
+    assert parts[-1].last_step == steps
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps", "message"),
+    [
+        ((Phase(0.5), Phase(0.4)), 10, "add up to 1, found 0.9"),
+        ((Phase(0.99), Phase(0.01)), 10, "Phase 1 has no step"),
+        ((Phase(1.5), Phase(-0.5)), 10, "above 0, found -0.5"),
+        ((), 0, "at least one step, found 0"),
+    ],
+)
+def test_phases_that_cannot_be_are_named(parts, steps, message):
+    with pytest.raises(UserError) as raised:
+        resolve(*parts, steps=steps)
+    assert message in str(raised.value)
