@@ -183,7 +183,6 @@ FREE = (
     "checkpoint.",
     "mesh.",
     "data.path",
-    "data.input",
     "training.log_every",
     "training.evaluate_every",
     "training.evaluation_batches",

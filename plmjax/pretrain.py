@@ -57,7 +57,8 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:
     """(inputs, format) of the run's text; the documentation of the installed libraries when it names none."""
-    return (list(run.data.input), run.data.format) if run.data.input else ([], "documentation")
+    given = run.data.input or run.data.format.startswith("tfds:")
+    return (list(run.data.input), run.data.format) if given else ([], "documentation")
 
 
 def _tokenizer(run: Experiment, workdir: Path, say: Callable[[str], None]):

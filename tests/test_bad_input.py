@@ -1,0 +1,150 @@
+"""Every mistake a user makes through the command line: one sentence, exit code 2, and nothing saved is lost."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SMALL
+
+from plmjax import cli
+
+TINY = "experiments/bert_tiny.py"
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """Runs a command that must end with exit code 2 and one sentence, and returns the sentence."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr("sys.argv", ["plmjax", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        said = capsys.readouterr().err.strip().splitlines()
+        assert stop.value.code == 2
+        assert len(said) == 1 and said[0].startswith("plmjax: ") and said[0].endswith((".", "?")), said
+        return said[0]
+
+    return run
+
+
+def test_misspelt_names(fails, small_run: Path) -> None:
+    assert "did you mean 'pretrain'?" in fails("pretran", TINY)
+    assert "bert_tiny.py" in fails("pretrain", "experiments/bert_tny.py")
+    assert "did you mean 'experiment'?" in fails("pretrain", f"{TINY}:experimnt")
+    assert "did you mean '--training.steps'?" in fails("pretrain", TINY, "--training.stepz", "60")
+    assert "did you mean '--workdir'?" in fails("pretrain", TINY, "--workdri", "x")
+    assert "takes a value of type int, found 'many'" in fails("pretrain", TINY, "--training.steps", "many")
+    assert "did you mean 'bert_adamw'?" in fails(
+        "pretrain", TINY, "--workdir", small_run.with_name("o"), "--data.path", small_run / "dataset",
+        "--optimizer.name", "bert_adam",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["tokenizer", "prepare", "pretrain"])
+def test_bad_text(fails, tmp_path: Path, small_run: Path, command: str) -> None:
+    def run(path: Path) -> str:
+        out = tmp_path / "out"
+        if command == "tokenizer":
+            return fails("tokenizer", "train", "--input", path, "--output", out, "--vocab_size", 300)
+        if command == "prepare":
+            return fails("prepare", "--input", path, "--tokenizer", small_run / "tokenizer", "--output", out)
+        return fails("pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", path, *SMALL)
+
+    assert "missing.txt" in run(tmp_path / "missing.txt")
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    assert "empty.txt" in run(empty)
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(bytes(range(256)) * 64)
+    assert "binary.txt" in run(binary)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Une phrase tout à fait réelle, mais en latin-1.\n".encode("latin-1") * 50)
+    assert "latin.txt" in run(latin) and "UTF-8" in run(latin).upper()
+    cut = tmp_path / "cut.txt.gz"
+    cut.write_bytes(gzip.compress(b"A sentence that was cut short. " * 5000)[:-40])
+    assert "cut.txt.gz" in run(cut)
+
+
+def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> None:
+    def pretrain(dataset: Path, *more: object) -> str:
+        workdir = tmp_path / "run"
+        shutil.rmtree(workdir, ignore_errors=True)
+        return fails("pretrain", TINY, "--workdir", workdir, *SMALL, "--data.path", dataset, *more)
+
+    assert "missing" in pretrain(tmp_path / "missing")
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(small_run / "dataset", unfinished)
+    (unfinished / "ledger.json").unlink()
+    assert "finished" in pretrain(unfinished)
+    truncated = tmp_path / "truncated"
+    shutil.copytree(small_run / "dataset", truncated)
+    shard = next(truncated.glob("*train*tfrecord*"))
+    shard.write_bytes(shard.read_bytes()[:-10])
+    assert shard.name in pretrain(truncated)
+    assert "vocab_size" in pretrain(small_run / "dataset", "--model.vocab_size", 100)
+    assert "positions" in pretrain(small_run / "dataset", "--data.sequence_length", 4096)
+    assert "take 8 or 16" in pretrain(small_run / "dataset", "--training.batch_size", 15)
+    other = tmp_path / "other"
+    cli.run(["tokenizer", "train", "--input", "README.md", "--output", str(other), "--vocab_size", "300"])
+    assert "another" in pretrain(small_run / "dataset", "--tokenizer.path", other)
+
+
+def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
+    for platform in ("tpu", "gpu"):
+        said = fails(
+            "pretrain", TINY, "--workdir", tmp_path / "run", "--training.platform", platform,
+            "--data.path", small_run / "dataset",
+        )  # fmt: skip
+        assert f"--training.platform {platform}" in said
+
+
+def test_changed_resume(fails, small_run: Path) -> None:
+    same = ["pretrain", TINY, "--workdir", small_run, *SMALL]
+    before = sorted((small_run / "checkpoints").iterdir())
+    assert "optimizer.learning_rate = 0.001, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
+    assert sorted((small_run / "checkpoints").iterdir()) == before
+
+
+def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path) -> None:
+    assert "no finished checkpoint" in fails("evaluate", tmp_path)
+    for damage in ("half", "flipped"):
+        run = tmp_path / damage
+        shutil.copytree(small_run, run)
+        files = [
+            file
+            for file in (run / "checkpoints" / "6" / "params").rglob("*")
+            if file.is_file() and file.stat().st_size > 1000
+        ]
+        for file in files:
+            contents = bytearray(file.read_bytes())
+            if damage == "flipped":
+                contents[len(contents) // 2] ^= 1
+            file.write_bytes(contents[: len(contents) // 2] if damage == "half" else contents)
+        assert "checkpoints/6" in fails("evaluate", run)
+        assert "checkpoints/6" in fails("export", run, tmp_path / "export")
+    wider = ["--model.hidden_size", "48"]
+    run = tmp_path / "wider"
+    shutil.copytree(small_run, run)
+    description = json.loads((run / "experiment.json").read_text())
+    description["model"]["hidden_size"] = 48
+    (run / "experiment.json").write_text(json.dumps(description))
+    assert "of another model" in fails("pretrain", TINY, "--workdir", run, *SMALL, *wider)
+
+
+def test_plan_of_what_is_not(fails) -> None:
+    assert "v5e" in fails("plan", TINY, "--topology", "v5e:3x3")
+    assert "no TPU generation" in fails("plan", TINY, "--topology", "v12:4x4")
+
+
+def test_tasks(fails, tmp_path: Path, small_run: Path) -> None:
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("sentence\tlabel\n" + "a good one\tgood\na bad one\tbad\n" * 8)
+    dev.write_text("sentence\tlabel\nan odd one\todd\n")
+    said = fails(
+        "finetune", "experiments/finetune_sentences.py", "--from", small_run, "--workdir", tmp_path / "run",
+        "--data.train", train, "--data.validation", dev, "--data.text", "sentence", "--data.label", "label",
+    )  # fmt: skip
+    assert "odd" in said and "dev.tsv" in said
