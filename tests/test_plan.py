@@ -12,7 +12,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import topologies
 from plmjax.parallel.hlo import Collective
-from plmjax.plan import interconnect_seconds, plan, show
+from plmjax.plan import DoesNotFit, interconnect_seconds, plan, show
 
 
 def experiment(**training) -> Experiment:
@@ -132,6 +132,29 @@ def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
     assert "\n" not in str(error.value)
 
 
+def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
+    compiles = []
+
+    def compile_phase(run, phase, mesh):
+        rows = phase.batch_size // (4 * phase.accumulation)
+        compiles.append((rows, phase.accumulation))
+        needed = 2**30 * (2 + rows / 10 + phase.accumulation / 2)
+        if needed > 15.75 * 2**30:
+            raise DoesNotFit(needed, 15.75 * 2**30)
+
+    monkeypatch.setattr("plmjax.plan.compile_phase", compile_phase)
+    large = dataclasses.replace(experiment(batch_size=2048), phases=(), data=Data(SentencePairs()))
+    with pytest.raises(UserError) as error:
+        plan(large, "v5e:2x2")
+    assert "512 rows of 128 a device to need 53.70 GiB" in str(error.value)
+    assert "15.75 GiB of a v5e:2x2 device" in str(error.value)
+    best = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0]) // 4
+    assert 120 <= best <= 132  # 132 rows fit exactly
+    assert str(error.value).endswith("or --training.accumulation 8.")  # 4 x 128 rows would need 0.4 GiB more
+    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+
+
+@pytest.mark.slow  # compiles eight programs for a TPU, about a minute and a half of CPU
 def test_too_large_a_batch_is_answered_with_one_that_fits():
     large = dataclasses.replace(experiment(batch_size=2**19), phases=(), data=Data(SentencePairs(), sequence_length=32))
     with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
