@@ -1,6 +1,8 @@
 """Eight simulated CPU devices for every test, set before JAX is imported."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -11,9 +13,9 @@ os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
     "--xla_llvm_disable_expensive_passes=true " + os.environ.get("XLA_FLAGS", "")
 )
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="plmjax-test-programs-")
-)  # equal programs, once
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # equal programs are compiled once, in processes of their own too
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="plmjax-test-programs-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 from pathlib import Path

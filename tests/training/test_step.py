@@ -1,0 +1,203 @@
+"""The step: the same numbers on one device and on eight, at once and in microbatches, for BERT and both strangers."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.objectives.objective import cross_entropy
+from plmjax.parallel import mesh as meshes
+from plmjax.training import loop, phases, step
+from plmjax.vocabulary import Vocabulary
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+MODELS = ["bert", "causal", "recurrent"]
+MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "all": (2, 2, 2)}
+# Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
+SMOOTH = {"epsilon": 1e-3, "warmup_steps": 0}
+
+
+@functools.cache
+def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> step.Program:
+    """One phase of a run of 2 steps, its compiled step shared by the tests."""
+    run = experiments.changed(getattr(experiments, name)(), optimizer=SMOOTH)
+    zero = settings.pop("zero", True)
+    sizes = dict(zip(meshes.AXES, mesh, strict=True)) | {"zero": zero}
+    run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
+    run = run if dropout else experiments.without_dropout(run)
+    devices = jax.devices()[: int(np.prod(mesh))]
+    (phase,) = phases.resolve(run)
+    source = ChainSource(run.data)
+    built = step.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch(phase))
+    return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
+
+
+@functools.cache
+def begun(name: str):
+    """The first state, on the host."""
+    return jax.device_get(program(name).initialize(0))
+
+
+@functools.cache
+def batches(name: str) -> list[dict[str, np.ndarray]]:
+    """Two batches in which the rows, and so the devices, have very different numbers of targets."""
+    run = getattr(experiments, name)()
+    (phase,) = phases.resolve(experiments.changed(run, training={"steps": 2}))
+    found = list(ChainSource(run.data).train(phase, 0))
+    for batch in found:
+        if "next_weights" in batch:
+            batch["next_weights"][4:, 1:] = 0
+    return found
+
+
+def train(built: step.Program, name: str, count: int = 2):
+    """(state, metrics of the last step) after so many steps, on the host."""
+    state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), begun(name), built.state)
+    for batch in batches(name)[:count]:
+        on_mesh = {field: jax.device_put(batch[field], like.sharding) for field, like in built.batch.items()}
+        state, metrics = built.train(state, on_mesh)
+    return jax.device_get(state), jax.device_get(metrics)
+
+
+def assert_close(expected, found, tolerance: float):
+    """Every leaf within so much of its largest value."""
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        scale = float(np.max(np.abs(a), initial=1e-6))
+        if name.endswith("attention/key/bias"):  # softmax does not see it, so that its gradient is rounding noise
+            assert max(scale, float(np.max(np.abs(b)))) <= 1e-6, name
+        else:
+            np.testing.assert_allclose(b, a, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
+    expected, metrics = train(program(name), name, 1)
+    found, found_metrics = train(program(name, accumulation=4), name, 1)
+    assert_close(expected.optimizer_state, found.optimizer_state, 1e-6)
+    assert_close(expected.params, found.params, 1e-6)
+    assert_close(expected.carry, found.carry, 1e-6)
+    assert_close(metrics, found_metrics, 1e-6)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_eight_devices_equal_one(name, mesh):
+    expected, metrics = train(program(name), name)
+    found, found_metrics = train(program(name, MESHES[mesh]), name)
+    assert_close(expected, found, 5e-6)
+    assert_close(metrics, found_metrics, 5e-6)
+
+
+def test_microbatches_on_a_mesh_with_a_carry_equal_one_device():
+    expected, _ = train(program("recurrent"), "recurrent")
+    found, _ = train(program("recurrent", (2, 2, 2), accumulation=2), "recurrent")
+    assert_close(expected, found, 5e-6)
+
+
+def test_loss_is_the_global_sum_over_the_global_weight():
+    built, batch = program("causal", MESHES["data"]), batches("causal")[0]
+    inputs = {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
+    logits = built.module.apply({"params": begun("causal").params}, **inputs, deterministic=True)
+    nats = np.asarray(cross_entropy(logits, jnp.asarray(batch["next_ids"])), np.float64)
+    loss = np.sum(nats * batch["next_weights"]) / np.sum(batch["next_weights"])
+    per_device = np.sum((nats * batch["next_weights"]).reshape(8, -1), 1) / batch["next_weights"].reshape(8, -1).sum(1)
+    _, metrics = train(built, "causal", 1)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-6)
+    assert abs(np.mean(per_device) - loss) > 1e-4  # the mean of the devices' means is another number
+
+
+def test_parameters_begin_equal_on_every_mesh():
+    found = jax.device_get(program("recurrent", MESHES["all"]).initialize(0))
+    jax.tree.map(np.testing.assert_array_equal, begun("recurrent"), found)
+
+
+def test_optimizer_state_is_cut_over_data_and_changes_nothing():
+    cut, whole = (program("causal", MESHES["data"], zero=zero) for zero in (True, False))
+
+    def share(built: step.Program) -> float:
+        """Bytes of the optimizer state on one device, relative to all of it."""
+        leaves = jax.tree.leaves(built.state.optimizer_state)
+        held = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+        return held / sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+    assert share(whole) == 1
+    assert share(cut) < 0.13
+    assert_close(train(whole, "causal")[0], train(cut, "causal")[0], 1e-6)
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(cut.state.params))
+
+
+def test_fsdp_and_tensor_cut_the_parameters():
+    built = program("bert", MESHES["all"])
+    kernel = built.state.params["bert"]["encoder"]["layers"]["attention"]["query"]["kernel"]  # [L D N H]
+    assert kernel.sharding.shard_shape(kernel.shape) == (2, 8, 1, 8)
+    words = built.state.params["bert"]["embeddings"]["word_embeddings"]["embedding"]  # [V D]
+    assert words.sharding.shard_shape(words.shape) == (32, 8)
+    assert built.batch["input_ids"].sharding.shard_shape((16, 16)) == (4, 16)
+
+
+def test_same_seed_and_step_give_the_same_bits_with_dropout():
+    built = program("recurrent", dropout=True)
+    once, twice = (train(built, "recurrent")[0] for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, once, twice)
+    other = begun("recurrent").replace(key=np.array([0, 7], np.uint32))
+    state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), other, built.state)
+    state, _ = built.train(state, batches("recurrent")[0])
+    assert not np.array_equal(
+        train(built, "recurrent", 1)[0].params["words"]["embedding"], state.params["words"]["embedding"]
+    )
+
+
+@pytest.mark.parametrize("setting", [{"dtype": "bfloat16"}, {"gradient_dtype": "bfloat16"}])
+def test_bfloat16_keeps_float32_parameters_and_comes_close(setting):
+    _, metrics = train(program("causal"), "causal")
+    found, found_metrics = train(program("causal", **setting), "causal")
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {np.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.optimizer_state)} <= {np.dtype("float32"), np.dtype("int32")}
+    assert found_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-2)
+    assert found_metrics["loss"] != metrics["loss"]
+
+
+def test_the_chips_own_generator_drops_too():
+    threefry, rbg = (
+        train(program("recurrent", dropout=True, **settings), "recurrent", 1)[1]["loss"]
+        for settings in ({}, {"dropout_generator": "rbg"})
+    )
+    plain = train(program("recurrent"), "recurrent", 1)[1]["loss"]
+    assert len({float(threefry), float(rbg), float(plain)}) == 3
+    assert rbg == pytest.approx(plain, rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "float16"}, "Unknown --training.dtype 'float16'"),
+        ({"gradient_dtype": "bfloat"}, "Unknown --training.gradient_dtype 'bfloat'; did you mean 'bfloat16'?"),
+        ({"remat": "ful"}, "Unknown --training.remat 'ful'; did you mean 'full'?"),
+        ({"dropout_generator": "rgb"}, "Unknown --training.dropout_generator 'rgb'; did you mean 'rbg'?"),
+        ({"batch_size": 12}, "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(settings, message):
+    with pytest.raises(UserError) as raised:
+        program("causal", (8, 1, 1), **settings)
+    assert message in str(raised.value)
+
+
+def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
+    run = experiments.causal()
+    (phase,) = phases.resolve(run)
+    with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
+        step.check_model(run, phase, Vocabulary.placeholder(65))
+    with pytest.raises(UserError, match="at most the model's 32 positions, found a sequence length of 33"):
+        step.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))
+
+
+def test_unigram_entropy_counts_every_token_once_more():
+    nats = loop.unigram_nats(np.array([3, 0]), 4)
+    np.testing.assert_allclose(nats, -np.log(np.array([4, 1, 1, 1]) / 7), rtol=1e-6)
