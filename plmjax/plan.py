@@ -128,15 +128,24 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
             # jaxlib cannot read back every program of the newest chips (`as_text` fails); the compiler's dump is whole.
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
         except jax.errors.JaxRuntimeError as error:
-            used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", str(error))
-            if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
+            too_large = out_of_memory(str(error))
+            if too_large is None:
                 raise
-            units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-            needed, available = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
-            raise DoesNotFit(needed, available) from None
+            raise too_large from None
         written = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
         text = written[0].read_text(encoding="utf-8")
     return Compilation(program, compiled.memory_analysis(), text, time.perf_counter() - start)
+
+
+def out_of_memory(message: str) -> DoesNotFit | None:
+    """What the compiler said about HBM, in either of its two ways; None for an error of another kind."""
+    sizes = r"([\d.]+)([KMGT])"
+    ways = (rf"Used {sizes} of {sizes} hbm", rf"\({sizes}\) exceeds available HBM \({sizes}\)")
+    found = next(filter(None, (re.search(way, message) for way in ways)), None)
+    if "RESOURCE_EXHAUSTED" not in message or found is None:
+        return None
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    return DoesNotFit(*(float(found[i]) * units[found[i + 1]] for i in (1, 3)))
 
 
 def interconnect_seconds(collectives: list[hlo.Collective], part: topologies.Slice) -> float:
