@@ -302,10 +302,10 @@ def _what_fits(
             return too_large
         return None
 
-    # Memory grows by about the same for every row, on top of what does not depend on them: aim, then bisect.
+    # Memory grows by about the same for every row, on top of what does not depend on them: aim, then bisect to 5 %.
     low, high, compiles = 0, rows, 0
     fixed = min(_fixed(experiment, phase, mesh), error.available)
-    while high - low > 1 and compiles < SEARCH_COMPILES:
+    while high - low > max(1, high // 20) and compiles < SEARCH_COMPILES:
         slope = (error.needed - fixed) / high
         aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
         aim = min(max(aim, low + 1), high - 1)

@@ -96,7 +96,7 @@ class Instruction:
         """The compiler's estimate of one run, 0 where it gives none."""
         match = _CYCLES.search(self.attributes)
         cycles = int(match.group(1)) if match else 0
-        return cycles if cycles < 2**63 else 0  # the compiler's way to write that it has none
+        return cycles if cycles < 2**62 else 0  # the largest integers stand for "none"
 
     def attribute(self, name: str) -> str:
         """The word after `name=`, empty without one."""

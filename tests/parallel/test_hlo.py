@@ -159,3 +159,8 @@ def test_matmuls_are_found_in_fusions_with_their_dtypes():
     assert sum(m.count for m in products) == 8 * (2 + 4)  # forward and backward
     assert {dtype for m in products for dtype in m.dtypes} == {"bf16"}
     assert "f32" in {dtype for m in compiled("v5e:4x4", 8, "float32").matmuls() for dtype in m.dtypes}
+
+
+@pytest.mark.parametrize("none", [2**63 - 1, 2**64 - 1])
+def test_the_integers_that_stand_for_no_estimate_are_no_cycles(none):
+    assert Program(WRITTEN.replace('"estimated_cycles":"7"', f'"estimated_cycles":"{none}"')).cycles() == 5 * 10
