@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax import experiment
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import loop
 
 EXAMPLES = 3
@@ -19,7 +21,7 @@ def show(result: loop.Result, source: loop.Source, workdir: Path, say: Callable[
         f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}; "
         f"perplexity {math.exp(loss):.1f} against {math.exp(entropy):.1f}"
     )
-    if source.vocabulary.mask >= 0 and hasattr(result.program.module, "config"):
+    if isinstance(experiment.read(workdir / "experiment.json").objective, MaskedLanguageModel):
         _fill(result, source, workdir, say)
     _export(workdir, say)
 
