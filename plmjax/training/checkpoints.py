@@ -105,7 +105,7 @@ class Retention:
 
     def score(self, metrics: dict[str, float] | None) -> float | None:
         """What is smallest for the best checkpoint; None where the metric was not taken."""
-        value = (metrics or {}).get(self.best.lstrip("-"))
+        value = (metrics or {}).get(self.best.removeprefix("-"))
         return value if value is None or not self.best.startswith("-") else -value
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax.errors import UserError
+from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
@@ -150,6 +150,26 @@ def check_resume(workdir: Path, run: Experiment) -> None:
     experiments.write(run, path)
 
 
+def check_rhythm(run: Experiment, program: Program) -> None:
+    """Raises UserError for a rhythm that cannot be kept, or a best checkpoint by a metric that no evaluation takes."""
+    training, best = run.training, run.checkpoint.best.removeprefix("-")
+    if training.log_every < 1:
+        raise UserError(f"Expected --training.log_every of at least 1, found {training.log_every}.")
+    profiled = training.profile_steps
+    if profiled and not 1 <= profiled[0] <= profiled[-1] <= training.steps:
+        raise UserError(
+            f"Expected --training.profile_steps to be a first and a last step within 1 and {training.steps}, found "
+            f"{' '.join(map(str, profiled))}."
+        )
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    _, totals = jax.eval_shape(program.evaluate, program.state.params, program.state.carry, program.batch, key)
+    known = [f"eval/{name}" for name in totals]
+    if best and best not in known:
+        raise UserError(
+            f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
+        )
+
+
 def train(
     run: Experiment,
     workdir: Path,
@@ -171,6 +191,7 @@ def train(
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
     programs = [build(run, phase, mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
+    check_rhythm(run, programs[0])
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
