@@ -183,6 +183,8 @@ FREE = (
     "checkpoint.",
     "mesh.",
     "data.path",
+    "data.train",
+    "data.validation",
     "training.log_every",
     "training.evaluate_every",
     "training.evaluation_batches",

@@ -86,7 +86,7 @@ def _program(run: Experiment, source: loop.Source) -> Program:
 def _task_source(description: Description, data: Path | None) -> TaskSource:
     run = description.experiment
     task = run.data if data is None else dataclasses.replace(run.data, validation=str(data))
-    tokenizer = _tokenizer(description)
+    tokenizer = finetuning.tokenizer_of(description)
     examples = tasks.read(task, "validation")
     rows = Rows(examples, tokenizer, run.objective, task.sequence_length)
     return TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
@@ -97,7 +97,7 @@ def _text_source(description: Description, directory: Path, data: Path | None, s
     from plmjax.data import pipeline, store
     from plmjax.data.prepare import prepare
 
-    run, tokenizer = description.experiment, _tokenizer(description)
+    run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
     own = Path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
     if data is None or (data / store.LEDGER).exists():
         if data is None and not own.exists():
@@ -150,7 +150,7 @@ def embed(
     layers = run.model.num_hidden_layers
     if not -layers - 1 <= layer <= layers:
         raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}.")
-    tokenizer, longest = _tokenizer(description), run.model.max_position_embeddings
+    tokenizer, longest = finetuning.tokenizer_of(description), run.model.max_position_embeddings
     _check_special(tokenizer, "cls", "sep")
     encoded = tokenizer.encode_batch(lines)
     rows = [join([ids], longest, tokenizer.vocabulary)[0] for ids in encoded]
@@ -227,7 +227,7 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
         UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
     """
     params, description = checkpoints.load_parameters(Path(checkpoint))
-    run, tokenizer = description.experiment, _tokenizer(description)
+    run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
     if not isinstance(run.objective, MaskedLanguageModel):
         raise UserError(
             f"Expected a checkpoint of a masked language model, found one of {type(run.objective).__name__} in "
@@ -268,17 +268,6 @@ def _check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
     for name in sorted(wanted.keys() - found.keys()):
         raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: it has no such head.")
-
-
-# ---------------------------------------------------------------------------------------------------- tokenizers
-
-
-def _tokenizer(description: Description) -> Any:
-    """The checkpoint's own tokenizer."""
-    from plmjax.data import tokenizers
-
-    with tempfile.TemporaryDirectory() as folder:
-        return tokenizers.load(description.write_tokenizer(Path(folder)))
 
 
 def _check_special(tokenizer: Any, *names: str) -> None:

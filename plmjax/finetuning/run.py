@@ -5,7 +5,9 @@ What is saved is a run directory like any other, and with it the predictions for
 
 import csv
 import dataclasses
+import hashlib
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +45,13 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
     Raises:
         UserError: a file of the task, the checkpoint or the experiment is not as it must be.
     """
-    from plmjax.data import tokenizers  # here, so that the objectives import without a tokenizer library
-
     _check(run)
     workdir = Path(workdir)
     pretrained, description = None, None
     if str(checkpoint) != RANDOM:
         pretrained, description = checkpoints.load_parameters(Path(checkpoint))
     run = _with_model(run, description)
-    workdir.mkdir(parents=True, exist_ok=True)
-    if description is None:
-        tokenizer = tokenizers.load(run.tokenizer.path)
-        tokenizer.save(workdir / "tokenizer")
-    else:
-        tokenizer = tokenizers.load(description.write_tokenizer(workdir / "tokenizer"))
-        if run.tokenizer.path and tokenizers.load(run.tokenizer.path).fingerprint != tokenizer.fingerprint:
-            raise UserError(
-                f"Expected the tokenizer of the checkpoint {checkpoint}, found another one in {run.tokenizer.path}; "
-                f"leave --tokenizer.path out."
-            )
+    tokenizer, files = _tokenizer(run, checkpoint, description)
     train, validation = (tasks.read(run.data, split) for split in ("train", "validation"))
     run = resolve(run, train)
     length = run.data.sequence_length
@@ -70,12 +60,14 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         tokenizer.vocabulary,
         run.training.seed,
     )
+    loop.check_resume(workdir, run)
+    check_start(workdir, checkpoint, description)
+    tokenizer.save(workdir / "tokenizer")
 
     def begin(program: Program) -> State:
         state = program.initialize(run.training.seed)
         return state if pretrained is None else state.replace(params=transfer(pretrained, state.params, checkpoint))
 
-    files = checkpoints.tokenizer_files(workdir / "tokenizer")
     result = loop.train(run, workdir, source, files, begin)
     outputs = predict(run.objective, result.program, result.state.params, source)
     metrics = result.metrics | score(run.objective, source, outputs)
@@ -112,6 +104,55 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
                     f"{after.get(name)} in the experiment; leave the model out (model=None)."
                 )
     return dataclasses.replace(run, model=model)
+
+
+def tokenizer_of(description: Description) -> Any:
+    """The tokenizer (plmjax.data.tokenizers.Tokenizer) that a checkpoint brings along."""
+    from plmjax.data import tokenizers  # here, so that the objectives import without a tokenizer library
+
+    with tempfile.TemporaryDirectory() as folder:
+        return tokenizers.load(description.write_tokenizer(Path(folder)))
+
+
+def _tokenizer(
+    run: Experiment, checkpoint: str | Path, description: Description | None
+) -> tuple[Any, dict[str, bytes]]:
+    """The tokenizer and its files: the checkpoint's, or without one the experiment's."""
+    from plmjax.data import tokenizers
+
+    if description is None:
+        tokenizer = tokenizers.load(run.tokenizer.path)
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save(folder)
+            return tokenizer, checkpoints.tokenizer_files(Path(folder))
+    tokenizer = tokenizer_of(description)
+    if run.tokenizer.path and tokenizers.load(run.tokenizer.path).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"Expected the tokenizer of the checkpoint {checkpoint}, found another one in {run.tokenizer.path}; "
+            f"leave --tokenizer.path out."
+        )
+    return tokenizer, description.tokenizer
+
+
+def check_start(workdir: Path, checkpoint: str | Path, description: Description | None) -> None:
+    """Writes WORKDIR/start.json, which names the parameters that the run begins with, or compares it with them.
+
+    Raises:
+        UserError: the run in WORKDIR began with others.
+    """
+    sums = {} if description is None else description.checksums
+    of_parameters = sorted((name, value) for name, value in sums.items() if name.startswith("params/"))
+    start = {"from": str(checkpoint), "checksum": hashlib.sha256(json.dumps(of_parameters).encode()).hexdigest()}
+    path = workdir / "start.json"
+    if not path.exists():
+        path.write_text(json.dumps(start, indent=2) + "\n", encoding="utf-8")
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    if before["checksum"] != start["checksum"]:
+        raise UserError(
+            f"{workdir} holds a run that began with the parameters of {before['from']}, found those of {checkpoint}; "
+            f"begin with the same or name another --workdir."
+        )
 
 
 def resolve(run: Experiment, train: Examples) -> Experiment:

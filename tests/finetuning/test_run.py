@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def experiment(sentiment, **changes) -> Experiment:
 
 def short(sentiment, **changes) -> Experiment:
     """Three steps."""
-    run = experiment(sentiment, training=Training(steps=3, batch_size=16), **changes)
+    run = experiment(sentiment, training=Training(steps=3, batch_size=16, seed=5), **changes)
     return dataclasses.replace(run, data=dataclasses.replace(run.data, epochs=0.0))
 
 
@@ -135,6 +136,20 @@ def test_a_checkpoint_gives_all_but_the_head(small_run):
     given["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
     with pytest.raises(UserError, match=r"expected bert/pooler/kernel of shape \(3, 3\), found \(32, 32\)"):
         transfer(pretrained, given, small_run)
+
+
+def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, finished, tmp_path):
+    with pytest.raises(UserError, match=r"began with the parameters of .*small, found those of .*finished"):
+        finetune(experiment(sentiment), finished[0], finished[0])
+    other = experiment(sentiment, optimizer=Optimizer(learning_rate=1e-5))
+    with pytest.raises(UserError, match=r"holds a run with optimizer.learning_rate = 0.003, found 1e-05"):
+        finetune(other, small_run, finished[0])
+    copied = [shutil.copy(path, tmp_path / Path(path).name) for path in sentiment]
+    assert finetune(experiment([str(path) for path in copied]), small_run, finished[0]) == finished[1]
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("positive\ta great film\n")
+    with pytest.raises(UserError, match="fingerprint"):
+        finetune(experiment([str(path) for path in copied]), small_run, finished[0])
 
 
 def test_length_is_given_once(sentiment):
