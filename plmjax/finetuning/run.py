@@ -61,7 +61,7 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         run.training.seed,
     )
     loop.check_resume(workdir, run)
-    check_start(workdir, checkpoint, description)
+    check_start(workdir, checkpoint, pretrained)
     tokenizer.save(workdir / "tokenizer")
 
     def begin(program: Program) -> State:
@@ -134,21 +134,22 @@ def _tokenizer(
     return tokenizer, description.tokenizer
 
 
-def check_start(workdir: Path, checkpoint: str | Path, description: Description | None) -> None:
+def check_start(workdir: Path, checkpoint: str | Path, pretrained: Any) -> None:
     """Writes WORKDIR/start.json, which names the parameters that the run begins with, or compares it with them.
 
     Raises:
         UserError: the run in WORKDIR began with others.
     """
-    sums = {} if description is None else description.checksums
-    of_parameters = sorted((name, value) for name, value in sums.items() if name.startswith("params/"))
-    start = {"from": str(checkpoint), "checksum": hashlib.sha256(json.dumps(of_parameters).encode()).hexdigest()}
+    digest = hashlib.sha256()
+    for parameter in jax.tree.leaves(pretrained):
+        digest.update(np.ascontiguousarray(parameter).tobytes())
+    start = {"from": str(checkpoint), "sha256": digest.hexdigest()}
     path = workdir / "start.json"
     if not path.exists():
         path.write_text(json.dumps(start, indent=2) + "\n", encoding="utf-8")
         return
     before = json.loads(path.read_text(encoding="utf-8"))
-    if before["checksum"] != start["checksum"]:
+    if before["sha256"] != start["sha256"]:
         raise UserError(
             f"{workdir} holds a run that began with the parameters of {before['from']}, found those of {checkpoint}; "
             f"begin with the same or name another --workdir."
