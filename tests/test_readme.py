@@ -1,0 +1,72 @@
+"""Every command and snippet of README.md, run in its order in a folder of a user's own."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from conftest import SMALL
+
+from plmjax import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"(<!--.*?-->\n)?```(\w+)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line
+    for comment, language, block in BLOCKS
+    for line in block.strip().splitlines()
+    if language == "bash" and not comment
+]
+SHORTER = {
+    "pretrain": SMALL,
+    "finetune": ["--training.steps", "4", "--training.batch_size", "16", "--data.sequence_length", "16"],
+    "bench": [*SMALL, "--measured_steps", "2"],
+}
+"""Options that turn a run of minutes into one of seconds; nothing else is added to a command."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Path) -> Path:
+    """What the README takes for granted: the experiments, some text, a finished run, a labelled task."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    shutil.copytree(small_run, folder / "runs" / "bert_tiny")
+    (folder / "my_text").mkdir()
+    shutil.copy(prose, folder / "my_text")
+    (folder / "sentences.txt").write_text("The first line.\nAnd a second one.\n")
+    rows = "a fine example\tgood\na poor example\tbad\n"
+    (folder / "train.tsv").write_text("sentence\tlabel\n" + rows * 16)
+    (folder / "dev.tsv").write_text("sentence\tlabel\n" + rows * 4)
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    program, verb, *arguments = shlex.split(command)
+    assert program == "plmjax"
+    more = list(SHORTER.get(verb, []))
+    if "datasets/mine" in arguments and verb == "pretrain":
+        more += ["--model.vocab_size", "4096"]
+    cli.run([verb, *arguments, *more])
+
+
+def test_snippets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    if not (folder / "exported").exists():
+        cli.run(["export", "runs/bert_tiny", "exported/"])
+    snippets = [block for _, language, block in BLOCKS if language == "python"]
+    assert snippets
+    for snippet in snippets:
+        names = {"input_ids": jnp.ones((2, 7), jnp.int32), "attention_mask": jnp.ones((2, 7), jnp.int32)}
+        exec(snippet, names)
+        assert names["outputs"].last_hidden_state.shape == (2, 7, 32)
+
+
+def test_every_section_stands_on_something() -> None:
+    assert len(COMMANDS) >= 14
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("http") or (ROOT / link).exists(), link
