@@ -33,7 +33,7 @@ def experiment() -> Experiment:
         model=BertConfig.large(),
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
-        data=Data(layout=SentencePairs(), validation=0.005),
+        data=Data(layout=SentencePairs(), held_out=0.005),
         optimizer=Optimizer(learning_rate=1e-4, warmup_steps=10_000),
         training=Training(
             steps=1_000_000, batch_size=256, log_every=100, evaluate_every=10_000, evaluation_batches=100

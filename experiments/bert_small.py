@@ -32,7 +32,7 @@ def experiment() -> Experiment:
         ),
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=8192),
-        data=Data(layout=SentencePairs(), sequence_length=32, validation=0.01),
+        data=Data(layout=SentencePairs(), sequence_length=32, held_out=0.01),
         optimizer=Optimizer(learning_rate=1.5e-3, warmup_steps=200),
         training=Training(steps=16_000, batch_size=32, log_every=100, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=4000, keep=2, best="eval/loss"),

@@ -58,7 +58,7 @@ def prepare(
     tokenizer: Path,
     output: Path,
     format: str = "auto",
-    validation: float = 0.005,
+    held_out: float = 0.005,
     language: str = "en",
     processes: int | None = None,
 ) -> None:
@@ -69,7 +69,7 @@ def prepare(
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
         format: text, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it.
-        validation: Share of the documents kept aside for evaluation.
+        held_out: Share of the documents kept aside for evaluation.
         language: Language of the sentence splitter: en or zh.
         processes: Worker processes; all cores by default.
     """
@@ -81,7 +81,7 @@ def prepare(
         format,
         tokenizers.load(tokenizer),
         output,
-        validation=validation,
+        validation=held_out,
         language=language,
         processes=processes,
     )

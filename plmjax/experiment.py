@@ -50,7 +50,7 @@ class Data:
     """text, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it."""
     language: str = "en"
     """Language of the sentence splitter: en or zh."""
-    validation: float = 0.05
+    held_out: float = 0.05
     """Share of the documents kept aside for evaluation when a dataset is prepared."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""

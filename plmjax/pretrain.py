@@ -28,10 +28,17 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         raise UserError(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
-    loop.check_resume(workdir, run)
     loop.devices(run.training.platform)
-    tokenizer = _tokenizer(run, workdir, say)
-    directory = _dataset(run, workdir, tokenizer, say)
+    first = not (workdir / "experiment.json").exists()
+    loop.check_resume(workdir, run)
+    try:
+        tokenizer = _tokenizer(run, workdir, say)
+        directory = _dataset(run, workdir, tokenizer, say)
+    except UserError:
+        if first:  # nothing was trained: the command can be mended and given again for the same folder
+            (workdir / "experiment.json").unlink()
+            shutil.rmtree(workdir / "tokenizer", ignore_errors=True)
+        raise
     dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
@@ -40,7 +47,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         )
     if not dataset.split("validation").documents:
         raise UserError(
-            f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.validation."
+            f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.held_out."
         )
     source = pipeline.open_source(
         run.data,
@@ -91,5 +98,5 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], Non
     inputs, kind = _inputs(run)
     if not (directory / "ledger.json").exists():
         say("dataset    preparing the input text")
-        prepare(inputs, kind, tokenizer, directory, validation=run.data.validation, language=run.data.language)
+        prepare(inputs, kind, tokenizer, directory, validation=run.data.held_out, language=run.data.language)
     return directory

@@ -127,7 +127,7 @@ def evaluate(program: Program, params: Any, source: Source, seed: int, limit: in
             totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
     if not totals:
         raise UserError(
-            "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.validation."
+            "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.held_out."
         )
     return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
 

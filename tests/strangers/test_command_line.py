@@ -12,7 +12,7 @@ def test_pretrains_from_raw_text_and_goes_on(tmp_path, capsys):
     documents = [" ".join(sentences[(number + i) % 9] for i in range(12)) for number in range(60)]
     (tmp_path / "counting.txt").write_text("\n\n".join(documents) + "\n")
     arguments = ["pretrain", "tests/strangers/experiments.py:recurrent", "--workdir", str(tmp_path / "run")]
-    arguments += ["--data.input", str(tmp_path / "counting.txt"), "--data.validation", "0.2"]
+    arguments += ["--data.input", str(tmp_path / "counting.txt"), "--data.held_out", "0.2"]
     arguments += ["--tokenizer.vocab_size", "64", "--training.evaluation_batches", "2"]
     cli.run(arguments)
     assert re.search(r"step +8/8", capsys.readouterr().out)
