@@ -101,14 +101,14 @@ def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
         assert f"--training.platform {platform}" in said
 
 
-def test_changed_resume(fails, small_run: Path) -> None:
-    same = ["pretrain", TINY, "--workdir", small_run, *SMALL]
+def test_changed_resume(fails, small_run: Path, prose: Path) -> None:
+    same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL]
     before = sorted((small_run / "checkpoints").iterdir())
-    assert "optimizer.learning_rate = 0.001, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
+    assert "optimizer.learning_rate = 0.0015, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
     assert sorted((small_run / "checkpoints").iterdir()) == before
 
 
-def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path) -> None:
+def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path, prose: Path) -> None:
     assert "no finished checkpoint" in fails("evaluate", tmp_path)
     for damage in ("half", "flipped"):
         run = tmp_path / damage
@@ -131,7 +131,7 @@ def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path)
     description = json.loads((run / "experiment.json").read_text())
     description["model"]["hidden_size"] = 48
     (run / "experiment.json").write_text(json.dumps(description))
-    assert "of another model" in fails("pretrain", TINY, "--workdir", run, *SMALL, *wider)
+    assert "of another model" in fails("pretrain", TINY, "--workdir", run, "--data.input", prose, *SMALL, *wider)
 
 
 def test_plan_of_what_is_not(fails) -> None:

@@ -22,7 +22,7 @@ COMMANDS = [
 ]
 SHORTER = {
     "pretrain": SMALL,
-    "finetune": ["--training.steps", "4", "--training.batch_size", "16", "--data.sequence_length", "16"],
+    "finetune": ["--training.batch_size", "16", "--data.sequence_length", "16"],
     "bench": [*SMALL, "--measured_steps", "2"],
 }
 """Options that turn a run of minutes into one of seconds; nothing else is added to a command."""
