@@ -33,7 +33,7 @@ def experiment() -> Experiment:
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=8192),
         data=Data(layout=SentencePairs(), sequence_length=32, held_out=0.01),
-        optimizer=Optimizer(learning_rate=1.5e-3, warmup_steps=200),
+        optimizer=Optimizer(learning_rate=5e-4, warmup_steps=200),
         training=Training(steps=16_000, batch_size=32, log_every=100, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=4000, keep=2, best="eval/loss"),
         phases=(Phase(fraction=0.9), Phase(fraction=0.1, sequence_length=64, batch_size=16)),
