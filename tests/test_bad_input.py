@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
 
 from plmjax import cli
+from tests.conftest import SMALL
 
 TINY = "experiments/bert_tiny.py"
 

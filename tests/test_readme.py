@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from conftest import SMALL
 
 from plmjax import cli
+from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from odd_bert import SIZES, random_params
 
 from plmjax.errors import UserError
 from plmjax.interop import bert, huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
+from tests.interop.odd_bert import SIZES, random_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -5,7 +5,6 @@ import json
 import flax.traverse_util
 import numpy as np
 import pytest
-from odd_bert import SIZES, published, random_params
 
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
@@ -17,6 +16,7 @@ from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training import checkpoints
+from tests.interop.odd_bert import SIZES, published, random_params
 
 CONFIG = BertConfig(**SIZES)
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]

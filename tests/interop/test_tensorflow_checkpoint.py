@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from odd_bert import SIZES, published
 
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, tensorflow_checkpoint
 from plmjax.interop.adapter import parameter_shapes
 from plmjax.models.bert import BertConfig, BertForPreTraining
+from tests.interop.odd_bert import SIZES, published
 
 
 def test_parameters_are_the_variables(tmp_path):
