@@ -24,9 +24,14 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     """Measures `steps` steps of every phase after `warmup` others; one record a phase.
 
     Batches are random tokens, or come from the prepared dataset of `data.path` when the experiment names one.
+
+    Raises:
+        UserError: no experiment on text, nothing to measure, or an experiment that does not fit this machine.
     """
     if not isinstance(run.data, Data):
         raise UserError(f"Expected an experiment on text to measure, found one on {type(run.data).__name__}.")
+    if steps < 1:
+        raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
     mesh = meshes.make(run.mesh, loop.devices(run.training.platform))
     return [_phase(run, phase, mesh, steps, warmup) for phase in phases.resolve(run)]
 

@@ -136,12 +136,13 @@ def evaluate(checkpoint: Positional[Path], data: Path | None = None, json_: Anno
         json_: Print JSON.
     """
     from plmjax.inference import evaluate as run
+    from plmjax.training.metrics import to_json
 
-    metrics = run(checkpoint, data)
+    found = run(checkpoint, data)
     if json_:
-        print(json.dumps(metrics))
+        print(to_json(found))
     else:
-        for name, value in metrics.items():
+        for name, value in found.items():
             print(f"{name:<24} {value:.6g}" if isinstance(value, float) else f"{name:<24} {value}")
 
 
@@ -220,12 +221,12 @@ def bench(
     """
     from plmjax import experiment as experiments
     from plmjax.bench import bench as run
-    from plmjax.training.metrics import compact
+    from plmjax.training.metrics import compact, to_json
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
     for record in run(composed, measured_steps):
         if json_:
-            print(json.dumps(record))
+            print(to_json(record))
             continue
         for name, value in record.items():
             print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
@@ -353,8 +354,10 @@ def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
         return functools.partial(verb, *positional, **keywords)
 
     said = io.StringIO()
+    # tyro colours its errors, or draws them without a box, as standard output is: a terminal, or not of UTF-8.
+    plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain:
             call, unknown = tyro.cli(
                 bound, prog=f"plmjax {name}", args=arguments, use_underscores=True, return_unknown_args=True
             )
@@ -390,13 +393,19 @@ def main() -> None:
     except Interrupted as stop:
         print(f"plmjax: {stop} Run the same command again to go on.", file=sys.stderr)
         sys.exit(Interrupted.EXIT_CODE)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        print(f"plmjax: The disk is full ({error.filename}); free some space and run again.", file=sys.stderr)
-        sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            sentence = f"The disk is full ({error.filename}); free some space and run again."
+        elif error.filename is not None:
+            sentence = (
+                f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
+            )
+        else:
+            raise
+        print(f"plmjax: {sentence}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,9 @@ FREE = (
 """Fields a resumed run may change: they move a run or report on it, and leave what it computes alone. The text itself
 is recognised by the fingerprint of the prepared dataset, wherever that lies."""
 
+PREPARED = ("tokenizer.", "data.input", "data.format", "data.language", "data.held_out")
+"""Fields that a run directory's tokenizer and dataset follow from, fixed before anything is trained."""
+
 
 def load(reference: str) -> Experiment:
     """The experiment of `path/to/file.py` or `path/to/file.py:function`; the function is `experiment` by default.

@@ -101,7 +101,7 @@ def _read(workdir: Path, name: str) -> Run:
     if not records:
         raise UserError(f"Expected logged steps in {path}, found none yet; report on the run once it has logged some.")
     for number, record in enumerate(records, start=1):
-        numbers = isinstance(record, dict) and all(isinstance(value, int | float) for value in record.values())
+        numbers = isinstance(record, dict) and all(isinstance(value, int | float | None) for value in record.values())
         if not (numbers and {"step", "time"} <= record.keys()):
             raise UserError(
                 f"Line {number} of {path} is not a record of a run, which has a step, a time and numbers; "

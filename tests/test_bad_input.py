@@ -1,6 +1,7 @@
 """Every mistake a user makes through the command line: one sentence, exit code 2, and nothing saved is lost."""
 
 import gzip
+import io
 import json
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
 from tests.conftest import SMALL
 
 TINY = "experiments/bert_tiny.py"
@@ -104,7 +106,7 @@ def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
 def test_changed_resume(fails, small_run: Path, prose: Path) -> None:
     same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL]
     before = sorted((small_run / "checkpoints").iterdir())
-    assert "optimizer.learning_rate = 0.001, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
+    assert ", found 0.1; resume it unchanged" in fails(*same, "--optimizer.learning_rate", 0.1)
     assert sorted((small_run / "checkpoints").iterdir()) == before
 
 
@@ -132,6 +134,44 @@ def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path,
     description["model"]["hidden_size"] = 48
     (run / "experiment.json").write_text(json.dumps(description))
     assert "of another model" in fails("pretrain", TINY, "--workdir", run, "--data.input", prose, *SMALL, *wider)
+
+
+def test_paths_that_cannot_be_written(fails, tmp_path: Path, small_run: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("a line\n")
+    for command in (
+        ["pretrain", TINY, "--workdir", file],
+        ["tokenizer", "train", "--input", "README.md", "--vocab_size", 300, "--output", file / "tokenizer"],
+        ["prepare", "--input", "README.md", "--tokenizer", small_run / "tokenizer", "--output", file],
+        ["embed", small_run, "--input", file, "--output", tmp_path / ("x" * 300 + ".npz")],
+        ["embed", small_run, "--input", file / "input", "--output", tmp_path / "x.npz"],
+        ["report", small_run, "--output", tmp_path],
+    ):
+        assert str(tmp_path) in fails(*command)
+
+
+def test_a_run_is_not_imported_over(fails, small_run: Path) -> None:
+    before = (small_run / "experiment.json").read_bytes()
+    assert "Expected no run in" in fails("import", small_run / "export", small_run)
+    assert (small_run / "experiment.json").read_bytes() == before
+
+
+def test_numbers_out_of_range(fails, tmp_path: Path, small_run: Path) -> None:
+    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset", *SMALL]
+    for option in ("--training.unroll", "--training.evaluate_every", "--checkpoint.every", "--model.num_hidden_layers"):
+        assert option in fails(*same, option, -1)
+    assert "--measured_steps" in fails("bench", TINY, "--measured_steps", 0)
+
+
+def test_arguments_are_named_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", terminal)
+    with pytest.raises(UserError, match="Missing from plmjax fill-mask"):
+        cli.run(["fill-mask"])
+    with pytest.raises(UserError, match=r"--top.*'x'"):
+        cli.run(["fill-mask", "run", "text", "--top", "x"])
 
 
 def test_plan_of_what_is_not(fails) -> None:

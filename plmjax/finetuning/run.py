@@ -26,6 +26,7 @@ from plmjax.finetuning.tasks import Examples, Task
 from plmjax.objectives.objective import apply
 from plmjax.training import checkpoints, loop
 from plmjax.training.checkpoints import Description
+from plmjax.training.metrics import to_json
 from plmjax.training.state import State
 from plmjax.training.step import Program
 
@@ -239,4 +240,4 @@ def write(
         writer = csv.DictWriter(file, rows[0], delimiter="\t", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    (workdir / "evaluation.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    (workdir / "evaluation.json").write_text(to_json(metrics, indent=2) + "\n", encoding="utf-8")

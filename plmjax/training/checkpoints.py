@@ -299,11 +299,11 @@ def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: di
     """Writes parameters that were not trained here as step 0 of a run directory, with its experiment.json.
 
     Raises:
-        UserError: the folder holds a checkpoint already.
+        UserError: the folder holds a run already.
     """
     directory = Path(directory)
-    if (directory / "checkpoints" / "0").exists():
-        raise UserError(f"Expected no checkpoint in {directory}, found one; name another folder.")
+    if (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
+        raise UserError(f"Expected no run in {directory}, found one; name another folder.")
     directory.mkdir(parents=True, exist_ok=True)
     writer = Checkpoints(directory / "checkpoints", run.checkpoint)
     params = jax.tree.map(jnp.asarray, params)

@@ -135,13 +135,19 @@ def evaluate(program: Program, params: Any, source: Source, seed: int, limit: in
 def check_resume(workdir: Path, run: Experiment) -> None:
     """Writes WORKDIR/experiment.json, or compares it with what is there.
 
+    Before the first checkpoint there is nothing to go on from: only what the tokenizer and the dataset in WORKDIR were
+    made by must be the same, so that a command whose first try failed can be mended.
+
     Raises:
         UserError: the folder belongs to a run that would be changed, naming the first difference.
     """
     path = workdir / "experiment.json"
     if path.exists():
         changed = experiments.differences(experiments.read(path), run, experiments.FREE)
+        trained = any(entry.name.isdigit() for entry in (workdir / "checkpoints").glob("*"))
         for name, (before, after) in changed.items():
+            if not trained and not name.startswith(experiments.PREPARED):
+                continue
             raise UserError(
                 f"{workdir} holds a run with {name} = {before}, found {after}; resume it unchanged or name another "
                 f"--workdir."
@@ -155,6 +161,11 @@ def check_rhythm(run: Experiment, program: Program) -> None:
     training, best = run.training, run.checkpoint.best.removeprefix("-")
     if training.log_every < 1:
         raise UserError(f"Expected --training.log_every of at least 1, found {training.log_every}.")
+    settings = {"training": ("evaluate_every", "evaluation_batches"), "checkpoint": ("every", "keep", "minutes")}
+    for group, names in settings.items():
+        for name in names:
+            if (value := getattr(getattr(run, group), name)) < 0:
+                raise UserError(f"Expected --{group}.{name} of 0 or more, found {value}.")
     profiled = training.profile_steps
     if profiled and not 1 <= profiled[0] <= profiled[-1] <= training.steps:
         raise UserError(
@@ -329,7 +340,7 @@ class _Session:
             means = evaluate(program, state.params, self.source, seed, limit)
             values = {f"eval/{name}": value for name, value in means.items()}
             self.file.write(step, values)
-            self.terminal.say(f"step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+            self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
             self.evaluated = (step, values)
         return self.evaluated[1]
 

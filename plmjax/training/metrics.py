@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ class MetricsFile:
         self.path = workdir / "metrics.jsonl"
         kept = [line for line in read(self.path) if line["step"] <= step] if self.path.exists() else []
         temporary = self.path.with_name("metrics.jsonl.writing")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        temporary.write_text("".join(to_json(line) + "\n" for line in kept), encoding="utf-8")
         temporary.replace(self.path)
         self._file = self.path.open("a", encoding="utf-8")
         self._events = _Events(workdir / "tensorboard")
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
-        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+        self._file.write(to_json({"step": step, "time": round(time.time(), 3), **values}) + "\n")
         self._file.flush()
         self._events.write(step, values)
 
@@ -37,16 +38,29 @@ class MetricsFile:
         self._events.close()
 
 
+def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
+    """A JSON object; a number that is not finite, which JSON cannot write, becomes null."""
+    writable = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
+    return json.dumps(writable, indent=indent, allow_nan=False)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl; a last line that a kill cut short is left out.
 
     Raises:
-        UserError: the file is missing, or a line before the last is not JSON.
+        UserError: the file is missing or no text, or a line before the last is not JSON.
     """
     if not path.is_file():
         raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
     records = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}; mend it."
+        ) from None
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
@@ -101,16 +115,23 @@ def duration(seconds: float) -> str:
 
 
 class Terminal:
-    """The header of a run, then a live bar on a terminal or aligned lines in a log."""
+    """The header of a run, then a live bar over the last step's numbers on a terminal, or aligned lines in a log."""
 
     def __init__(self, steps: int, step: int) -> None:
         self._bar = None
         self._steps = steps
         if sys.stdout.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+            from rich.text import Text
 
-            columns = ("step", MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, TimeElapsedColumn())
+            class Bar(Progress):
+                """The numbers have a line of their own: beside the bar they would not fit a terminal's width."""
+
+                def get_renderables(self) -> Iterator[Any]:
+                    yield from super().get_renderables()
+                    yield Text(self.tasks[0].description if self.tasks else "")
+
+            self._bar = Bar("step", MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), expand=True)
             self._task = self._bar.add_task("compiling", total=steps, completed=step)
             self._bar.start()
 

@@ -57,7 +57,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
-        UserError: an unknown dtype or remat policy.
+        UserError: an unknown dtype or remat policy, or a number of layers that cannot be unrolled.
     """
     training = experiment.training
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -69,6 +69,8 @@ def execution(experiment: Experiment, platform: str) -> Execution:
         raise UserError(f"Unknown --training.gradient_dtype {found!r}; {nearest(found, dtypes)}")
     if training.remat not in REMAT_POLICIES:
         raise UserError(f"Unknown --training.remat {training.remat!r}; {nearest(training.remat, REMAT_POLICIES)}")
+    if training.unroll < 0:
+        raise UserError(f"Expected --training.unroll of 0 or more, found {training.unroll}.")
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     layers = getattr(experiment.model, "num_hidden_layers", 1)
     unroll = training.unroll or (layers if platform == "cpu" else 1)

@@ -1,6 +1,8 @@
 """The files and the words in which a run reports."""
 
+import io
 import json
+import re
 
 import pytest
 
@@ -30,6 +32,34 @@ def test_what_is_no_metrics_file_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nstep 2\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"Line 2 of .* is not JSON"):
         metrics.read(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1\xff}\n')
+    with pytest.raises(UserError, match="Expected UTF-8 text"):
+        metrics.read(tmp_path / "metrics.jsonl")
+
+
+def test_numbers_that_json_cannot_write_become_null(tmp_path):
+    assert metrics.to_json({"a": float("nan"), "b": float("-inf"), "c": 1.5, "d": 2}) == (
+        '{"a": null, "b": null, "c": 1.5, "d": 2}'
+    )
+    file = metrics.MetricsFile(tmp_path, 0)
+    file.write(1, {"train/gradient_norm": float("inf")})
+    file.close()
+    assert metrics.read(tmp_path / "metrics.jsonl")[0]["train/gradient_norm"] is None
+
+
+def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
+    shown = io.StringIO()
+    shown.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = metrics.Terminal(1_000_000, 0)
+    values = {"train/loss": 2.5, "train/mlm_accuracy": 0.5, "train/nsp_accuracy": 0.75}
+    terminal.step(123_456, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}, 184.0)
+    terminal.close()
+    words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).split())
+    assert "123456/1000000" in words
+    assert "loss 2.5000 mlm acc 50.00% nsp acc 75.00% lr 1.00e-04 50.0k tok/s mfu 40.0% eta 3:04 min" in words
 
 
 def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
