@@ -9,7 +9,6 @@ CORE = [
     "flax>=0.12",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
-    "chex>=0.1.92",
     "sentencepiece>=0.2.1",
     "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
     "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",

@@ -94,7 +94,7 @@ def pretrain(experiment: Positional[str], workdir: Path | None = None, overrides
     """Pretrains an experiment; run again on the same workdir, it resumes.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function.
+        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         workdir: Folder of the run; runs/NAME by default.
     """
     from plmjax import experiment as experiments
@@ -114,7 +114,7 @@ def finetune(
     """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function.
+        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
         workdir: Folder of the run; runs/NAME by default.
     """
@@ -193,7 +193,7 @@ def plan(
     """Compiles the train step for a TPU slice that is not here: does it fit, how fast, how long.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function.
+        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         topology: Chip and shape, such as v3:8x8 or v5e:4x4.
         json_: Print JSON.
     """
@@ -215,7 +215,7 @@ def bench(
     """Measures the train step here, beside the machine's own matrix products.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function.
+        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         json_: Print JSON.
         measured_steps: Steps timed after two for warming up.
     """
@@ -315,12 +315,13 @@ def run(arguments: Sequence[str]) -> None:
     if name not in VERBS:
         raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
     if name == "tokenizer":
-        if rest[:1] != ["train"]:
-            raise UserError(f"Expected `plmjax tokenizer train`, found {' '.join(rest[:1]) or 'nothing'!r} after it.")
-        rest = rest[1:]
+        if rest[:1] not in (["train"], ["--help"], ["-h"]):
+            found = repr(rest[0]) if rest else "nothing"
+            raise UserError(f"Expected `plmjax tokenizer train`, found {found} in place of train.")
+        rest = rest[rest[0] == "train" :]
     verb = VERBS[name]
     if name not in OF_EXPERIMENTS:
-        _parse(verb, name, rest)()
+        _parse(verb, "tokenizer train" if name == "tokenizer" else name, rest)()
         return
     if rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
@@ -375,7 +376,7 @@ def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
 
 
 def main() -> None:
-    """Entry point of `plmjax`; exit code 2 for a user's mistake, 75 for a run that was stopped and saved."""
+    """Entry point of `plmjax`; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C."""
     from plmjax.training.interruption import Interrupted
 
     platform.choose()
@@ -393,6 +394,9 @@ def main() -> None:
     except Interrupted as stop:
         print(f"plmjax: {stop} Run the same command again to go on.", file=sys.stderr)
         sys.exit(Interrupted.EXIT_CODE)
+    except KeyboardInterrupt:
+        print("plmjax: Stopped.", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:

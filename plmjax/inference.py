@@ -64,8 +64,6 @@ def evaluate(checkpoint: Path, data: Path | None = None) -> dict[str, float]:
         program = _program(run, source)
         params, _ = checkpoints.load_parameters(directory, program.state.params)
         means = loop.evaluate(program, params, source, run.training.seed)
-        if "loss" not in means:
-            raise UserError(f"Expected held-out data for {checkpoint}, found none; give some in --data.")
         metrics = {f"eval/{name}": value for name, value in means.items()}
         if isinstance(run.data, Task):
             outputs = finetuning.predict(run.objective, program, params, source)

@@ -106,7 +106,7 @@ def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
 def test_changed_resume(fails, small_run: Path, prose: Path) -> None:
     same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL]
     before = sorted((small_run / "checkpoints").iterdir())
-    assert ", found 0.1; resume it unchanged" in fails(*same, "--optimizer.learning_rate", 0.1)
+    assert "optimizer.learning_rate = 0.001, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
     assert sorted((small_run / "checkpoints").iterdir()) == before
 
 

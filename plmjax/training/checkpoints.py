@@ -360,13 +360,17 @@ def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
     found, expected = shapes(metadata), shapes(abstract)
     if len(found) == len(expected) and sorted(found.values()) == sorted(expected.values()) and item != "params":
         return
-    for name in sorted(expected.keys() | found.keys()):
-        if found.get(name) != expected.get(name):
-            raise UserError(
-                f"The checkpoint {directory} is of another model: expected {item}/{name} of shape "
-                f"{expected.get(name, 'none at all')}, found {found.get(name, 'none at all')}; use the experiment it "
-                f"was made by."
-            )
+    names = [name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)]
+    if names:
+        differing = ", and ".join(
+            f"{item}/{name} of shape {expected.get(name, 'none at all')}, found {found.get(name, 'none at all')}"
+            for name in names[:3]
+        )
+        more = f", and {len(names) - 3} more" if len(names) > 3 else ""
+        raise UserError(
+            f"The checkpoint {directory} is of another model: expected {differing}{more}; use the experiment it was "
+            f"made by."
+        )
 
 
 def _read(directory: Path, item: str, arguments: Any) -> Any:
