@@ -41,7 +41,7 @@ def tokenizer_train(
         kind: What to train.
         vocab_size: Tokens, special ones included.
         format: Format of the input.
-        lowercase: Lower-case and strip accents.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.pretrain import TOKENIZER_SAMPLE

@@ -33,7 +33,7 @@ class Tokenizer:
     vocab_size: int = 8192
     """Tokens of a tokenizer that is trained, special ones included."""
     lowercase: bool = True
-    """Lower-case and strip accents (BERT's uncased normalisation)."""
+    """Lower-case the text; wordpiece, bpe and word, which split words as BERT does, strip accents too."""
 
 
 @dataclasses.dataclass(frozen=True)

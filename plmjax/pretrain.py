@@ -28,6 +28,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         raise UserError(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
+    _check_data(run.data)
     loop.devices(run.training.platform)
     first = not (workdir / "experiment.json").exists()
     loop.check_resume(workdir, run)
@@ -60,6 +61,14 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
     result = loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
     learned.show(result, source, workdir, say)
     return result
+
+
+def _check_data(data: Data) -> None:
+    """Raises UserError for an option that another one leaves without effect."""
+    if data.path and data.input:
+        raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
+    if data.format not in ("auto", "documentation") and not data.format.startswith("tfds:") and not data.input:
+        raise UserError(f"Expected text in --data.input for --data.format {data.format}, found none; name some.")
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:

@@ -94,6 +94,13 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     assert "another" in pretrain(small_run / "dataset", "--tokenizer.path", other)
 
 
+def test_options_without_effect(fails, tmp_path: Path, small_run: Path, prose: Path) -> None:
+    same = ["pretrain", TINY, "--workdir", tmp_path / "run"]
+    assert "found both" in fails(*same, "--data.path", small_run / "dataset", "--data.input", prose)
+    assert "--data.input" in fails(*same, "--data.format", "jsonl")
+    assert not (tmp_path / "run").exists()
+
+
 def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
     for platform in ("tpu", "gpu"):
         said = fails(
