@@ -1,4 +1,4 @@
-"""BERT-Large as published (Devlin et al., arXiv 1810.04805, appendix A.2), on a 8x8 slice of 64 chips.
+"""BERT-Large as published (Devlin et al., arXiv 1810.04805, appendix A.2), on an 8x8 slice of 64 chips.
 
     plmjax pretrain experiments/bert_large_8x8.py --data.input WIKIPEDIA BOOKS
     plmjax plan experiments/bert_large_8x8.py --topology v3:8x8

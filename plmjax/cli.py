@@ -401,7 +401,8 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            sentence = f"The disk is full ({error.filename}); free some space and run again."
+            where = f" ({error.filename})" if error.filename else ""
+            sentence = f"The disk is full{where}; free some space and run again."
         elif error.filename is not None:
             sentence = (
                 f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."

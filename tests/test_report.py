@@ -133,10 +133,11 @@ def test_names_are_escaped_and_namesakes_told_apart(tmp_path):
     assert "a&lt;b&gt;/run" in text and "<b>" not in text
 
 
-def test_a_long_series_is_averaged_and_a_nan_leaves_a_gap(tmp_path):
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_a_long_series_is_averaged_and_what_is_no_number_leaves_a_gap(tmp_path, nothing):
     steps = 4 * POINTS
     lines = [{"step": s, "time": float(s), "train/loss": float(s % 4)} for s in range(steps)]
-    lines[steps // 2]["train/loss"] = float("nan")
+    lines[steps // 2]["train/loss"] = nothing
     report([write(tmp_path / "long", lines=lines)], tmp_path / "report.html")
     drawn = charts(page(tmp_path / "report.html"))["Loss"]
     longest = max(curves(drawn), key=len)
