@@ -117,6 +117,11 @@ class Training:
     profile_steps: tuple[int, ...] = ()
     """First and last step of a profile written to WORKDIR/profile; empty profiles nothing."""
 
+    def __post_init__(self) -> None:
+        """Checks the seed: JAX would leave out what is beyond 32 bits, and two seeds would be one."""
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"Expected --training.seed from 0 to {2**32 - 1}, found {self.seed}.")
+
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
@@ -370,9 +375,9 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             options[-1].append(argument)
         else:
             raise UserError(f"Expected an option such as --training.steps 60, found {argument!r}.")
-    known = [f"--{name}" for name in flatten(experiment)]
+    known = [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
     for option in options:
-        if option[0] not in known or option[0].endswith(".type"):
+        if option[0] not in known:
             raise UserError(f"There is no option {option[0]!r}; {nearest(option[0], known)}")
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below

@@ -112,10 +112,12 @@ def test_several_options_and_a_phase():
     [
         (["--training.stps", "60"], "no option '--training.stps'; did you mean '--training.steps'?"),
         (["--steps", "60"], "no option '--steps'"),
-        (["--model.type", "x"], "no option '--model.type'"),
+        (["--model.type", "x"], "no option '--model.type'; did you mean '--model.type_vocab_size'?"),
         (["--training.steps", "many"], "--training.steps takes a value of type int, found 'many'."),
         (["--training.steps", "1.5"], "--training.steps takes a value of type int, found '1.5'."),
         (["--training.steps"], "--training.steps takes a value of type int, found 'nothing'."),
+        (["--training.seed", "-1"], "Expected --training.seed from 0 to 4294967295, found -1."),
+        (["--training.seed", "4294967296"], "found 4294967296"),
         (["--mesh.zero", "maybe"], "--mesh.zero takes a value of type bool, found 'maybe'."),
         (["60"], "Expected an option such as --training.steps 60, found '60'."),
         (["--model.hidden_size", "17"], "divides by the heads, found 17 and 2 heads"),

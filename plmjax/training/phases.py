@@ -37,11 +37,13 @@ def resolve(experiment: Experiment) -> list[ResolvedPhase]:
         return [ResolvedPhase(0, 0, training.steps, length, training.batch_size, training.accumulation)]
     total = sum(phase.fraction for phase in experiment.phases)
     if abs(total - 1) > 1e-6:
-        raise UserError(f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.")
+        raise UserError(
+            f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.N.fraction."
+        )
     phases, share, start = [], 0.0, 0
     for index, phase in enumerate(experiment.phases):
         if phase.fraction <= 0:
-            raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; change --phases.")
+            raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; raise it.")
         share += phase.fraction
         end = round(share * training.steps)
         if end == start:
