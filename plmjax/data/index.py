@@ -93,11 +93,6 @@ class PairRows(Rows):
                 f"Sentence pairs need a sequence length of {shortest} to {longest}, but data.sequence_length is "
                 f"{sequence_length}; change it."
             )
-        if layout.pack < 1 or layout.duplicates < 1:
-            raise UserError(
-                "Sentence pairs need data.layout.pack and data.layout.duplicates of at least 1, but they are "
-                f"{layout.pack} and {layout.duplicates}; change them."
-            )
         self._split = dataset.split(split)
         self._length = sequence_length
         self._pack = layout.pack

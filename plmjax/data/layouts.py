@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.errors import UserError
+
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
@@ -60,6 +62,14 @@ class SentencePairs(Layout):
     """Passes over the text, each with draws of its own, that make up one epoch."""
     pack: int = 1
     """Most pairs packed into one row."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts."""
+        if self.pack < 1 or self.duplicates < 1:
+            raise UserError(
+                f"Sentence pairs need data.layout.pack and data.layout.duplicates of at least 1, but they are "
+                f"{self.pack} and {self.duplicates}; change them."
+            )
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         sequences = _int32(batch_size, self.pack)

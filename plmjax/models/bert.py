@@ -73,9 +73,13 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
-        for name in ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
+        sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        for name in sizes:
             if getattr(self, name) < 1:
                 raise UserError(f"Expected --model.{name} of at least 1, found {getattr(self, name)}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"Expected --model.{name} from 0 to below 1, found {getattr(self, name)}.")
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "

@@ -210,8 +210,6 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     [
         (SentencePairs(), 4, WORDS, "sequence length of 5 to"),
         (SentencePairs(), 70_000, WORDS, "sequence length of 5 to 65538"),
-        (SentencePairs(pack=0), 64, WORDS, "pack and data.layout.duplicates of at least 1"),
-        (SentencePairs(duplicates=0), 64, WORDS, "pack and data.layout.duplicates of at least 1"),
         (SentencePairs(), 64, Vocabulary(size=V, end=2), r"\[CLS\] and \[SEP\]"),
         (Blocks(), 64, Vocabulary(size=V), "end or separator token"),
         (Streams(), 64, Vocabulary(size=V), "end or separator token"),

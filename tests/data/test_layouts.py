@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.errors import UserError
 
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
 
@@ -32,3 +33,9 @@ def test_fields_and_shapes(layout, more):
 def test_needs_no_tensorflow():
     program = "import sys, plmjax.data.layouts, plmjax.data.index; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("count", [{"pack": 0}, {"duplicates": 0}])
+def test_counts_below_one_are_named(count: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=r"pack and data\.layout\.duplicates of at least 1"):
+        SentencePairs(**count)

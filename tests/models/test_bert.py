@@ -325,6 +325,10 @@ def test_train_flops() -> None:
 
 
 def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match="type_vocab_size of at least 1, found 0"):
+        BertConfig.tiny(type_vocab_size=0)
+    with pytest.raises(UserError, match="hidden_dropout_prob from 0 to below 1, found 1"):
+        BertConfig.tiny(hidden_dropout_prob=1.0)
     with pytest.raises(UserError, match="divides by the heads"):
         BertConfig.base(num_attention_heads=7)
     with pytest.raises(UserError, match="did you mean 'gelu_new'"):

@@ -34,6 +34,11 @@ def test_phases_cover_every_step_once(steps):
     assert parts[-1].last_step == steps
 
 
+def test_rows_without_a_token_are_refused():
+    with pytest.raises(UserError, match="at least one token, found 0"):
+        phases.resolve(experiments.changed(experiments.causal(), data={"sequence_length": 0}))
+
+
 @pytest.mark.parametrize(
     ("parts", "steps", "message"),
     [
