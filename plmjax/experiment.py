@@ -377,13 +377,19 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             raise UserError(f"Expected an option such as --training.steps 60, found {argument!r}.")
     known = [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
     for option in options:
-        if option[0] not in known:
+        if option[0] not in known or option[0].endswith(".type"):
             raise UserError(f"There is no option {option[0]!r}; {nearest(option[0], known)}")
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
-                parse(words(option))
-        except SystemExit:
-            kind = type(flatten(experiment)[option[0][2:]]).__name__
-            found = " ".join(option[1:]) or "nothing"
-            raise UserError(f"{option[0]} takes a value of type {kind}, found {found!r}.") from None
-    return parse([word for option in options for word in words(option)])
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
+            return parse([word for option in options for word in words(option)])
+    except SystemExit:
+        for option in options:
+            # Sizes that fit together need not fit what they replace one at a time, which is no fault of theirs.
+            with contextlib.suppress(UserError), contextlib.redirect_stderr(io.StringIO()):
+                try:
+                    parse(words(option))
+                except SystemExit:
+                    break
+        kind = type(flatten(experiment)[option[0][2:]]).__name__
+        found = " ".join(option[1:]) or "nothing"
+        raise UserError(f"{option[0]} takes a value of type {kind}, found {found!r}.") from None

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,7 +93,7 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
 
 
 def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them."""
+    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread."""
 
     def place(batch: HostBatch) -> dict[str, jax.Array]:
         return {
@@ -100,13 +101,16 @@ def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) ->
             for name, spec in program.batch.items()
         }
 
-    queue: collections.deque[dict[str, jax.Array]] = collections.deque()
+    def fetch() -> dict[str, jax.Array] | None:
+        batch = next(batches, None)
+        return None if batch is None else place(batch)
+
     try:
-        for batch in batches:
-            queue.append(place(batch))
-            if len(queue) > ahead:
-                yield queue.popleft()
-        yield from queue
+        with ThreadPoolExecutor(1, "batches") as thread:  # one, so that batches stay in order
+            pending = collections.deque(thread.submit(fetch) for _ in range(ahead))
+            while (batch := pending.popleft().result()) is not None:
+                pending.append(thread.submit(fetch))
+                yield batch
     finally:
         getattr(batches, "close", lambda: None)()
 
