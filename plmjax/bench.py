@@ -52,11 +52,16 @@ def _phase(
         state, _ = compiled(state, next(arrays))
     jax.block_until_ready(state)
     begin, begin_cpu, waited = time.perf_counter(), time.process_time(), 0.0
+    under_way: list[dict[str, jax.Array]] = []
     for _ in range(steps):
+        if len(under_way) > 1:
+            jax.block_until_ready(under_way[-2])
         asked = time.perf_counter()
         batch = next(arrays)
-        waited += time.perf_counter() - asked
-        state, _ = compiled(state, batch)
+        if not under_way or under_way[-1]["loss"].is_ready():
+            waited += time.perf_counter() - asked
+        state, metrics = compiled(state, batch)
+        under_way.append(metrics)
     jax.block_until_ready(state)
     seconds = (time.perf_counter() - begin) / steps
     cpu_seconds = (time.process_time() - begin_cpu) / steps

@@ -285,9 +285,12 @@ class _Session:
         mark, waited, elapsed, steps = time.perf_counter(), 0.0, 0.0, 0
         for step in range(done + 1, phase.last_step + 1):
             self._profile(step)
+            if len(pending) > 1:  # two steps are enough to be ahead of the device
+                jax.block_until_ready(pending[-2])
             asked = time.perf_counter()
             batch = next(batches)
-            waited += time.perf_counter() - asked
+            if not pending or pending[-1]["loss"].is_ready():  # nothing was left to compute while it was waited for
+                waited += time.perf_counter() - asked
             state, metrics = compiled(state, batch)
             pending.append(metrics)
             self._profile(step, state)
