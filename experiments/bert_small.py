@@ -1,9 +1,13 @@
-"""A small BERT on real text: Wikipedia and novels, two phases, an hour or less of a laptop's CPU.
+"""A small BERT on real text: Wikipedia and novels, in two phases.
 
     plmjax pretrain experiments/bert_small.py --workdir runs/bert_small --data.input WIKIPEDIA BOOKS
 
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. Nine tenths of the steps read rows
 of 32 tokens and the last tenth rows of 64, as the published runs go from 128 to 512.
+
+Result on 39 MB of Wikipedia and 58 MB of novels, one core of a shared CPU: 35 minutes, 10,000 tokens a second. Held-out
+loss 4.58 nats a target after step 14,000 (unigram entropy 6.95), 5.50 after the second phase (7.02): its new positions
+begin untrained, with a tenth of the learning rate left. At a rate of 1.5e-3 the run did not leave the plateau.
 
 Deviation: weights are drawn with a standard deviation of 0.05, not 0.02 (what keeps the scale of a layer's input is
 0.04 for the 768 features of BERT-Base and 0.09 for 128), and nothing is dropped out. Both shorten the plateau at the
