@@ -14,7 +14,6 @@ from plmjax.layers.projection import Projection
 from plmjax.objectives.objective import Batch, Objective, Sums, cross_entropy
 
 INIT = nn.initializers.normal(0.1)
-AXES = ("layers", "batch", "embed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ class NextTokenOfStream(Objective):
 
     def initial_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
         zeros = jnp.zeros((config.num_hidden_layers, batch_size, config.hidden_size))
-        return tuple(nn.LogicallyPartitioned(zeros, AXES) for _ in ("hidden", "cell"))
+        return tuple(nn.LogicallyPartitioned(zeros, ("layers", "batch", "embed")) for _ in ("hidden", "cell"))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
