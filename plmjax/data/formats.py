@@ -384,7 +384,8 @@ def _text_feature(name: str, features) -> str:
     """The feature of a dataset that holds its documents: one with a usual name, else its only text."""
     import tensorflow_datasets as tfds
 
-    strings = [key for key, value in features.items() if isinstance(value, tfds.features.Text)]
+    # Sorted: a dataset read from disk lists its features in another order in every process.
+    strings = sorted(key for key, value in features.items() if isinstance(value, tfds.features.Text))
     usual = [key for key in ("text", "article", "document", "content") if key in strings]
     if usual or len(strings) == 1:
         return (usual or strings)[0]

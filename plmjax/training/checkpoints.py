@@ -13,7 +13,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ class Checkpoints:
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
         # Orbax reports every file it touches, and logs with its traceback each failure that it raises as well.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
+        if not isinstance(sys.unraisablehook, _WithoutLateWrites):
+            sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
         policy = Retention(settings.every, settings.keep, settings.best)
         self.directory = Path(directory).absolute()
         self._saving = -1
@@ -231,6 +234,21 @@ class Checkpoints:
             f"A checkpoint could not be written to {self.directory} ({_first_line(error)}); free some space or name "
             f"another --workdir, then run again to go on from a finished one (steps: {kept})."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutLateWrites:
+    """The hook of errors that nobody can catch, silent about writes that end after a save has failed.
+
+    Orbax closes its event loop at the first array that cannot be written; tensorstore, still writing the others on
+    threads of its own, then finds the loop closed. The failure itself is raised by `save` and `wait`.
+    """
+
+    report: Callable[[Any], None]
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self.report(unraisable)
 
 
 def _copied(x: jax.Array) -> jax.Array:
