@@ -8,6 +8,8 @@ Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5
 direction); "How to Scale Your Model" (jax-ml.github.io/scaling-book) for v4 to v6e; the TPU7x page for 7x.
 Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
 2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
+Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kubernetes-engine/docs/concepts/plan-tpus for
+the labels and machines of Kubernetes; 7x, which the first page does not list, as published code asks for it.
 """
 
 import dataclasses
@@ -50,8 +52,18 @@ class Chip:
     """An axis closes to a ring when its size is a multiple of this."""
     largest: int
     """Chips of a whole pod."""
+    accelerator: str
+    """Cloud TPU's accelerator type before the size: v5litepod."""
+    runtime: str
+    """Software version of its Cloud TPU machines that JAX is installed on."""
+    label: str = ""
+    """Its value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer it."""
+    machine: str = ""
+    """GKE's machine type before the number of its chips."""
     hosts_of: int = 4
     """Chips of one host in a slice of several."""
+    largest_host: int = 4
+    """Chips of the largest host that is a slice by itself."""
     spelling: str = ""
     """libtpu's name where it differs."""
     options: tuple[tuple[str, str], ...] = ()
@@ -61,15 +73,24 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, 2, wrap=16, largest=256),
-        Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, 2, wrap=32, largest=1024),
+        Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, 2, wrap=16, largest=256,
+             accelerator="v2", runtime="tpu-ubuntu2204-base"),
+        Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, 2, wrap=32, largest=1024,
+             accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice", machine="ct3p-hightpu"),
         # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
         Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, 3, wrap=4, largest=4096,
+             accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice", machine="ct4p-hightpu",
              options=(("chip_config_name", "megacore"),)),
-        Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256),
-        Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960),
-        Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256),
-        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, spelling="tpu7x"),
+        Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
+             accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
+             machine="ct5lp-hightpu", largest_host=8),
+        Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
+             accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu"),
+        Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
+             accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
+             largest_host=8),
+        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, spelling="tpu7x",
+             accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
     )
 }  # fmt: skip
 """Name -> chip."""
@@ -115,6 +136,21 @@ class Slice:
     def chips(self) -> int:
         """How many there are."""
         return math.prod(self.shape)
+
+    @property
+    def hosts(self) -> int:
+        """Machines of the slice on Cloud."""
+        return 1 if self.chips <= self.chip.largest_host else self.chips // self.chip.hosts_of
+
+    @property
+    def accelerator_type(self) -> str:
+        """Cloud TPU's name of the slice, which counts TensorCores: v3-128 and v5litepod-64 are both 8x8."""
+        return f"{self.chip.accelerator}-{self.chips * self.chip.cores}"
+
+    @property
+    def machine_type(self) -> str:
+        """GKE's machine type of its hosts; empty where GKE does not offer the chip."""
+        return f"{self.chip.machine}-{self.chips // self.hosts}t" if self.chip.machine else ""
 
     @property
     def device_memory(self) -> float:
