@@ -321,14 +321,14 @@ def run(arguments: Sequence[str]) -> None:
         rest = rest[rest[0] == "train" :]
     verb = VERBS[name]
     if name not in OF_EXPERIMENTS:
-        _parse(verb, "tokenizer train" if name == "tokenizer" else name, rest)()
+        parse(verb, "plmjax tokenizer train" if name == "tokenizer" else f"plmjax {name}", rest)()
         return
     if rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
 
         experiments.override(experiments.load(rest[0]), ["--help"], f"plmjax {name} {rest[0]}")
     own, overrides = divide(rest)
-    _parse(verb, name, own)(overrides=overrides)
+    parse(verb, f"plmjax {name}", own)(overrides=overrides)
 
 
 def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -343,8 +343,8 @@ def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, overrides
 
 
-def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
-    """The verb with its arguments bound.
+def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
+    """The verb with its arguments bound; `program` is what the user typed before them.
 
     Raises:
         UserError: an unknown option, a missing one, or a value of the wrong kind.
@@ -360,7 +360,7 @@ def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
     try:
         with contextlib.redirect_stderr(said), contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain:
             call, unknown = tyro.cli(
-                bound, prog=f"plmjax {name}", args=arguments, use_underscores=True, return_unknown_args=True
+                bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
             )
     except SystemExit as stop:
         if not stop.code:
@@ -368,17 +368,15 @@ def _parse(verb: Callable, name: str, arguments: Sequence[str]) -> Callable:
         # A box: its first paragraph says what is wrong, the others repeat the help.
         lines = [line.strip("\u2502 ") for line in said.getvalue().splitlines() if line.startswith("\u2502")]
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
-        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see plmjax {name} --help.") from None
+        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:
         known = [f"--{parameter.strip('_')}" for parameter in inspect.signature(verb).parameters]
-        raise UserError(f"plmjax {name} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
+        raise UserError(f"{program} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
     return call
 
 
 def main() -> None:
-    """Entry point of `plmjax`; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C."""
-    from plmjax.training.interruption import Interrupted
-
+    """Entry point of `plmjax`."""
     platform.choose()
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -386,16 +384,23 @@ def main() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "plmjax" / "compilation"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))  # a run that starts again need not compile again
+    answer(lambda: run(sys.argv[1:]))
+
+
+def answer(command: Callable[[], None], program: str = "plmjax") -> None:
+    """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C."""
+    from plmjax.training.interruption import Interrupted
+
     try:
-        run(sys.argv[1:])
+        command()
     except UserError as error:
-        print(f"plmjax: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as stop:
-        print(f"plmjax: {stop} Run the same command again to go on.", file=sys.stderr)
+        print(f"{program}: {stop} Run the same command again to go on.", file=sys.stderr)
         sys.exit(Interrupted.EXIT_CODE)
     except KeyboardInterrupt:
-        print("plmjax: Stopped.", file=sys.stderr)
+        print(f"{program}: Stopped.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
@@ -409,7 +414,7 @@ def main() -> None:
             )
         else:
             raise
-        print(f"plmjax: {sentence}", file=sys.stderr)
+        print(f"{program}: {sentence}", file=sys.stderr)
         sys.exit(2)
 
 
