@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plmjax import storage
 from plmjax.data.layouts import Layout
 from plmjax.errors import UserError, nearest
 from plmjax.objectives.objective import Objective
@@ -323,9 +324,7 @@ def read(path: Path) -> Experiment:
 
 def write(experiment: Experiment, path: Path) -> None:
     """Writes experiment.json, atomically."""
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_text(json.dumps(to_dict(experiment), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    storage.write(path, json.dumps(to_dict(experiment), indent=2) + "\n")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax import storage
 from plmjax.data import engines
 from plmjax.data.word_cache import WordCache, components
 from plmjax.errors import UserError, nearest
@@ -41,6 +42,9 @@ ROLES = {
     "bos": ("<s>", "[BOS]", "[CLS]", "<|endoftext|>"),
     "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>"),
 }
+
+LAST = "tokenizer.json"
+"""Written last into a tokenizer's folder: one without it was never finished."""
 
 
 class Tokenizer:
@@ -90,11 +94,11 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Writes tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
-        directory = Path(directory)
+        directory = storage.path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "tokenizer.json").write_text(self._engine.to_str(pretty=True), encoding="utf-8")
         for name, content in self._files.items():
-            (directory / name).write_bytes(content)
+            storage.write(directory / name, content)
+        storage.write(directory / LAST, self._engine.to_str(pretty=True))
 
 
 def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
@@ -308,7 +312,11 @@ def load(path: str | Path) -> Tokenizer:
     Raises:
       UserError: nothing there, or files that are not a vocabulary.
     """
-    path = Path(path)
+    with storage.local(storage.path(path)) as folder:
+        return _load(folder)
+
+
+def _load(path: Path) -> Tokenizer:
     forms = _forms(path)
     config_file = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
     try:

@@ -2,14 +2,14 @@
 
 WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry,
 key), `description` (the experiment, the metrics) and `tokenizer` (its files). Orbax writes it under a temporary name
-and renames it when it is whole, so an interrupted save is never taken for a checkpoint. Just before the renaming
-`manifest.json` is added, the size and SHA-256 of every file of an item; nothing is read before these agree.
+and renames it when it is whole (in a bucket it adds a last object), so an interrupted save is never taken for a
+checkpoint. Just before that `manifest.json` is added, size and digest of every file of an item; nothing is read before
+these agree.
 """
 
 import base64
 import dataclasses
 import functools
-import hashlib
 import json
 import logging
 import re
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment
+from plmjax import __version__, experiment, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.training.state import State
@@ -62,10 +62,10 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(directory: Path) -> None:
-    """Notes size and SHA-256 of every file in the folders of a checkpoint that is about to be finished."""
-    files = sorted(file for file in directory.glob("*/**/*") if file.is_file())
-    entries = {file.relative_to(directory).as_posix(): [file.stat().st_size, _sha256(file)] for file in files}
-    (directory / MANIFEST).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    """Notes size and digest of every file in the folders of a checkpoint that is about to be finished."""
+    files = {name: file for name, file in storage.files(directory).items() if "/" in name}
+    entries = {name: [file.size, file.digest()] for name, file in files.items()}
+    storage.write(directory / MANIFEST, json.dumps(entries, indent=1) + "\n")
 
 
 def verify(directory: Path, items: Sequence[str]) -> None:
@@ -76,24 +76,19 @@ def verify(directory: Path, items: Sequence[str]) -> None:
     """
     with _damage_named(directory):
         entries = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        found = storage.files(directory)
         for item in items:
             if not any(name.startswith(f"{item}/") for name in entries):
                 raise ValueError(f"it has no {item}")
         for name, (size, digest) in entries.items():
             if name.partition("/")[0] not in items:
                 continue
-            file = directory / name
-            if not file.is_file():
+            if name not in found:
                 raise ValueError(f"{name} is missing")
-            if file.stat().st_size != size:
-                raise ValueError(f"{name} has {file.stat().st_size} bytes of {size}")
-            if _sha256(file) != digest:
+            if found[name].size != size:
+                raise ValueError(f"{name} has {found[name].size} bytes of {size}")
+            if found[name].digest(like=digest) != digest:
                 raise ValueError(f"{name} is not what was written")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as contents:
-        return hashlib.file_digest(contents, "sha256").hexdigest()
 
 
 @dataclasses.dataclass
@@ -133,7 +128,7 @@ class Checkpoints:
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
         policy = Retention(settings.every, settings.keep, settings.best)
-        self.directory = Path(directory).absolute()
+        self.directory = storage.absolute(storage.path(directory))
         self._saving = -1
         with _damage_named(self.directory):
             self._manager = ocp.CheckpointManager(
@@ -150,6 +145,9 @@ class Checkpoints:
             )
 
     def _before_renaming(self) -> None:
+        if storage.in_bucket(self.directory):  # where nothing can be renamed and a last object says that it is whole
+            write_manifest(self.directory / str(self._saving))
+            return
         (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
         write_manifest(directory)
 
@@ -262,17 +260,29 @@ def find(path: Path) -> Path:
     Raises:
         UserError: there is no finished checkpoint.
     """
-    path = Path(path)
-    if path.name.isdigit() and path.is_dir():
-        return path.absolute()
+    path = storage.path(path)
+    if path.name.isdigit() and _is_finished(path):
+        return storage.absolute(path)
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+    steps = finished(folder)
     if not steps:
         raise UserError(
             f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
             f"one first."
         )
-    return (folder / str(max(steps))).absolute()
+    return storage.absolute(folder) / str(max(steps))
+
+
+def finished(folder: Path) -> list[int]:
+    """Steps of the finished checkpoints in a folder of them, ascending; none where there is no such folder."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and _is_finished(entry))
+
+
+def _is_finished(directory: Path) -> bool:
+    if storage.in_bucket(directory):
+        return (directory / "commit_success.txt").is_file()  # Orbax's last object
+    return directory.is_dir()
 
 
 def describe(directory: Path) -> Description:
@@ -319,7 +329,7 @@ def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: di
     Raises:
         UserError: the folder holds a run already.
     """
-    directory = Path(directory)
+    directory = storage.path(directory)
     if (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
         raise UserError(f"Expected no run in {directory}, found one; name another folder.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -341,7 +351,7 @@ def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: di
 
 def tokenizer_files(directory: Path) -> dict[str, bytes]:
     """File name -> contents of a tokenizer folder."""
-    return {file.name: file.read_bytes() for file in sorted(Path(directory).iterdir()) if file.is_file()}
+    return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}
 
 
 def _restore(directory: Path, item: str, abstract: Any) -> Any:

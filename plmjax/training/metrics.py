@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from plmjax import storage
 from plmjax.errors import UserError
 
 
@@ -15,16 +16,19 @@ class MetricsFile:
     """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record a logged step.
 
     On a resume the lines after the restored step are taken back: the run will write them again.
+
+    folder: local folder that stands for WORKDIR; what else is written there, a profile, appears in WORKDIR as well.
     """
 
     def __init__(self, workdir: Path, step: int) -> None:
-        self.path = workdir / "metrics.jsonl"
-        kept = [line for line in read(self.path) if line["step"] <= step] if self.path.exists() else []
-        temporary = self.path.with_name("metrics.jsonl.writing")
-        temporary.write_text("".join(to_json(line) + "\n" for line in kept), encoding="utf-8")
-        temporary.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._events = _Events(workdir / "tensorboard")
+        before = workdir / "metrics.jsonl"
+        kept = [line for line in read(before) if line["step"] <= step] if before.exists() else []
+        self._mirror = storage.Mirror(workdir)
+        self.folder = self._mirror.folder
+        path = self.folder / "metrics.jsonl"
+        storage.write(path, "".join(to_json(line) + "\n" for line in kept))
+        self._file = path.open("a", encoding="utf-8")
+        self._events = _Events(self.folder / "tensorboard")
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
@@ -32,10 +36,15 @@ class MetricsFile:
         self._file.flush()
         self._events.write(step, values)
 
+    def flush(self) -> None:
+        """Returns when every record is in WORKDIR; what is not survives a kill of the process on a disk only."""
+        self._mirror.flush()
+
     def close(self) -> None:
         """Closes both files."""
         self._file.close()
         self._events.close()
+        self._mirror.close()
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:

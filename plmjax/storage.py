@@ -1,0 +1,339 @@
+"""Where files lie: every path that a user names, a local one or gs://BUCKET/..., is read and written through here.
+
+`path` gives a pathlib.Path for the first and an etils.epath.Path, which has the same methods, for the second. A bucket
+has no folders, no renaming and no appending: what needs one of them goes through a function of this file, which does
+the usual thing on a disk. One client speaks to the bucket for all our own files, gcsfs (the extra `gcs`), because its
+endpoint and credentials can be chosen, and TensorFlow need not be there; Orbax writes arrays by tensorstore's own.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import re
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from plmjax.errors import UserError
+
+# Read by the libraries when they first meet a bucket, here and in processes that are started from here.
+os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow's client knows one endpoint, and epath prefers it
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would ask another service about every bucket
+os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
+
+SCHEME = "gs://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
+
+
+def path(text: str | os.PathLike) -> Path:
+    """The path of a local file or folder, or of one in a bucket that can be reached.
+
+    Raises:
+        UserError: neither of them; or a bucket that is missing, forbidden or out of reach.
+    """
+    text = os.fspath(text)
+    if not text.startswith(SCHEME):
+        other = _OTHER.fullmatch(text)
+        if other and other["scheme"].lower() in ("gs", "gcs"):
+            raise UserError(f"Expected {SCHEME}BUCKET/PATH, found {text}; did you mean {SCHEME}{other['rest']}?")
+        if other:
+            raise UserError(
+                f"Expected a local path or {SCHEME}BUCKET/PATH, found {text}; copy it to one of them: other stores are "
+                f"not read."
+            )
+        return Path(text)
+    from etils import epath
+
+    bucket = _bucket(text)
+    if not _BUCKET.fullmatch(bucket):
+        raise UserError(
+            f"Expected {SCHEME}BUCKET/PATH with a name of 3 letters or more (a-z, digits, dots, dashes), found "
+            f"{text}; check the name."
+        )
+    _check(bucket, _client().base)
+    return epath.Path(text)
+
+
+def in_bucket(path: str | os.PathLike) -> bool:
+    """Whether a path is one in a bucket."""
+    return os.fspath(path).startswith(SCHEME)
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root of the disk; one in a bucket is that already."""
+    return path if in_bucket(path) else path.absolute()
+
+
+def cache(*names: str) -> Path:
+    """A folder of this project in the user's cache folder; everything there can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def write(path: Path, contents: str | bytes) -> None:
+    """Writes a file whole or not at all, also when the process is killed meanwhile."""
+    contents = contents.encode("utf-8") if isinstance(contents, str) else contents
+    if in_bucket(path):
+        _client().pipe_file(os.fspath(path), contents)
+        return
+    with replacing(path) as file:
+        file.write_bytes(contents)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A local file to write, which becomes `path` when the block ends without an error."""
+    if in_bucket(path):
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / path.name
+            yield file
+            _client().put_file(os.fspath(file), os.fspath(path))
+        return
+    file = path.with_name(f"{path.name}.writing")
+    try:
+        yield file
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        file.replace(path)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def output(folder: Path, last: str = "") -> Iterator[Path]:
+    """A local folder to fill: `folder` itself, or for a bucket one that is copied there when the block ends.
+
+    last: the file that says that the others are there.
+    """
+    if not in_bucket(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+        files = sorted(file for file in Path(scratch).rglob("*") if file.is_file())
+        targets = [os.fspath(folder / file.relative_to(scratch).as_posix()) for file in files]
+        pairs = [(os.fspath(file), target) for file, target in zip(files, targets, strict=True) if file.name != last]
+        if pairs:
+            _client().put(*map(list, zip(*pairs, strict=True)))
+        if last:
+            _client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that is in it, if it is there."""
+    if in_bucket(path):
+        with contextlib.suppress(FileNotFoundError):
+            _client().rm(os.fspath(path), recursive=True)
+    elif path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class Mirror:
+    """A local folder whose files appear in `target`: for files that grow, and for libraries that write to a disk only.
+
+    On a disk `folder` is the target itself. For a bucket it is a scratch folder; files that changed are copied whole,
+    by a thread that rests twenty times as long as it copied, so that neither the run nor the bucket is kept busy.
+    What must not be lost when the process is killed is followed by `flush`.
+    """
+
+    REST = 10.0
+    """Seconds from one copying to the next, at least."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._scratch = tempfile.TemporaryDirectory() if in_bucket(target) else None
+        self.folder = Path(self._scratch.name) if self._scratch else target
+        self._copied: dict[Path, tuple[int, int]] = {}
+        self._copying, self._closed = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
+        if self._scratch:
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Returns when the target has every file as it is now."""
+        if self._scratch is None:
+            return
+        with self._copying:
+            for file in sorted(file for file in self.folder.rglob("*") if file.is_file()):
+                status = file.stat()
+                state = (status.st_size, status.st_mtime_ns)
+                if self._copied.get(file) != state:  # read at once: a file that grows meanwhile is cut where it stood
+                    write(self.target / file.relative_to(self.folder).as_posix(), file.read_bytes())
+                    self._copied[file] = state
+
+    def close(self) -> None:
+        """Flushes and removes the scratch folder."""
+        if self._scratch is not None:
+            self._closed.set()
+            self._thread.join()
+            self.flush()
+            self._scratch.cleanup()
+
+    def _follow(self) -> None:
+        rest = self.REST
+        while not self._closed.wait(rest):
+            start = time.monotonic()
+            # What cannot be copied now is copied with the next change; `flush` raises what keeps going wrong.
+            with contextlib.suppress(Exception):
+                self.flush()
+            rest = max(self.REST, 20 * (time.monotonic() - start))
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+@contextlib.contextmanager
+def local(path: Path) -> Iterator[Path]:
+    """A file or folder as it can be read from a disk: itself, or a copy that is gone after the block."""
+    if not in_bucket(path) or not path.exists():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / path.name
+        fetch(path, copy)
+        yield copy
+
+
+def fetch(path: Path, copy: Path) -> None:
+    """Copies a file or folder of a bucket to a local one."""
+    names = files(path) if path.is_dir() else {"": path}
+    targets = [copy / name for name in names]
+    for target in targets:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    _client().get([f"{path}/{name}".rstrip("/") for name in names], [os.fspath(target) for target in targets])
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file of a folder: its size in bytes, and for one in a bucket the CRC-32C that the bucket keeps beside it."""
+
+    path: Path
+    size: int
+    crc32c: str = ""
+
+    def digest(self, like: str = "") -> str:
+        """The SHA-256 of a local file, or of one in a bucket "crc32c:" and what the bucket knows without reading it.
+
+        like: a digest to compare with, whose kind is taken: a folder may have been copied since it was made.
+        """
+        known = f"crc32c:{self.crc32c}" if self.crc32c else ""
+        if known and (not like or like.startswith("crc32c:")):
+            return known
+        if like.startswith("crc32c:"):
+            import google_crc32c
+
+            checksum = google_crc32c.Checksum()
+        else:
+            checksum = hashlib.sha256()
+        with self.path.open("rb") as contents:
+            while chunk := contents.read(1 << 24):
+                checksum.update(chunk)
+        return checksum.hexdigest() if not like.startswith("crc32c:") else f"crc32c:{checksum.hexdigest().decode()}"
+
+
+def files(folder: Path) -> dict[str, File]:
+    """Name relative to a folder -> file, of all files in it and in those within it, sorted by name."""
+    if not in_bucket(folder):
+        found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+        return {name: File(file, file.stat().st_size) for name, file in sorted(found.items())}
+    root = os.fspath(folder).rstrip("/")
+    objects = _client().find(root, detail=True).values()
+    named = {f"{SCHEME}{entry['name']}".removeprefix(f"{root}/"): entry for entry in objects}
+    return {
+        name: File(folder / name, entry["size"], base64.b64decode(entry["crc32c"]).hex())
+        for name, entry in sorted(named.items())
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- the client
+
+
+@functools.cache
+def _client() -> Any:
+    try:
+        import fsspec
+        import gcsfs  # noqa: F401 (what fsspec opens a bucket with)
+    except ImportError:
+        raise UserError(f"Expected gcsfs for a path in {SCHEME}, found none; pip install 'plmjax[gcs]'.") from None
+    for name in ("gcsfs", "google.auth"):  # they log, with a traceback, what they raise as well
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return fsspec.filesystem("gcs", finalize_on_close=True)
+
+
+def _bucket(text: str) -> str:
+    return text.removeprefix(SCHEME).partition("/")[0]
+
+
+@functools.cache
+def _check(bucket: str, service: str) -> None:
+    """Raises UserError unless the bucket is there and open to us; `service` is the address that answers for it.
+
+    The client itself would try for half a minute before it says that nobody answers.
+    """
+    address = urlsplit(service)
+    port = address.port or {"http": 80, "https": 443}[address.scheme]
+    for attempt in range(3):
+        try:
+            socket.create_connection((address.hostname, port), timeout=10).close()
+            break
+        except OSError as error:
+            if attempt == 2:
+                raise UserError(_unreachable(bucket, error)) from error
+            time.sleep(0.5)
+    try:
+        _client().call("GET", "b/{}", bucket)
+    except Exception as error:
+        raise UserError(explain(error, bucket) or f"{SCHEME}{bucket} cannot be used ({error}).") from error
+
+
+def explain(error: BaseException, bucket: str = "") -> str | None:
+    """One sentence for what a bucket's client raised; None for an error of anything else."""
+    named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
+    bucket = bucket or (named[1] if named else "")
+    where = f"{SCHEME}{bucket}" if bucket else "the bucket"
+    status = getattr(error, "code", None)
+    if isinstance(error, FileNotFoundError) and error.errno is None:
+        if re.fullmatch(r"b/[^/]*", str(error)):
+            return f"Expected the bucket {where}, found none of that name; check the name or create it."
+        return f"Expected an object at {error}, found none; check the path."
+    if isinstance(error, OSError) and str(error).startswith("Forbidden"):
+        status = 403
+    elif type(error).__module__.partition(".")[0] not in ("gcsfs", "aiohttp", "google", "requests"):
+        return None
+    reason = " ".join(str(error).split())[:200]
+    if status in (401, 403) and _client().credentials.credentials is None:
+        return (
+            f"Expected credentials for {where}, found none; run `gcloud auth application-default login`, or name a key "
+            f"file in GOOGLE_APPLICATION_CREDENTIALS."
+        )
+    if status in (401, 403):
+        return (
+            f"Expected access to {where}, found it forbidden to these credentials; ask for the roles "
+            f"storage.objectUser and storage.legacyBucketReader there, or name another bucket."
+        )
+    if status is None:
+        return _unreachable(bucket, error)
+    return f"{where} answered with an error ({reason}); run the same command again."
+
+
+def _unreachable(bucket: str, error: BaseException) -> str:
+    reason = " ".join(str(error).split())[:120]
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    what = f"STORAGE_EMULATOR_HOST ({emulator})" if emulator else "the network"
+    return f"Expected an answer for {SCHEME}{bucket}, found the storage service out of reach ({reason}); check {what}."

@@ -1,0 +1,328 @@
+"""A local object store: the part of Cloud Storage's JSON API that the clients of this project use, in memory.
+
+    with ObjectStore() as store:
+        store.create("bucket")
+        with store.environment():      # gcsfs, google-cloud-storage and tensorstore now talk to it
+            ...
+
+Objects are read whole and in ranges, written by the simple, multipart and resumable uploads, listed by prefix,
+delimiter and page, copied, composed and deleted, under generation preconditions as the service has them. The API is
+described at https://cloud.google.com/storage/docs/json_api/v1. A name can be made to answer with an error.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import google_crc32c
+
+CHUNK = 256 * 1024
+"""A resumable upload's parts, but for the last, are multiples of it."""
+
+
+class Refused(Exception):
+    """An answer that is no success: `Refused(status, message)`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Object:
+    """One generation of an object."""
+
+    contents: bytes
+    generation: int
+    content_type: str
+    time: float
+
+    def resource(self, bucket: str, name: str, url: str) -> dict:
+        """Its metadata as the API gives them."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.time)) + f".{int(self.time % 1 * 1000):03d}Z"
+        crc = google_crc32c.value(self.contents).to_bytes(4, "big")
+        return {
+            "kind": "storage#object",
+            "id": f"{bucket}/{name}/{self.generation}",
+            "bucket": bucket,
+            "name": name,
+            "generation": str(self.generation),
+            "metageneration": "1",
+            "contentType": self.content_type,
+            "size": str(len(self.contents)),
+            "md5Hash": base64.b64encode(hashlib.md5(self.contents).digest()).decode(),
+            "crc32c": base64.b64encode(crc).decode(),
+            "etag": str(self.generation),
+            "timeCreated": moment,
+            "updated": moment,
+            "mediaLink": f"{url}/download/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}?alt=media",
+        }
+
+
+class ObjectStore:
+    """The server; it listens on a free port of this machine between `__enter__` and `__exit__`.
+
+    buckets: name -> object's name -> object. denied: bucket's name -> (status, message) that it answers with.
+    requests: (method, path with its query) of every request, as they came.
+    """
+
+    def __init__(self) -> None:
+        self.buckets: dict[str, dict[str, Object]] = {}
+        self.denied: dict[str, tuple[int, str]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
+        self.lock = threading.Lock()
+        self._generations = itertools.count(int(time.time() * 1e6))
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> "ObjectStore":
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables that send every client here, without credentials."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.url,
+            "TENSORSTORE_GCS_HTTP_URL": self.url,
+            "NO_GCE_CHECK": "true",
+            "GCE_METADATA_ROOT": self.url.removeprefix("http://"),
+            "GOOGLE_CLOUD_PROJECT": "local",
+        }
+
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """Sets `variables` for this process and those it starts."""
+        before = {name: os.environ.get(name) for name in self.variables()}
+        os.environ.update(self.variables())
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+    def create(self, bucket: str) -> None:
+        """Makes an empty bucket."""
+        self.buckets[bucket] = {}
+
+    def deny(self, bucket: str, status: int, message: str) -> None:
+        """Has every request to a bucket answered with an error."""
+        self.buckets[bucket], self.denied[bucket] = {}, (status, message)
+
+    def put(self, bucket: str, name: str, contents: bytes, query: dict | None = None, kind: str = "") -> dict:
+        """Stores a new generation of an object, where the query's precondition allows it."""
+        with self.lock:
+            self.check(bucket, name, query or {})
+            made = Object(contents, next(self._generations), kind or "application/octet-stream", time.time())
+            self.buckets[bucket][name] = made
+            return made.resource(bucket, name, self.url)
+
+    def check(self, bucket: str, name: str, query: dict) -> None:
+        """Raises Refused where a precondition does not hold; an object that is not there has generation 0."""
+        found = self.buckets[bucket].get(name)
+        generation = str(found.generation) if found else "0"
+        if query.get("ifGenerationMatch", generation) != generation:
+            raise Refused(412, "At least one of the pre-conditions you specified did not hold.")
+        if query.get("ifGenerationNotMatch") == generation:
+            raise Refused(304, "")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Shows what went wrong here; a client that went away (it needs no answer any more) is nothing to show."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    store: ObjectStore
+
+    def log_message(self, *arguments: object) -> None:
+        """Says nothing."""
+
+    def _answer(self) -> None:
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.store.requests.append((self.command, self.path))
+        body = self._body()
+        try:
+            status, headers, answer = self._route(parts.path, query, body)
+        except Refused as refused:
+            status, message = refused.args
+            error = {"code": status, "message": message, "errors": [{"message": message, "reason": "refused"}]}
+            headers, answer = {}, b"" if status == 304 else {"error": error}
+        if isinstance(answer, dict):
+            headers, answer = (
+                {"Content-Type": "application/json; charset=UTF-8", **headers},
+                json.dumps(answer).encode(),
+            )
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status not in (204, 304):
+            self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        if status not in (204, 304):
+            self.wfile.write(answer)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 (names that http.server asks for)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _route(self, path: str, query: dict, body: bytes) -> tuple[int, dict, dict | bytes]:
+        found = re.fullmatch(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+)(/.*)?)?)?/?", path)
+        if not found:
+            raise Refused(404, "Not Found")
+        prefix, bucket, name, _ = (part and unquote(part) for part in found.groups())
+        if bucket not in self.store.buckets:
+            raise Refused(404, "The specified bucket does not exist.")
+        if bucket in self.store.denied:
+            raise Refused(*self.store.denied[bucket])
+        if prefix == "/upload":
+            return self._upload(bucket, query, body)
+        if name is None:
+            whole = {"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "LOCAL"}
+            return 200, {}, self._list(bucket, query) if "/o" in path[-3:] else whole
+        objects = self.store.buckets[bucket]
+        if self.command == "POST":
+            return self._copy(bucket, name, found[4], query, body)
+        with self.store.lock:
+            known = objects.get(name)
+            if known is None or query.get("generation", str(known.generation)) != str(known.generation):
+                raise Refused(404, f"No such object: {bucket}/{name}")
+            self.store.check(bucket, name, query)
+            if self.command == "DELETE":
+                del objects[name]
+                return 204, {}, b""
+        if prefix != "/download" and query.get("alt") != "media":
+            return 200, {}, known.resource(bucket, name, self.store.url)
+        return self._media(known)
+
+    def _media(self, known: Object) -> tuple[int, dict, bytes]:
+        crc = base64.b64encode(google_crc32c.value(known.contents).to_bytes(4, "big")).decode()
+        headers = {
+            "Content-Type": known.content_type,
+            "x-goog-generation": str(known.generation),
+            "x-goog-metageneration": "1",
+            "x-goog-stored-content-length": str(len(known.contents)),
+            "x-goog-hash": f"crc32c={crc}",
+        }
+        size = len(known.contents)
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
+        if not asked:
+            return 200, headers, known.contents
+        first, last = asked.groups()
+        start = int(first) if first else max(size - int(last), 0)
+        stop = min(int(last) + 1, size) if first and last else size
+        if start >= size or start >= stop:
+            raise Refused(416, "Requested range not satisfiable")
+        return 206, headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}, known.contents[start:stop]
+
+    def _list(self, bucket: str, query: dict) -> dict:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        limit = int(query.get("maxResults", 1000))
+        with self.store.lock:
+            objects = dict(self.store.buckets[bucket])
+        begin, end = max(query.get("startOffset", ""), query.get("pageToken", "")), query.get("endOffset")
+        items, prefixes, following = [], [], None
+        for name in sorted(name for name in objects if name.startswith(prefix) and name >= begin):
+            if end and name >= end:
+                break
+            rest = name[len(prefix) :]
+            folder = prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else None
+            if folder in prefixes:
+                continue
+            if len(items) + len(prefixes) == limit:
+                following = name
+                break
+            if folder:
+                prefixes.append(folder)
+            else:
+                items.append(objects[name].resource(bucket, name, self.store.url))
+        page = {"nextPageToken": following} if following else {}
+        return {"kind": "storage#objects", "items": items, "prefixes": prefixes} | page
+
+    def _upload(self, bucket: str, query: dict, body: bytes) -> tuple[int, dict, dict | bytes]:
+        if "upload_id" in query:
+            return self._resume(query["upload_id"], body)
+        kind = self.headers.get("Content-Type", "")
+        if query.get("uploadType") == "media":
+            return 200, {}, self.store.put(bucket, query["name"], body, query, kind)
+        if query.get("uploadType") == "multipart":
+            mark = re.search(r'boundary="?([^";]+)', kind)[1].encode()
+            _, described, media, _ = re.split(rb"(?:^|\r?\n)--" + re.escape(mark), body, maxsplit=3)
+            head, contents = (re.split(rb"\r?\n\r?\n", part, maxsplit=1) for part in (described, media))
+            name = json.loads(head[1])["name"]
+            kind = (re.search(rb"(?i)content-type: *([^\r\n]+)", contents[0]) or [b"", b""])[1].decode()
+            return 200, {}, self.store.put(bucket, name, contents[1], query, kind)
+        name = query.get("name") or json.loads(body)["name"]
+        self.store.check(bucket, name, query)
+        identity = uuid.uuid4().hex
+        self.store.uploads[identity] = (bucket, name, query, bytearray())
+        location = f"{self.store.url}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={identity}"
+        return 200, {"Location": location}, b""
+
+    def _resume(self, identity: str, body: bytes) -> tuple[int, dict, dict | bytes]:
+        if self.command == "DELETE":
+            self.store.uploads.pop(identity, None)
+            raise Refused(499, "Upload cancelled")
+        if identity not in self.store.uploads:
+            raise Refused(404, "No such upload")
+        bucket, name, query, received = self.store.uploads[identity]
+        part = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", self.headers.get("Content-Range") or "bytes 0-0/*")
+        if part[1] is not None and int(part[1]) != len(received):
+            raise Refused(400, f"Expected a part from byte {len(received)}, found one from {part[1]}")
+        received += body
+        if (part[2] != "*" and len(received) == int(part[2])) or not self.headers.get("Content-Range"):
+            del self.store.uploads[identity]
+            resource = self.store.put(bucket, name, bytes(received), query)
+            return 200, {"Range": f"bytes=0-{max(len(received) - 1, 0)}"}, resource
+        if len(received) % CHUNK:
+            raise Refused(400, f"Expected parts of a multiple of {CHUNK} bytes, found {len(received)}")
+        return 308, {"Range": f"bytes=0-{len(received) - 1}"} if received else {}, b""
+
+    def _copy(self, bucket: str, name: str, action: str, query: dict, body: bytes) -> tuple[int, dict, dict]:
+        if action == "/compose":
+            sources = [source["name"] for source in json.loads(body)["sourceObjects"]]
+            contents = b"".join(self._known(bucket, source).contents for source in sources)
+            return 200, {}, self.store.put(bucket, name, contents, query)
+        target = re.fullmatch(r"/(rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)", action or "")
+        if not target:
+            raise Refused(404, "Not Found")
+        known = self._known(bucket, name)
+        resource = self.store.put(unquote(target[2]), unquote(target[3]), known.contents, query, known.content_type)
+        if target[1] == "copyTo":
+            return 200, {}, resource
+        return 200, {}, {"kind": "storage#rewriteResponse", "done": True, "resource": resource}
+
+    def _known(self, bucket: str, name: str) -> Object:
+        if name not in self.store.buckets[bucket]:
+            raise Refused(404, f"No such object: {bucket}/{name}")
+        return self.store.buckets[bucket][name]
