@@ -1,12 +1,11 @@
 """Pretraining end to end: text, tokenizer, prepared dataset, training, and a look at what was learned."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
-from plmjax import learned
+from plmjax import learned, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.training import checkpoints, loop
@@ -37,8 +36,8 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         directory = _dataset(run, workdir, tokenizer, say)
     except UserError:
         if first:  # nothing was trained: the command can be mended and given again for the same folder
-            (workdir / "experiment.json").unlink()
-            shutil.rmtree(workdir / "tokenizer", ignore_errors=True)
+            storage.remove(workdir / "experiment.json")
+            storage.remove(workdir / "tokenizer")
         raise
     dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
@@ -82,18 +81,15 @@ def _tokenizer(run: Experiment, workdir: Path, say: Callable[[str], None]):
     from plmjax.data import formats, tokenizers
 
     own = workdir / "tokenizer"
-    named = run.tokenizer.path or (str(Path(run.data.path) / "tokenizer") if run.data.path else "")
-    if not own.is_dir():
-        writing = workdir / "tokenizer.writing"
-        shutil.rmtree(writing, ignore_errors=True)
+    named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
+    if not (own / tokenizers.LAST).is_file():
         if named:
-            tokenizers.load(named).save(writing)
+            tokenizers.load(named).save(own)
         else:
             settings, (inputs, kind) = run.tokenizer, _inputs(run)
             say(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
             texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE)
-            tokenizers.train(settings.kind, settings.vocab_size, texts, writing, lowercase=settings.lowercase)
-        writing.rename(own)
+            tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)
 
 
@@ -102,7 +98,7 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], Non
     from plmjax.data.prepare import prepare
 
     if run.data.path:
-        return Path(run.data.path)
+        return storage.path(run.data.path)
     directory = workdir / "dataset"
     inputs, kind = _inputs(run)
     if not (directory / "ledger.json").exists():

@@ -23,7 +23,7 @@ from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import header, phases
+from plmjax.training import checkpoints, header, phases
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
@@ -148,7 +148,7 @@ def check_resume(workdir: Path, run: Experiment) -> None:
     path = workdir / "experiment.json"
     if path.exists():
         changed = experiments.differences(experiments.read(path), run, experiments.FREE)
-        trained = any(entry.name.isdigit() for entry in (workdir / "checkpoints").glob("*"))
+        trained = checkpoints.finished(workdir / "checkpoints")
         for name, (before, after) in changed.items():
             if not trained and not name.startswith(experiments.PREPARED):
                 continue
@@ -353,6 +353,7 @@ class _Session:
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
+        self.file.flush()  # what was logged up to this step is not written again by a run that goes on from it
         metrics = self.evaluated[1] if self.evaluated[0] == step else {}
         description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window)
         self.keeper.save(state, description)
@@ -362,7 +363,7 @@ class _Session:
         """Begins the profile before its first step; ends it when the last one, whose state is given, is computed."""
         steps = self.run.training.profile_steps
         if steps and state is None and step == max(steps[0], self.first + 1) and step <= steps[-1]:
-            jax.profiler.start_trace(str(self.workdir / "profile"))
+            jax.profiler.start_trace(str(self.file.folder / "profile"))
             self.profiling = True
         if self.profiling and state is not None and step in (steps[-1], self.run.training.steps):
             jax.block_until_ready(state)
