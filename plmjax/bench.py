@@ -13,9 +13,8 @@ import numpy as np
 from plmjax.data.layouts import Layout
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak
-from plmjax.training import loop, phases
+from plmjax.training import loop, phases, placement
 from plmjax.training.step import build, execution
 from plmjax.vocabulary import Vocabulary
 
@@ -32,8 +31,9 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
         raise UserError(f"Expected an experiment on text to measure, found one on {type(run.data).__name__}.")
     if steps < 1:
         raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
-    mesh = meshes.make(run.mesh, loop.devices(run.training.platform))
-    return [_phase(run, phase, mesh, steps, warmup) for phase in phases.resolve(run)]
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    placed = placement.place(run, loop.devices(run.training.platform), vocabulary, placement.of_layout(run))
+    return [_phase(run, phase, placed.mesh, steps, warmup) for phase in phases.resolve(run)]
 
 
 def _phase(

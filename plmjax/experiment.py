@@ -140,13 +140,13 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """Devices along each axis; 0 for `data` takes what the other axes leave."""
+    """Devices along each axis; 0 is chosen for the model and the slice, and the choice is explained."""
 
     data: int = 0
     """Copies of the model that share the batch."""
-    fsdp: int = 1
+    fsdp: int = 0
     """Pieces the parameters are cut into, gathered layer by layer; they share the batch too."""
-    tensor: int = 1
+    tensor: int = 0
     """Pieces heads, feed-forward and vocabulary are cut into."""
     zero: bool = True
     """Shard the optimizer state over `data` (ZeRO stage 1)."""

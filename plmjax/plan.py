@@ -32,9 +32,9 @@ import jax
 
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.parallel import hlo, topologies
+from plmjax.parallel import hlo, sharding, topologies
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, step
+from plmjax.training import phases, placement, step
 from plmjax.training.metrics import compact
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -79,8 +79,9 @@ def plan(experiment: Experiment, topology: str) -> dict[str, Any]:
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
     devices = part.devices()
-    mesh = meshes.make(experiment.mesh, devices)
-    parts = []
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    placed = placement.place(experiment, devices, vocabulary, placement.of_layout(experiment))
+    mesh, parts = placed.mesh, []
     for phase in phases.resolve(experiment):
         print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
         try:
@@ -98,6 +99,7 @@ def plan(experiment: Experiment, topology: str) -> dict[str, Any]:
         "devices": len(devices),
         "hosts": len({device.process_index for device in devices}),
         "mesh": dict(mesh.shape),
+        "mesh_reason": placed.reason,
         "compiler": f"libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}",
         "model": type(experiment.model).__name__,
         "parameters": parts[0]["parameters"],
@@ -230,8 +232,8 @@ def _describe(experiment: Experiment, compilation: Compilation, part: topologies
     own = cycles / chip.clock if cycles and chip.clock else None
     roofline = max(compute, hbm, interconnect)
     seconds = roofline if own is None else own + interconnect
-    parameters, optimizer = _bytes(state.params), _bytes(state.optimizer_state)
-    rest = _bytes((state.carry, state.key, state.step, program.batch))
+    parameters, optimizer = sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
+    rest = sharding.bytes_on_device((state.carry, state.key, state.step, program.batch))
     tokens = phase.batch_size * phase.sequence_length
     return {
         "phase": phase.index,
@@ -273,12 +275,6 @@ def _describe(experiment: Experiment, compilation: Compilation, part: topologies
         "loops_not_counted": read.unknown_loops,
         "compile_seconds": compilation.seconds,
     }
-
-
-def _bytes(tree: Any) -> int:
-    """Bytes of a tree's arrays on one device."""
-    leaves = jax.tree.leaves(tree)
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _what_fits(
@@ -327,7 +323,7 @@ def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     shapes = experiment.data.layout.batch(phase.batch_size, phase.sequence_length)
     state = step.build(experiment, phase, mesh, vocabulary, shapes).state
-    return 2 * _bytes(state.params) + _bytes(state.optimizer_state)
+    return 2 * sharding.bytes_on_device(state.params) + sharding.bytes_on_device(state.optimizer_state)
 
 
 def show(made: dict[str, Any]) -> str:
@@ -337,10 +333,10 @@ def show(made: dict[str, Any]) -> str:
 
     out = io.StringIO()
     console = Console(file=out, width=120, highlight=False)
-    mesh = " x ".join(f"{name} {size}" for name, size in made["mesh"].items())
     console.print(
         f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
-        f"({made['device_kind']}), {made['hosts']} hosts; mesh {mesh}\n"
+        f"({made['device_kind']}), {made['hosts']} hosts\n"
+        f"mesh {placement.spelled(made['mesh'].values())}: {made['mesh_reason']}\n"
         f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}"
     )
     for phase in made["phases"]:

@@ -1,4 +1,4 @@
-"""The named device mesh of a run: axes data, fsdp and tensor."""
+"""The named device mesh of a run: axes data, fsdp and tensor, laid out along the links between the devices."""
 
 import math
 from collections.abc import Sequence
@@ -12,29 +12,57 @@ from plmjax.errors import UserError
 AXES = ("data", "fsdp", "tensor")
 
 
-def shape(mesh: experiment.Mesh, devices: int) -> tuple[int, int, int]:
-    """Sizes of (data, fsdp, tensor) on so many devices.
+def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tuple[int, int, int]]:
+    """Every (data, fsdp, tensor) that the mesh leaves open on so many devices, in the order in which to prefer them.
+
+    Data parallelism communicates least, fsdp gathers parameters, tensor waits for sums inside every layer. Only data
+    goes from slice to slice, over the slow network between them.
 
     Raises:
-        UserError: the axes do not multiply to the number of devices.
+        UserError: the axes do not multiply to the number of devices, or data does not divide by the slices.
     """
-    rest = mesh.fsdp * mesh.tensor
-    data = mesh.data or devices // max(rest, 1)
-    if min(data, mesh.fsdp, mesh.tensor) < 1 or data * rest != devices:
+    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    found = [
+        (devices // (fsdp * tensor), fsdp, tensor)
+        for tensor in divisors
+        for fsdp in divisors
+        if devices % (fsdp * tensor) == 0 and mesh.fsdp in (0, fsdp) and mesh.tensor in (0, tensor)
+    ]
+    found = [sizes for sizes in found if mesh.data in (0, sizes[0])]
+    if not found:
+        asked = " x ".join(str(size or "?") for size in (mesh.data, mesh.fsdp, mesh.tensor))
         raise UserError(
-            f"Expected data x fsdp x tensor to be the number of devices, found {mesh.data or '?'} x {mesh.fsdp} x "
-            f"{mesh.tensor} on {devices}; change --mesh.data, --mesh.fsdp or --mesh.tensor."
+            f"Expected data x fsdp x tensor to be the number of devices, found {asked} on {devices}; "
+            f"change --mesh.data, --mesh.fsdp or --mesh.tensor."
         )
-    return data, mesh.fsdp, mesh.tensor
+    across = [sizes for sizes in found if sizes[0] % slices == 0]
+    if not across:
+        raise UserError(
+            f"Expected a data axis that divides by the {slices} slices, found {mesh.data or found[0][0]}; "
+            f"change --mesh.data."
+        )
+    return across
+
+
+def slices(devices: Sequence[jax.Device]) -> int:
+    """TPU slices that the devices belong to; 1 for other devices."""
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """A mesh over `devices`, laid out along the links of their slice where they have coordinates."""
-    sizes = shape(mesh, len(devices))
-    if devices[0].platform == "tpu":
-        arranged = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    """A mesh over `devices`; of axes that are left open, all devices go to data.
+
+    The devices of a TPU are laid out along the links of their slice, several slices one after the other along data.
+    """
+    count = slices(devices)
+    data, fsdp, tensor = candidates(mesh, len(devices), count)[0]
+    if count > 1:
+        arranged = mesh_utils.create_hybrid_device_mesh(
+            (data // count, fsdp, tensor), (count, 1, 1), devices, allow_split_physical_axes=True
+        )
     else:
-        arranged = mesh_utils.create_device_mesh(sizes, devices)
+        on_tpu = devices[0].platform == "tpu"
+        arranged = mesh_utils.create_device_mesh((data, fsdp, tensor), devices, allow_split_physical_axes=on_tpu)
     return jax.sharding.Mesh(arranged, AXES)
 
 

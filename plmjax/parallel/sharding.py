@@ -1,5 +1,6 @@
 """Logical axes to mesh axes: where every array of a run lies."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -51,6 +52,12 @@ def logical_axes(tree: Any) -> Any:
         return tuple(leaf.names) if isinstance(leaf, nn.LogicallyPartitioned) else ()
 
     return jax.tree.map(names, tree, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+
+
+def bytes_on_device(tree: Any) -> int:
+    """Bytes that one device holds of a tree of arrays (or of their shapes) with shardings."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def batch(tree: Any, mesh: Mesh) -> Any:

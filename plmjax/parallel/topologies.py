@@ -113,29 +113,43 @@ SHAPES = {
 
 def peak_flops(device_kind: str) -> float | None:
     """bfloat16 FLOP/s of one device of that `device_kind`, a TPU or a GPU; None if it is neither or unknown."""
-    for chip in CHIPS.values():
-        # Later releases of the runtime call the same devices by their short names ("TPU v5e").
-        if device_kind in (chip.kind, f"TPU {chip.name}"):
-            return chip.peak / chip.devices
+    if chip := chip_of(device_kind):
+        return chip.peak / chip.devices
     return next((peak for start, peak in GPU_PEAKS.items() if device_kind.startswith(start)), None)
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """The generation of a TPU device; None if it is none."""
+    # Later releases of the runtime call the same devices by their short names ("TPU v5e").
+    return next((chip for chip in CHIPS.values() if device_kind in (chip.kind, f"TPU {chip.name}")), None)
+
+
+def device_memory(device: jax.Device) -> float | None:
+    """Memory of a device for arrays and programs, bytes; None where it is the machine's own (a CPU) or not told."""
+    if chip := chip_of(device.device_kind):
+        return chip.memory / chip.devices
+    if device.platform == "cpu":
+        return None
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips of one generation in a grid."""
+    """Chips of one generation in a grid, or several such grids that only the data-center network joins."""
 
     chip: Chip
     shape: tuple[int, ...]
+    slices: int = 1
 
     @property
     def name(self) -> str:
         """As `parse` reads it."""
-        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}" + (f"*{self.slices}" if self.slices > 1 else "")
 
     @property
     def chips(self) -> int:
-        """How many there are."""
-        return math.prod(self.shape)
+        """How many there are, all slices together."""
+        return math.prod(self.shape) * self.slices
 
     @property
     def hosts(self) -> int:
@@ -175,15 +189,17 @@ class Slice:
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         from jax.experimental import topologies
 
-        bounds = {} if self.chips % self.chip.hosts_of == 0 else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
+        whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0
+        bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         name = f"{self.chip.spelling or self.chip.name}:{'x'.join(map(str, self.shape))}"
-        options = dict(self.chip.options) | bounds
+        options = dict(self.chip.options) | bounds | ({"num_slices": self.slices} if self.slices > 1 else {})
         return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
 
 
 def parse(name: str) -> Slice:
-    """`v3:8x8` -> the slice; a `UserError` that names what exists for an unknown generation or shape."""
+    """`v3:8x8`, or `v5e:8x8*2` for two of them; a `UserError` names what exists for an unknown generation or shape."""
     generation, _, shape = name.partition(":")
+    shape, star, count = shape.partition("*")
     if generation not in CHIPS:
         raise UserError(
             f"A topology is GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4; {generation!r} is no TPU generation, "
@@ -199,4 +215,11 @@ def parse(name: str) -> Slice:
             f"A {generation} slice comes as {', '.join(known)} chips; {shape!r} is none of them, choose one, "
             f"such as {generation}:{known[len(known) // 2]}."
         )
-    return Slice(chip, sizes)
+    if not star:
+        return Slice(chip, sizes)
+    if not count.isdecimal() or int(count) < 2:
+        raise UserError(
+            f"Expected a number of slices from 2 behind the *, found {count!r}; write {generation}:{shape}*2, or "
+            f"{generation}:{shape} for one."
+        )
+    return Slice(chip, sizes, int(count))

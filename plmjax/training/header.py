@@ -8,7 +8,13 @@ import jax
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.training.metrics import compact, duration
+from plmjax.training.placement import Placement, spelled
 from plmjax.training.step import Program
+
+
+def mesh(placed: Placement) -> str:
+    """The mesh of a run and why it is this one."""
+    return f"mesh     {spelled(placed.mesh.shape.values())}: {placed.reason}"
 
 
 def lines(
@@ -24,19 +30,18 @@ def lines(
 
     compiled: the compiled train step. flops: model FLOPs of a step. rate: matrix FLOP/s of the whole mesh.
     """
-    phase, mesh = program.phase, program.mesh
-    device = mesh.devices.flat[0]
-    pieces = meshes.batch_shards(mesh)
+    phase, devices = program.phase, program.mesh.devices
+    device = devices.flat[0]
+    pieces = meshes.batch_shards(program.mesh)
     rows = phase.batch_size // (pieces * phase.accumulation)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
-    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     going_on = f", going on from step {step}" if step else ""
     tokens = phase.batch_size * phase.sequence_length
     return [
         f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{going_on}",
-        f"devices  {mesh.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s), mesh {axes}",
+        f"devices  {devices.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s)",
         f"batch    {rows} rows x {pieces} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
         f"{phase.sequence_length} = {tokens:,} tokens a step",
         f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",

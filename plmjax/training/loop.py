@@ -21,9 +21,8 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
-from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import checkpoints, header, phases
+from plmjax.training import checkpoints, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
@@ -202,10 +201,10 @@ def train(
         Interrupted: SIGTERM or Ctrl-C, after saving.
     """
     check_resume(workdir, run)
-    mesh = meshes.make(run.mesh, devices(run.training.platform))
+    placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
-    programs = [build(run, phase, mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
+    programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
     check_rhythm(run, programs[0])
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
@@ -221,6 +220,7 @@ def train(
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
     with _Session(run, workdir, source, tokenizer, keeper, description) as session:
+        session.terminal.say(header.mesh(placed))
         step = description.step
         for program in programs:
             if step >= program.phase.last_step:

@@ -245,13 +245,10 @@ def build(
     module = objective.module(experiment.model, execution(experiment, platform))
     schedule = schedules.schedule(experiment.optimizer, experiment.training.steps)
 
+    init = initial_parameters(experiment, phase, module, vocabulary, batch)
+
     def carry() -> Any:
         return objective.initial_carry(experiment.model, phase.batch_size, phase.sequence_length)
-
-    def init(key: jax.Array) -> Any:
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
-        corrupted = objective.corrupt(zeros, key, vocabulary)
-        return objective.init(module, key, corrupted, nn.meta.unbox(carry()))
 
     boxed_params = jax.eval_shape(_scoped(init, mesh), jax.random.key(0))
     boxed_carry = jax.eval_shape(carry)
@@ -323,6 +320,24 @@ def build(
         batch=jax.tree.map(_place, batch, batch_shardings),
         axes=sharding.logical_axes(boxed_params),
     )
+
+
+def initial_parameters(
+    experiment: Experiment,
+    phase: ResolvedPhase,
+    module: nn.Module,
+    vocabulary: Vocabulary,
+    batch: dict[str, jax.ShapeDtypeStruct],
+) -> Callable[[jax.Array], Any]:
+    """What makes the parameters of the phase's module from a key, boxed with their logical axes."""
+    objective = experiment.objective
+
+    def init(key: jax.Array) -> Any:
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
+        carry = nn.meta.unbox(objective.initial_carry(experiment.model, phase.batch_size, phase.sequence_length))
+        return objective.init(module, key, objective.corrupt(zeros, key, vocabulary), carry)
+
+    return init
 
 
 def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:

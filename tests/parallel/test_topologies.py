@@ -23,6 +23,8 @@ from plmjax.parallel.hlo import Program
         ("v6e:1x1", 1, 1, 1),
         ("v6e:8x8", 64, 64, 16),
         ("7x:2x2x4", 16, 32, 4),
+        ("v5e:4x4*2", 32, 32, 8),
+        ("v5p:2x2x4*2", 32, 32, 8),
     ],
 )
 def test_libtpu_describes_the_slice_as_the_table_does(name, chips, devices, hosts):
@@ -58,11 +60,19 @@ def test_names_of_cloud(name, accelerator, hosts, runtime, label, machine):
     assert (piece.chip.runtime, piece.chip.label, piece.machine_type) == (runtime, label, machine)
 
 
-@pytest.mark.parametrize("name", ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb"])
+@pytest.mark.parametrize(
+    "name", ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2"]
+)
 def test_an_impossible_shape_is_answered_with_those_that_exist(name):
     with pytest.raises(UserError) as error:
         topologies.parse(name)
     assert "2x2" in str(error.value) and "4x4" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["v5e:4x4*", "v5e:4x4*1", "v5e:4x4*x", "v5e:4x4*2*2"])
+def test_a_number_of_slices_that_is_none_is_named(name):
+    with pytest.raises(UserError, match=r"number of slices from 2.*write v5e:4x4\*2, or v5e:4x4 for one"):
+        topologies.parse(name)
 
 
 def test_an_unknown_generation_is_answered_with_the_nearest():

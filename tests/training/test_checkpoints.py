@@ -29,7 +29,7 @@ def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) 
     """A state whose every number tells its step; the kernel lies over fsdp and tensor where there is a mesh."""
     place = None
     if sizes is not None:
-        devices = jax.devices()[: max(sizes.data, 1) * sizes.fsdp * sizes.tensor]
+        devices = jax.devices()[: max(sizes.data, 1) * max(sizes.fsdp, 1) * max(sizes.tensor, 1)]
         mesh = meshes.make(sizes, devices)
         place = NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))
     kernel = jax.device_put(np.arange(rows * 16, dtype=np.float32).reshape(rows, 16) / 7 + step, place)

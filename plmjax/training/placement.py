@@ -1,0 +1,179 @@
+"""Which mesh a run is placed on: the one it names, or the one that is chosen for the model and the devices.
+
+Data parallelism is preferred, with its optimizer state cut over the devices (ZeRO); where a device has too little
+memory for that, parameters are cut as well (fsdp); heads and feed-forward are cut (tensor) where the batch has fewer
+rows than there are devices, or nothing else fits. What a device needs is estimated from shapes, nothing is compiled:
+
+    parameters + optimizer state + gradient + rows x residuals of a row + residuals that no row adds to
+
+Residuals are what the backward pass keeps, taken from the traced model itself, so that every model, remat policy and
+dtype counts as it is. For BERT-Large on v5e:8x8 the estimate is within 1 % of what the compiler takes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding, topologies
+from plmjax.training import phases, step
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+USABLE = 0.9
+"""Share of a device's memory that an estimate may fill; the program, padding and fragments take the rest."""
+
+Sizes = tuple[int, int, int]
+Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
+
+
+def of_layout(run: Experiment) -> Shapes:
+    """The shapes of an experiment on text: what its layout makes of a phase."""
+    return lambda phase: run.data.layout.batch(phase.batch_size, phase.sequence_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """A mesh over the devices of a run and, in a sentence, why it is this one."""
+
+    mesh: jax.sharding.Mesh
+    reason: str
+
+
+def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> Placement:
+    """The mesh of a run.
+
+    shapes: the global batch of a phase, field -> shape and dtype.
+
+    Raises:
+        UserError: a mesh that the devices do not make up.
+    """
+    resolved = phases.resolve(run)
+    every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
+    if len(every) == 1:
+        return Placement(meshes.make(run.mesh, devices), "one device" if len(devices) == 1 else "as the run names it")
+    cut = _cut_dimensions(run, resolved[0], vocabulary, shapes)
+    possible = [sizes for sizes in every if _divides(sizes, resolved, cut)]
+    rows = min(phase.batch_size // max(phase.accumulation, 1) for phase in resolved)
+    few_rows = rows < len(devices)
+    if not possible or (possible[0][2] > every[0][2] and not few_rows):
+        # No mesh gives every device the same rows; the step's own sentence says which batch does.
+        return Placement(meshes.make(run.mesh, devices), "all devices share the batch")
+    why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
+    memory = topologies.device_memory(devices[0])
+    if memory is None:
+        chosen = possible[0]
+        why += ["the memory of a device is not known"]
+    else:
+        kept = kept_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
+        bytes_of: dict[Sizes, float] = {}
+        for sizes in possible:
+            bytes_of[sizes] = needed(run, resolved, kept, sizes, devices, vocabulary, shapes)
+            if bytes_of[sizes] <= USABLE * memory:
+                break
+        chosen = min(bytes_of, key=bytes_of.get)
+        if len(bytes_of) > 1:
+            first = next(iter(bytes_of))
+            why += [f"{spelled(first)} would need about {bytes_of[first] / 2**30:.1f} GiB a device"]
+        fits = "" if bytes_of[chosen] <= USABLE * memory else "none is likely to fit, the best "
+        why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
+    named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
+    return Placement(meshes.make(named, devices), "; ".join(why))
+
+
+def spelled(sizes: Iterable[int]) -> str:
+    """`data 8 x fsdp 2 x tensor 1`."""
+    return " x ".join(f"{axis} {size}" for axis, size in zip(meshes.AXES, sizes, strict=True))
+
+
+def _cut_dimensions(
+    run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
+) -> dict[str, set[int]]:
+    """Mesh axis -> the sizes of the parameters' dimensions that it must cut evenly to be worth having."""
+    module = run.objective.module(run.model, step.execution(run, "cpu"))
+    init = step.initial_parameters(run, phase, module, vocabulary, shapes(phase))
+    found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
+    of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
+    boxes = jax.tree.leaves(
+        jax.eval_shape(init, jax.random.key(0)), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
+    )
+    for box in (box for box in boxes if isinstance(box, nn.LogicallyPartitioned)):
+        for name, size in zip(box.names, box.value.shape, strict=True):
+            if name in of:
+                found[of[name]].add(size)
+    return found
+
+
+def _divides(sizes: Sizes, resolved: list[ResolvedPhase], cut: dict[str, set[int]]) -> bool:
+    data, fsdp, tensor = sizes
+    pieces = {"fsdp": fsdp, "tensor": tensor}
+    return all(phase.batch_size % (data * fsdp * max(phase.accumulation, 1)) == 0 for phase in resolved) and all(
+        size % pieces[axis] == 0 for axis, dimensions in cut.items() for size in dimensions
+    )
+
+
+def needed(
+    run: Experiment,
+    resolved: Sequence[ResolvedPhase],
+    kept: Sequence[tuple[int, int]],
+    sizes: Sizes,
+    devices: Sequence[jax.Device],
+    vocabulary: Vocabulary,
+    shapes: Shapes,
+) -> float:
+    """Bytes that the hungriest of some phases needs on a device of a mesh of these sizes.
+
+    kept: `residuals` of one row and of two, for every phase.
+    """
+    grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
+    state = step.build(run, resolved[0], grid, vocabulary, shapes(resolved[0])).state
+    parameters = sharding.bytes_on_device(state.params)
+    data, fsdp, tensor = sizes
+
+    def grows(phase: ResolvedPhase, one: int, two: int) -> float:
+        rows = phase.batch_size // (data * fsdp * phase.accumulation)
+        gradients = parameters * (1 if phase.accumulation == 1 else 2)
+        return gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
+
+    most = max(grows(phase, *counted) for phase, counted in zip(resolved, kept, strict=True))
+    return parameters + sharding.bytes_on_device(state.optimizer_state) + most
+
+
+def kept_of_rows(
+    run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, vocabulary: Vocabulary, shapes: Shapes
+) -> list[tuple[int, int]]:
+    """`residuals` of one row and of two, for every phase."""
+    return [tuple(residuals(run, phase, rows, platform, vocabulary, shapes) for rows in (1, 2)) for phase in resolved]
+
+
+def residuals(
+    run: Experiment, phase: ResolvedPhase, rows: int, platform: str, vocabulary: Vocabulary, shapes: Shapes
+) -> int:
+    """Bytes that the backward pass over so many rows keeps of the forward pass, compute copies of parameters included.
+
+    Nothing is computed: the forward pass is traced, and what its transpose closes over is counted.
+    """
+    few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
+    batch = shapes(few)
+    objective, module = run.objective, run.objective.module(run.model, step.execution(run, platform))
+    init = step.initial_parameters(run, few, module, vocabulary, batch)
+
+    def kept(key: jax.Array) -> jax.tree_util.Partial:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
+        carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
+        corrupted = objective.corrupt(zeros, key, vocabulary)
+        weights = objective.weights(corrupted)
+
+        def loss(params: object) -> jax.Array:
+            sums = objective.sums(module, params, carry, corrupted, key)
+            return step.total_loss(objective, sums.losses, weights)
+
+        return jax.vjp(loss, nn.meta.unbox(init(key)))[1]
+
+    leaves = jax.tree.leaves(jax.eval_shape(kept, jax.random.key(0)))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

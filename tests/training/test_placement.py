@@ -1,0 +1,109 @@
+"""The mesh that is chosen for a model and a slice, and what is said of it; nothing is compiled."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Mesh
+from plmjax.parallel import topologies
+from plmjax.training import phases, placement
+from plmjax.vocabulary import Vocabulary
+
+ROOT = Path(__file__).parents[2]
+
+
+def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> placement.Placement:
+    run = experiments.load(f"experiments/{name}.py")
+    run = dataclasses.replace(run, mesh=mesh, training=dataclasses.replace(run.training, **training))
+    devices = topologies.parse(topology).devices() if topology else jax.devices()
+    return placement.place(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "settings", "mesh", "reason"),
+    [
+        ("bert_base_4x4", "v2:4x4", {}, (32, 1, 1), r"all devices share the batch; needs about 6\.\d of the 8\.0 GiB"),
+        ("bert_large_8x8", "v5e:8x8", {}, (64, 1, 1), r"needs about 9\.\d of the 16\.0 GiB"),
+        ("bert_large_8x8", "v5p:4x4x4", {}, (64, 1, 1), r"of the 95\.0 GiB"),
+        ("bert_large_8x8", "v2:2x2", {"accumulation": 16}, (4, 2, 1), r"data 8 x fsdp 1 x tensor 1 would need about 8"),
+        ("bert_large_8x8", "v5e:4x4", {"batch_size": 8}, (8, 1, 2), r"the batch has 8 rows for 16 devices"),
+        ("bert_large_8x8", "v2:2x2", {"accumulation": 4}, (1, 8, 1), r"none is likely to fit, the best needs about 14"),
+    ],
+)
+def test_the_mesh_fits_the_slice_and_says_why(name, topology, settings, mesh, reason):
+    placed = place(name, topology, **settings)
+    assert tuple(placed.mesh.shape.values()) == mesh
+    assert re.search(reason, placed.reason), placed.reason
+
+
+def test_the_estimate_is_what_the_compiler_takes():
+    # GiB of a device, as `plmjax plan` finds it.
+    for name, topology, gib in (
+        ("base_4x4", "v2:4x4", 5.9),
+        ("large_8x8", "v3:8x8", 6.6),
+        ("large_8x8", "v5e:8x8", 9.9),
+    ):
+        run = experiments.load(f"experiments/bert_{name}.py")
+        devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
+        vocabulary, resolved = Vocabulary.placeholder(run.model.vocab_size), phases.resolve(run)
+        kept = placement.kept_of_rows(run, resolved, "tpu", vocabulary, shapes)
+        found = placement.needed(run, resolved, kept, (len(devices), 1, 1), devices, vocabulary, shapes)
+        assert found / 2**30 == pytest.approx(gib, rel=0.06)
+
+
+def test_what_is_named_is_kept_and_the_rest_is_chosen():
+    assert tuple(place("bert_tiny", mesh=Mesh(fsdp=4)).mesh.shape.values()) == (2, 4, 1)
+    assert tuple(place("bert_tiny", mesh=Mesh(data=2, tensor=2)).mesh.shape.values()) == (2, 2, 2)
+    assert place("bert_tiny", mesh=Mesh(data=2, fsdp=2, tensor=2)).reason == "as the run names it"
+
+
+def test_a_cpu_is_not_asked_for_its_memory():
+    placed = place("bert_tiny")
+    assert tuple(placed.mesh.shape.values()) == (8, 1, 1)
+    assert placed.reason == "all devices share the batch; the memory of a device is not known"
+
+
+def test_an_odd_batch_is_left_to_the_step_to_refuse():
+    assert tuple(place("bert_tiny", batch_size=12).mesh.shape.values()) == (8, 1, 1)
+
+
+def test_few_rows_are_shared_by_devices_that_cut_the_heads():
+    placed = place("bert_tiny", batch_size=2)
+    assert tuple(placed.mesh.shape.values()) == (2, 1, 4)  # four heads
+    assert placed.reason.startswith("the batch has 2 rows for 8 devices")
+
+
+@pytest.mark.parametrize("mesh", [Mesh(data=1), Mesh(data=3)])
+def test_data_that_does_not_go_across_the_slices_is_named(mesh):
+    with pytest.raises(UserError, match=r"divides by the 2 slices, found 1|number of devices, found 3"):
+        place("bert_large_8x8", "v5e:4x4*2", mesh=mesh)
+
+
+def test_remat_keeps_less():
+    run = experiments.load("experiments/bert_large_8x8.py")
+    last, vocabulary = phases.resolve(run)[-1], Vocabulary.placeholder(run.model.vocab_size)
+
+    def kept(remat: str) -> int:
+        changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))
+        return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.of_layout(changed))
+
+    assert kept("none") > 1.5 * kept("dots") > 2 * kept("full")
+
+
+def test_the_meshes_of_the_published_runs_train_as_one_device_does():
+    command = [sys.executable, "-m", "tests.training.many_devices"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    (_, alone), *others = json.loads(done.stdout)
+    assert [mesh for mesh, _ in others] == [[16, 1, 1], [32, 1, 1]]
+    assert len(set(alone)) == len(alone) > 1
+    for _, losses in others:
+        assert losses == pytest.approx(alone, abs=1e-5)
