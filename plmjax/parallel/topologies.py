@@ -153,13 +153,14 @@ class Slice:
 
     @property
     def hosts(self) -> int:
-        """Machines of the slice on Cloud."""
-        return 1 if self.chips <= self.chip.largest_host else self.chips // self.chip.hosts_of
+        """Machines on Cloud, all slices together."""
+        chips = math.prod(self.shape)
+        return self.slices * (1 if chips <= self.chip.largest_host else chips // self.chip.hosts_of)
 
     @property
     def accelerator_type(self) -> str:
-        """Cloud TPU's name of the slice, which counts TensorCores: v3-128 and v5litepod-64 are both 8x8."""
-        return f"{self.chip.accelerator}-{self.chips * self.chip.cores}"
+        """Cloud TPU's name of one slice, which counts TensorCores: v3-128 and v5litepod-64 are both 8x8."""
+        return f"{self.chip.accelerator}-{math.prod(self.shape) * self.chip.cores}"
 
     @property
     def machine_type(self) -> str:
