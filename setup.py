@@ -25,10 +25,13 @@ CORE = [
     "scikit-learn>=1.9",
     "scipy>=1.17",
 ]
+SUBMISSION = ["google-cloud-tpu>=1.28", "gcsfs>=2026.9", "PyYAML>=6"]
 EXTRAS = {
     "plan": ["libtpu>=0.0.52"],
-    "tpu": ["jax[tpu]>=0.10"],
+    "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
     "test": [
+        *SUBMISSION,
+        "jsonschema>=4.26",
         "libtpu>=0.0.52",
         "pytest>=9",
         "pytest-xdist>=3.8",

@@ -57,6 +57,14 @@ def test_imports_go_one_way(room: str) -> None:
             assert found <= MAY_IMPORT[room] | {"errors", "storage", "vocabulary", "__version__"}, (file.name, found)
 
 
+def test_the_package_knows_nothing_of_the_programs_beside_it() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {"tpu", "experiments", "benchmarks"}, file
+
+
 def test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=PACKAGE.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,195 @@
+"""Cloud TPU on this machine: a gRPC server that answers the part of google.cloud.tpu.v2 that submission asks of it.
+
+    with CloudTpu() as service:
+        monkeypatch.setenv("TPU_API_ENDPOINT", service.address)
+
+Requests and answers are the published messages, read and written by google-cloud-tpu's own types; the client is the
+real one. Time is counted in questions: each GetQueuedResource moves a resource one state further along `lives`.
+"""
+
+import re
+from concurrent import futures
+
+import grpc
+from google.cloud.tpu_v2 import types
+from google.longrunning import operations_pb2
+from google.protobuf import any_pb2, empty_pb2
+from google.rpc import status_pb2
+
+LIFE = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
+ZONES = ("us-west4-a", "us-east1-d")
+ID = re.compile(r"^[A-Za-z0-9_.~+%-]+$")
+
+
+class Refused(Exception):
+    """A call that ends with an error: `Refused(code, message)`."""
+
+
+class CloudTpu:
+    """The server; it listens between `__enter__` and `__exit__`.
+
+    lives: for each resource that is created, in turn, the states it goes through; the last one stays. A state is a
+        QueuedResourceState.State's name, or for a node NODE:STATE while the resource is ACTIVE.
+    refusals: method -> (code, message) for its next calls, each used once.
+    requests: every request, in order, by method.
+    """
+
+    def __init__(self) -> None:
+        self.lives: list[tuple[str, ...]] = []
+        self.refusals: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
+        self.requests: list[tuple[str, object]] = []
+        self.resources: dict[str, types.QueuedResource] = {}
+        self.nodes: dict[str, types.Node] = {}
+        self.operations: dict[str, operations_pb2.Operation] = {}
+        self.slow = 0
+        """Questions for which an operation is not done."""
+        self.late_error: status_pb2.Status | None = None
+        """What the next creation fails with, once its operation is asked for."""
+        self._ahead: dict[str, list[str]] = {}
+        self._seen: set[str] = set()
+
+    def __enter__(self) -> "CloudTpu":
+        self._server = grpc.server(futures.ThreadPoolExecutor(4))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        methods = {
+            "CreateQueuedResource": ("_create", types.CreateQueuedResourceRequest),
+            "GetQueuedResource": ("_get", types.GetQueuedResourceRequest),
+            "DeleteQueuedResource": ("_delete", types.DeleteQueuedResourceRequest),
+            "GetNode": ("_get_node", types.GetNodeRequest),
+        }
+        handlers = {name: self._handler(name, *method) for name, method in methods.items()}
+        operation = {
+            "GetOperation": grpc.unary_unary_rpc_method_handler(
+                self._operation,
+                operations_pb2.GetOperationRequest.FromString,
+                operations_pb2.Operation.SerializeToString,
+            )
+        }
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("google.cloud.tpu.v2.Tpu", handlers),
+                grpc.method_handlers_generic_handler("google.longrunning.Operations", operation),
+            )
+        )
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(None).wait()
+
+    def called(self, method: str) -> list:
+        """The requests of a method."""
+        return [request for name, request in self.requests if name == method]
+
+    def _handler(self, name, answer, request_type):
+        def respond(request, context):
+            self.requests.append((name, request))
+            try:
+                if self.refusals.get(name):
+                    raise Refused(*self.refusals[name].pop(0))
+                return getattr(self, answer)(request)
+            except Refused as refused:
+                context.abort(*refused.args)
+
+        def serialize(message):
+            return (
+                message.SerializeToString()
+                if hasattr(message, "SerializeToString")
+                else type(message).serialize(message)
+            )
+
+        return grpc.unary_unary_rpc_method_handler(respond, request_type.deserialize, serialize)
+
+    def _create(self, request) -> operations_pb2.Operation:
+        place = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)", request.parent)
+        if not place:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{request.parent}'")
+        if place[2] not in ZONES:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"Location {place[2]} is not found or access is unauthorized.")
+        if not ID.match(request.queued_resource_id):
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "queued_resource_id is malformed")
+        name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
+        if request.request_id and request.request_id in self._seen:
+            return self._done(types.QueuedResource.pb(self.resources[name]))
+        if name in self.resources:
+            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")
+        (specification,) = request.queued_resource.tpu.node_spec
+        count = specification.multislice_params.node_count
+        if bool(specification.node_id) == bool(count) or count == 1:
+            raise Refused(
+                grpc.StatusCode.INVALID_ARGUMENT, "one of node_id and multislice_params (2 or more) is needed"
+            )
+        node = specification.node
+        if not node.runtime_version or specification.parent != request.parent:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "runtime_version and parent are required")
+        if not re.fullmatch(r"(v2|v3|v4|v5litepod|v5p|v6e|tpu7x)-\d+", node.accelerator_type):
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"unknown accelerator type {node.accelerator_type}")
+        self._seen.add(request.request_id)
+        if self.late_error is not None:
+            return self._operate(error=self.late_error)
+        resource = types.QueuedResource(request.queued_resource)
+        resource.name = name
+        self.resources[name] = resource
+        self._ahead[name] = list(self.lives.pop(0) if self.lives else LIFE)
+        prefix = specification.multislice_params.node_id_prefix
+        ids = [f"{prefix}-{index}" for index in range(count)] if count else [specification.node_id]
+        for node_id in ids:
+            self.nodes[f"{request.parent}/nodes/{node_id}"] = types.Node(node, queued_resource=name, state="READY")
+        return self._done(types.QueuedResource.pb(resource))
+
+    def _find(self, name: str) -> types.QueuedResource:
+        if name not in self.resources:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
+        return self.resources[name]
+
+    def _get(self, request) -> types.QueuedResource:
+        resource, ahead = self._find(request.name), self._ahead[request.name]
+        state = ahead.pop(0) if len(ahead) > 1 else ahead[0]
+        if state == "GONE":
+            self._forget(request.name)
+            return self._find(request.name)
+        kind, _, detail = state.partition(":")
+        own = [node for node in self.nodes.values() if node.queued_resource == request.name]
+        for node in own:
+            node.state = "READY"
+        if kind == "NODE":
+            kind, own[-1].state = "ACTIVE", detail
+        resource.state = types.QueuedResourceState(state=kind)
+        if kind == "FAILED":
+            resource.state.failed_data.error = status_pb2.Status(code=8, message=detail)
+        if kind in ("SUSPENDING", "SUSPENDED"):
+            resource.state.state_initiator = detail or "SERVICE"
+        return resource
+
+    def _get_node(self, request) -> types.Node:
+        if request.name not in self.nodes:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"Resource '{request.name}' was not found")
+        return self.nodes[request.name]
+
+    def _delete(self, request) -> operations_pb2.Operation:
+        resource = self._find(request.name)
+        state = resource.state.state.name
+        if state not in ("ACCEPTED", "FAILED", "SUSPENDED") and not request.force:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"a resource that is {state} is deleted by force only")
+        self._ahead[request.name] = ["DELETING", "GONE"]
+        return self._done(empty_pb2.Empty())
+
+    def _forget(self, name: str) -> None:
+        del self.resources[name]
+        self.nodes = {key: node for key, node in self.nodes.items() if node.queued_resource != name}
+
+    def _done(self, outcome: object) -> operations_pb2.Operation:
+        packed = any_pb2.Any()
+        packed.Pack(outcome)
+        return self._operate(response=packed)
+
+    def _operate(self, **outcome: object) -> operations_pb2.Operation:
+        name = f"projects/p/locations/z/operations/{len(self.operations)}"
+        self.operations[name] = operations_pb2.Operation(name=name, done=True, **outcome)
+        return operations_pb2.Operation(name=name, done=False)
+
+    def _operation(self, request, context) -> operations_pb2.Operation:
+        if self.slow:
+            self.slow -= 1
+            return operations_pb2.Operation(name=request.name, done=False)
+        return self.operations[request.name]

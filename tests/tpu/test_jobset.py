@@ -1,0 +1,122 @@
+"""The same job for Kubernetes."""
+
+import copy
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.tpu.jobset_schema import JOBSET
+from tpu import job as jobs
+
+TINY = "experiments/bert_tiny.py"
+
+
+def check(manifest: object) -> None:
+    jsonschema.validate(manifest, JOBSET, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.fixture
+def submit(tpu, bucket: Path, tmp_path: Path):
+    """Submits to a cluster: the JobSet that was written."""
+
+    def run(*arguments: object) -> dict:
+        file = tmp_path / "job.yaml"
+        code, printed, said = tpu("submit", TINY, "--bucket", bucket, "--kubernetes", file, *arguments)
+        assert code == 0, said
+        assert f"kubectl apply -f {file}" in printed
+        return yaml.safe_load(file.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "label", "hosts", "chips"),
+    [
+        ("v3", "8x8", "tpu-v3-slice", 16, 4),
+        ("v4", "2x2x4", "tpu-v4-podslice", 4, 4),
+        ("v5e", "1x1", "tpu-v5-lite-podslice", 1, 1),
+        ("v5e", "2x4", "tpu-v5-lite-podslice", 1, 8),
+        ("v5e", "8x8", "tpu-v5-lite-podslice", 16, 4),
+        ("v5p", "4x4x4", "tpu-v5p-slice", 16, 4),
+        ("v6e", "4x4", "tpu-v6e-slice", 4, 4),
+        ("7x", "2x2x4", "tpu7x", 4, 4),
+    ],
+)
+def test_a_slice_is_a_job_and_a_host_a_pod(submit, accelerator, topology, label, hosts, chips) -> None:
+    found = submit("--accelerator", accelerator, "--topology", topology, "--name", "run", "--attempts", 4)
+    check(found)
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 3
+    (replicated,) = found["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert (replicated["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (1, hosts, hosts, 0)
+    pod = job["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": label,
+        "cloud.google.com/gke-tpu-topology": topology,
+    }
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": chips}
+
+
+def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
+    found = submit(
+        "--accelerator", "v5e", "--topology", "4x4", "--slices", 3, "--spot", "--service-account", "trainer",
+        "--image", "mine:1", "--", "--training.steps", 7,
+    )  # fmt: skip
+    check(found)
+    (replicated,) = found["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    assert replicated["replicas"] == 3
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert pod["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
+    assert (pod["serviceAccountName"], pod["containers"][0]["image"]) == ("trainer", "mine:1")
+    shell, option, script = pod["containers"][0]["command"]
+    assert (shell, option) == ("bash", "-c")
+    assert "--training.steps 7" in script and "WORKERS=12\n" in script and "RESOURCE=''\n" in script
+    assert "$$" not in script  # Kubernetes reads a command, and makes one dollar of two
+    job = jobs.find(str(bucket), "bert-tiny")
+    assert (bucket / job.package).is_file() and job.project == ""
+    assert "on Kubernetes" in tpu("status", "bert-tiny")[1]
+    assert "kubectl get jobset" in tpu("watch", "bert-tiny")[2]
+    assert "kubectl delete jobset bert-tiny" in tpu("delete", "bert-tiny")[1]
+
+
+def test_a_dry_run_prints_the_manifest_and_writes_nothing(tpu, bucket: Path, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    arguments = ["--bucket", bucket, "--kubernetes", file, "--accelerator", "v6e", "--topology", "8x8"]
+    code, printed, _ = tpu("submit", TINY, *arguments, "--dry-run")
+    assert code == 0 and not file.exists() and not list(bucket.iterdir())
+    check(yaml.safe_load(printed[printed.index("apiVersion") :]))
+
+
+def test_a_chip_that_gke_does_not_offer(tpu, bucket: Path, tmp_path: Path) -> None:
+    arguments = ["--bucket", bucket, "--kubernetes", tmp_path / "job.yaml", "--accelerator", "v2", "--topology", "4x4"]
+    code, _, said = tpu("submit", TINY, *arguments)
+    assert code == 2 and "a chip that GKE offers, found v2" in said
+
+
+def test_the_schema_refuses_what_the_api_would(submit) -> None:
+    good = submit("--accelerator", "v5e", "--topology", "4x4")
+
+    def broken(*path: object, value: object) -> dict:
+        made = copy.deepcopy(good)
+        inner = made
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        return made
+
+    job = ("spec", "replicatedJobs", 0, "template", "spec")
+    for wrong in (
+        broken("spec", "replicas", value=2),
+        broken("spec", "failurePolicy", "maxRestart", value=1),
+        broken("spec", "failurePolicy", "rules", 0, "action", value="Fail"),
+        broken(*job, "parallelism", value="4"),
+        broken(*job, "template", "spec", "restartPolicy", value="Always"),
+        broken(*job, "template", "spec", "containers", 0, "resources", "limits", value={"google.com/tpu": 16}),
+        broken("metadata", "name", value="bert_tiny"),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            check(wrong)

@@ -1,0 +1,179 @@
+"""What is checked before anything is asked of the network, and what --dry-run says."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import socket
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tpu import package
+
+LARGE = "experiments/bert_large_8x8.py"
+SLICE = ["--accelerator", "v5e", "--topology", "8x8"]
+PLACE = ["--project", "p", "--zone", "us-west4-a"]
+
+
+@pytest.fixture
+def fails(tpu):
+    """Runs a submission that must end with exit code 2 and one sentence, and returns the sentence."""
+
+    def run(*arguments: object) -> str:
+        code, printed, said = tpu("submit", *arguments)
+        assert code == 2 and not printed
+        assert "\n" not in said and said.startswith("python -m tpu: ") and said.endswith((".", "?"))
+        return said
+
+    return run
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network and no credentials."""
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("a dry run opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "TPU_API_ENDPOINT", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def parts(printed: str) -> dict[str, dict]:
+    """The JSON after each `call` or `write` of a dry run, by the line before it."""
+    blocks = re.findall(r"^((?:call|write) [^\n]*)\n(?:        [^\n]*\n)?(\{\n.*?^\})", printed, re.M | re.S)
+    return {line: json.loads(block) for line, block in blocks}
+
+
+def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) -> None:
+    code, printed, _ = tpu(
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--dry-run", "--",
+        "--data.path", "gs://b/wikipedia", "--training.batch_size", 512,
+    )  # fmt: skip
+    assert code == 0
+    found = parts(printed)
+    job = next(block for line, block in found.items() if "job.json" in line)
+    create = next(block for line, block in found.items() if "CreateQueuedResource" in line)
+    delete = next(block for line, block in found.items() if "DeleteQueuedResource" in line)
+    assert job["resolved"]["training"]["batch_size"] == 512
+    assert job["workdir"] == "gs://b/runs/bert-large-8x8"
+    name, contents = package.pack(package.files())
+    line = f"write   gs://b/{name}  {len(contents):,} bytes, sha256 {hashlib.sha256(contents).hexdigest()}"
+    assert line in printed.splitlines()
+    assert create["parent"] == "projects/p/locations/us-west4-a"
+    assert create["queuedResourceId"] == "bert-large-8x8"
+    assert create["queuedResource"]["spot"] == {}
+    (specification,) = create["queuedResource"]["tpu"]["nodeSpec"]
+    assert specification["nodeId"] == "bert-large-8x8"
+    node = specification["node"]
+    assert (node["acceleratorType"], node["runtimeVersion"]) == ("v5litepod-64", "v2-alpha-tpuv5-lite")
+    script = node["metadata"]["startup-script"]
+    assert script.strip() in printed
+    for line in (
+        "JAX_COMPILATION_CACHE_DIR=gs://b/compilation",
+        "# Every worker runs: plmjax pretrain experiments/bert_large_8x8.py --workdir gs://b/runs/bert-large-8x8 "
+        "--data.path gs://b/wikipedia --training.batch_size 512",
+        f"PACKAGE={name}",
+        "WORKERS=16",
+    ):
+        assert line in script.splitlines()
+    assert delete == {"name": "projects/p/locations/us-west4-a/queuedResources/bert-large-8x8", "force": True}
+
+
+def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> None:
+    code, printed, _ = tpu(
+        "submit", "experiments/bert_tiny.py", *PLACE, "--accelerator", "v4", "--topology", "2x2x4", "--slices", 3,
+        "--bucket", "gs://b", "--name", "three", "--workdir", "gs://other/run", "--runtime", "r", "--network", "n",
+        "--subnetwork", "s", "--service-account", "a@b.c", "--dry-run",
+    )  # fmt: skip
+    assert code == 0
+    create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
+    assert "spot" not in create["queuedResource"] and "guaranteed" not in create["queuedResource"]
+    (specification,) = create["queuedResource"]["tpu"]["nodeSpec"]
+    assert "nodeId" not in specification
+    assert specification["multisliceParams"] == {"nodeCount": 3, "nodeIdPrefix": "three"}
+    node = specification["node"]
+    assert (node["acceleratorType"], node["runtimeVersion"]) == ("v4-32", "r")
+    assert node["networkConfig"] == {"network": "n", "subnetwork": "s", "enableExternalIps": True}
+    assert node["serviceAccount"]["email"] == "a@b.c"
+    script = node["metadata"]["startup-script"].splitlines()
+    assert {"SLICES=3", "HOSTS=4", "WORKERS=12", "BUCKET=gs://b"} <= set(script)
+    assert sum(line.startswith("call    google.cloud.tpu.v2.Tpu/GetNode") for line in printed.splitlines()) == 3
+
+
+def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [LARGE, *PLACE, *SLICE, "--bucket", "gs://b"]
+
+    def replaced(option: str, value: object) -> list:
+        at = usual.index(option) + 1
+        return [*usual[:at], value, *usual[at + 1 :]]
+
+    assert "did you mean 'experiments/bert_large_8x8.py'?" in fails("experiments/bert_large_8x.py", *usual[1:])
+    assert "did you mean '--training.batch_size'?" in fails(*usual, "--", "--training.batchsize", 8)
+    assert "did you mean '--training.batch_size'?" in fails(*usual, "--training.batchsize", 8)
+    assert "takes a value of type int, found 'many'" in fails(*usual, "--", "--training.steps", "many")
+    assert "did you mean 'v6e'?" in fails(*replaced("--accelerator", "v6"))
+    assert "8x8" in fails(*replaced("--topology", "8x9"))
+    assert "found 's3://b'" in fails(*replaced("--bucket", "s3://b"))
+    assert "gs://NAME" in fails(*replaced("--bucket", tmp_path / "nowhere"))
+    assert "did you mean '--topology'?" in fails(*usual, "--topolgy", "4x4")
+    assert "--project" in fails(LARGE, *SLICE, "--bucket", "gs://b", "--zone", "z")
+    assert "--zone" in fails(LARGE, *SLICE, "--bucket", "gs://b", "--project", "p")
+    assert "drop it" in fails(*usual, "--kubernetes", tmp_path / "job.yaml")
+    assert "begins with a letter, found '8x8'" in fails(*usual, "--name", "8x8")
+    assert "--attempts of at least 1" in fails(*usual, "--attempts", 0)
+    assert "--slices of at least 1" in fails(*usual, "--slices", 0)
+    assert "found 'my_text' on this machine" in fails(*usual, "--", "--data.input", "my_text", "gs://b/more")
+    outside = tmp_path / "mine.py"
+    shutil.copy(LARGE, outside)
+    assert "put it into experiments/" in fails(outside, *usual[1:])
+    assert "--bucket" in fails(LARGE, *PLACE, *SLICE)
+
+
+def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean 'submit'?" in tpu("submitt")[2]
+    assert "holds no job at all" in tpu("status", "bert")[2]
+    (bucket / "jobs" / "bert-base").mkdir(parents=True)
+    assert "did you mean 'bert-base'?" in tpu("status", "bert")[2]
+    monkeypatch.delenv("PLMJAX_BUCKET")
+    assert "PLMJAX_BUCKET" in tpu("status")[2]
+
+
+def test_help_names_every_verb_and_option(tpu) -> None:
+    _, printed, _ = tpu("--help")
+    for verb in ("submit", "watch", "status", "logs", "delete"):
+        assert re.search(rf"^  {verb} +\w", printed, re.M)
+        assert tpu(verb, "--help")[0] == 0
+    _, printed, _ = tpu("submit", "--help")
+    for option in ("--accelerator", "--topology", "--bucket", "--spot", "--slices", "--attempts", "--kubernetes"):
+        assert option in printed
+
+
+def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
+    names = package.files()
+    assert {"plmjax/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
+    assert not any("__pycache__" in name for name in names)
+    first = package.pack(names)
+    copy = tmp_path / "copy"
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(first[1]))) as archive:
+        archive.extractall(copy, filter="data")
+    assert package.pack(names, copy) == first
+    (copy / "setup.py").write_text("changed")
+    assert package.pack(names, copy)[0] != first[0]
+
+
+def test_what_git_does_not_track_is_not_packed(tmp_path: Path) -> None:
+    for name in ("setup.py", "plmjax/a.py", "plmjax/notes.txt", "data/corpus.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert package.files(tmp_path) == ["plmjax/a.py", "plmjax/notes.txt", "setup.py"]
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "setup.py", "plmjax/a.py"], cwd=tmp_path, check=True)
+    assert package.files(tmp_path) == ["plmjax/a.py", "setup.py"]

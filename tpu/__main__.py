@@ -1,0 +1,243 @@
+"""The command line: one function a verb."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional, Suppress
+
+from plmjax import cli
+from plmjax.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from tpu.job import Job
+
+PROGRAM = "python -m tpu"
+Overrides = Suppress[tuple[str, ...]]
+
+
+def submit(
+    experiment: Positional[str],
+    accelerator: str,
+    topology: str,
+    bucket: str,
+    project: str = "",
+    zone: str = "",
+    name: str = "",
+    slices: int = 1,
+    spot: bool = False,
+    workdir: str = "",
+    attempts: int = 5,
+    runtime: str = "",
+    network: str = "",
+    subnetwork: str = "",
+    service_account: str = "",
+    kubernetes: Path | None = None,
+    image: str = "python:3.12",
+    detach: bool = False,
+    dry_run: bool = False,
+    overrides: Overrides = (),
+) -> None:
+    """Pretrains an experiment on a TPU slice, and follows it to its end; submitted again, it resumes.
+
+    Args:
+        experiment: experiments/x.py or experiments/x.py:function; options of its own follow after --.
+        accelerator: Chip: v2, v3, v4, v5e, v5p, v6e or 7x.
+        topology: Shape of the slice in chips, such as 8x8 or 2x2x4.
+        bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and what is remembered of the job.
+        project: Google Cloud project that pays.
+        zone: Its zone, such as us-west4-a.
+        name: Of the job; the experiment's by default.
+        slices: How many slices share the batch.
+        spot: Take slices that are cheaper and can be preempted at any moment.
+        workdir: Folder of the run; BUCKET/runs/NAME by default.
+        attempts: Slices asked for at most, one after the other, when they are lost.
+        runtime: Software version of the TPU's machines; the chip's own by default.
+        network: VPC network of the machines; the project's default one by default.
+        subnetwork: Its subnetwork.
+        service_account: Identity of the machines, which needs the bucket and roles/tpu.admin; for Kubernetes the name
+            of a service account there. The project's default one by default.
+        kubernetes: Write a JobSet for kubectl to this file instead of asking Cloud TPU.
+        image: Container image for --kubernetes; any with bash, curl and Python 3.11 or later.
+        detach: Return when the slice is asked for; python -m tpu watch follows it later.
+        dry_run: Print every call instead of making it; needs no credentials and no network.
+    """
+    from tpu import jobset
+    from tpu import submission as submissions
+
+    for option, value in (("--project", project), ("--zone", zone)):
+        if kubernetes and value:
+            raise UserError(f"Expected no {option} with --kubernetes, whose cluster has one, found {value!r}; drop it.")
+        if not kubernetes and not value:
+            raise UserError(f"Expected {option} for Cloud TPU, found none; give it, or --kubernetes FILE.")
+    submission = submissions.prepare(
+        experiment, overrides, name=name, accelerator=accelerator, topology=topology, bucket=bucket, workdir=workdir,
+        project=project, zone=zone, slices=slices, spot=spot, attempts=attempts, runtime=runtime, network=network,
+        subnetwork=subnetwork, service_account=service_account,
+    )  # fmt: skip
+    manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
+    if dry_run:
+        print("\n".join(submissions.calls(submission, kubernetes, manifest)))
+        return
+    submission = submissions.continued(submission)
+    job = submission.job
+    if kubernetes:
+        submissions.upload(submission)
+        kubernetes.write_text(jobset.to_yaml(job, image), encoding="utf-8")
+        print(f"{job.name}: {job.workers} hosts of {job.slice.name}; run kubectl apply -f {kubernetes}")
+        return
+    submissions.ask(submission)
+    print(f"{job.name}: asked for {job.slices} x {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
+    if not detach:
+        _follow(job)
+
+
+def watch(name: Positional[str], bucket: str = "") -> None:
+    """Follows a job to its end; asks for lost slices again, and gives the last one back.
+
+    Args:
+        name: Of the job.
+        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+    """
+    from tpu import job as jobs
+
+    job = jobs.find(_bucket(bucket), name)
+    if not job.project:
+        raise UserError(f"Expected a job on Cloud TPU, found {name} on Kubernetes; run kubectl get jobset {name} -w.")
+    _follow(job)
+
+
+def _follow(job: "Job") -> None:
+    from tpu import follow
+
+    def say(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+    try:
+        ended = follow.watch(job, say)
+    except KeyboardInterrupt:
+        print(f"The job goes on; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
+        sys.exit(130)
+    print(f"{job.name}: {ended.state}{': ' if ended.reason else ''}{ended.reason}")
+    if ended.state == "failed":
+        print(f"Its logs: {PROGRAM} logs {job.name} --bucket {shlex.quote(job.bucket)}")
+        sys.exit(1)
+
+
+def status(name: Positional[str] = "", bucket: str = "") -> None:
+    """What a job is doing: state, step, loss, throughput, time left; every job of the bucket when none is named.
+
+    Args:
+        name: Of the job.
+        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+    """
+    from tpu import follow
+    from tpu import job as jobs
+
+    bucket = _bucket(bucket)
+    if name:
+        print("\n".join(follow.status(jobs.find(bucket, name))))
+        return
+    for known in jobs.names(bucket):
+        print(follow.summary(jobs.find(bucket, known)))
+
+
+def logs(name: Positional[str], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
+    """What a worker printed, installation included.
+
+    Args:
+        name: Of the job.
+        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+        worker: Number of the host, from 0.
+        follow: Go on until the job has ended.
+    """
+    from tpu import follow as following
+    from tpu import job as jobs
+
+    bucket = _bucket(bucket)
+    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow):
+        print(text, end="", flush=True)
+
+
+def delete(name: Positional[str], bucket: str = "") -> None:
+    """Gives a job's slices back and forgets the job; its run directory stays.
+
+    Args:
+        name: Of the job.
+        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+    """
+    from tpu import job as jobs
+    from tpu.bucket import Bucket
+    from tpu.queue import Queue
+
+    job = jobs.find(_bucket(bucket), name)
+    if job.project:
+        Queue(job).delete()
+    Bucket(job.bucket).remove(f"jobs/{name}")
+    print(f"{name} is deleted; its run is in {job.workdir}")
+    if not job.project:
+        print(f"On the cluster: kubectl delete jobset {name}")
+
+
+def work(name: Positional[str], bucket: str, worker: int, log: Path, every: float = 10, patience: float = 300) -> None:
+    """Runs a job on one host of its slice; the startup script calls it.
+
+    Args:
+        name: Of the job.
+        bucket: Where it was submitted to.
+        worker: Number of this host, from 0.
+        log: Local log, which is copied to the bucket.
+        every: Seconds between two looks at the run and the bucket.
+        patience: Seconds for which the other hosts are waited for.
+    """
+    from tpu import job as jobs
+    from tpu.worker import Worker
+
+    sys.exit(Worker(jobs.find(bucket, name), worker, log, every, patience).run())
+
+
+VERBS: dict[str, Callable] = {"submit": submit, "watch": watch, "status": status, "logs": logs, "delete": delete}
+ON_THE_SLICE: dict[str, Callable] = {"work": work}
+
+
+def usage() -> str:
+    """The verbs, a line each."""
+    rows = "\n".join(f"  {name:<8} {verb.__doc__.splitlines()[0]}" for name, verb in (VERBS | ON_THE_SLICE).items())
+    return f"usage: {PROGRAM} VERB ...    ({PROGRAM} VERB --help says more)\n\n{rows}"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Runs one command; every mistake of a user is a UserError."""
+    name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
+    if name in ("--help", "-h"):
+        print(usage())
+        return
+    verbs = VERBS | ON_THE_SLICE
+    if name not in verbs:
+        raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
+    if name != "submit":
+        cli.parse(verbs[name], f"{PROGRAM} {name}", rest)()
+        return
+    own, overrides = cli.divide(rest[: rest.index("--")] if "--" in rest else rest)
+    overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
+    cli.parse(submit, f"{PROGRAM} submit", own)(overrides=tuple(overrides))
+
+
+def _bucket(given: str) -> str:
+    bucket = given or os.environ.get("PLMJAX_BUCKET", "")
+    if not bucket:
+        raise UserError("Expected the job's --bucket, found none; give it, or set PLMJAX_BUCKET.")
+    return bucket.rstrip("/")
+
+
+def main() -> None:
+    """Entry point of `python -m tpu`."""
+    cli.answer(lambda: run(sys.argv[1:]), PROGRAM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Objects of a bucket, or of a folder that stands for one, by their names."""
+
+import functools
+from pathlib import Path
+
+from plmjax import storage
+from plmjax.errors import UserError
+
+
+class Bucket:
+    """`gs://NAME`, `gs://NAME/PREFIX`, or a folder of this machine; nothing is asked of it before the first use."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self.local = not storage.in_bucket(root)
+
+    def url(self, name: str) -> str:
+        """The full name of an object."""
+        return f"{self.root}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of an object, or None."""
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, contents: bytes) -> None:
+        """Puts an object in its place, whole."""
+        path = self._path / name
+        if self.local:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(path, contents)
+
+    def names(self, folder: str) -> list[str]:
+        """What lies in a folder, sorted."""
+        path = self._path / folder
+        return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
+
+    def remove(self, folder: str) -> None:
+        """Removes a folder and all that is in it, if it is there."""
+        storage.remove(self._path / folder)
+
+    @functools.cached_property
+    def _path(self) -> Path:
+        path = storage.path(self.root)
+        if self.local and not path.is_dir():
+            raise UserError(
+                f"Expected a bucket such as gs://NAME or a folder that exists, found {self.root!r}; create it or "
+                f"correct --bucket."
+            )
+        return path

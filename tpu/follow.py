@@ -1,0 +1,162 @@
+"""A job seen from outside: what it is doing, what it printed, and its slices asked for anew when they are lost."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.errors import UserError
+from plmjax.training import metrics, phases
+from tpu import job as jobs
+from tpu import startup, worker
+from tpu.bucket import Bucket
+from tpu.job import Job, Verdict
+from tpu.queue import Queue, State
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is, by its metrics."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    checkpoint: int | None = None
+    age: float | None = None
+    """Seconds since the last logged step."""
+
+    def __str__(self) -> str:
+        parts = [f"step {self.step:,} of {self.steps:,}"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if self.tokens_per_second:
+            parts.append(f"{metrics.compact(self.tokens_per_second)} tok/s")
+        if self.seconds_left is not None and self.step < self.steps:
+            parts.append(f"ETA {metrics.duration(self.seconds_left)}")
+        return "  ".join(parts)
+
+
+def progress(workdir: str) -> Progress | None:
+    """What experiment.json and metrics.jsonl of a run directory say; None before the first."""
+    folder = storage.path(workdir)
+    if not (folder / "experiment.json").exists():
+        return None
+    run = experiments.read(folder / "experiment.json")
+    newest = worker.checkpoint(workdir)
+    logged = metrics.read(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
+    lines = [line for line in logged if "tokens_per_second" in line]
+    if not lines:
+        return Progress(0, run.training.steps, checkpoint=newest)
+    last = lines[-1]
+    left = sum(
+        max(0, phase.last_step - max(phase.first_step, last["step"])) * phase.batch_size * phase.sequence_length
+        for phase in phases.resolve(run)
+    )
+    rate = last["tokens_per_second"]
+    return Progress(
+        last["step"], run.training.steps, last.get("train/loss"), rate, left / rate if rate else None, newest,
+        time.time() - last["time"],
+    )  # fmt: skip
+
+
+def state(job: Job) -> str:
+    """The job's state in words: of the verdict and of its slices."""
+    ended = jobs.verdict(job)
+    slices = str(Queue(job).state()) if job.project else "on Kubernetes"
+    if ended is None:
+        return "not running: no slice is asked for" if slices == "ABSENT" else slices
+    rest = "" if slices in ("ABSENT", "on Kubernetes") else f"; its slice is {slices}, see python -m tpu delete"
+    return f"{ended.state}{rest}" + (f": {ended.reason}" if ended.reason else "")
+
+
+def status(job: Job) -> Iterator[str]:
+    """Everything about a job, a line each."""
+    kind = "spot, " if job.spot else ""
+    slices = f"{job.slices} x " if job.slices > 1 else ""
+    yield f"job         {job.name}: {job.experiment} {' '.join(job.overrides)}".rstrip()
+    yield f"slice       {slices}{job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
+    tried = f"attempt {job.attempt - job.first + 1} of {job.attempts}"
+    yield f"state       {state(job)}; {tried}" if job.project else f"state       {state(job)}"
+    found = progress(job.workdir)
+    yield f"progress    {found if found else 'nothing logged yet'}"
+    if found and found.checkpoint is not None:
+        yield f"checkpoint  step {found.checkpoint:,} in {job.workdir}"
+    if found and found.age is not None:
+        yield f"logged      {metrics.duration(found.age)} ago"
+
+
+def summary(job: Job) -> str:
+    """A job in one line."""
+    return f"{job.name:<24} {job.slice.name:<10} {state(job):<12} {progress(job.workdir) or 'nothing logged yet'}"
+
+
+def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -> Iterator[str]:
+    """What a worker printed, over all attempts; with `follow` also what it prints until the job has ended.
+
+    find: reads the job, which changes with every attempt.
+    """
+    read: dict[str, int] = {}
+    while True:
+        job = find()
+        if not 0 <= number < job.workers:
+            raise UserError(f"Expected a worker from 0 to {job.workers - 1}, found {number}; correct --worker.")
+        ended = jobs.verdict(job) is not None
+        bucket, home = Bucket(job.bucket), f"jobs/{job.name}"
+        for attempt in sorted(int(name) for name in bucket.names(home) if name.isdigit()):
+            folder = f"{home}/{attempt}/logs/{number}"
+            for name in bucket.names(folder):
+                contents = bucket.read(f"{folder}/{name}") or b""
+                yield contents[read.get(f"{folder}/{name}", 0) :].decode("utf-8", "replace")
+                read[f"{folder}/{name}"] = len(contents)
+        if ended or not follow:
+            return
+        time.sleep(every)
+
+
+def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
+    """Follows a job to its end, asks anew for slices that are lost, and gives everything back.
+
+    Raises:
+        UserError: Cloud TPU refuses what it is asked.
+    """
+    shown = ""
+    while True:
+        queue = Queue(job)
+        found = queue.state()
+        ended = jobs.verdict(job)
+        line = f"{found}  {progress(job.workdir) or ''}".rstrip()
+        if line != shown:
+            say(line)
+            shown = line
+        if ended is None:
+            ended = _hopeless(job, found)
+        if ended is not None:
+            if found.name != "ABSENT":
+                say("giving the slice back")
+                queue.delete(every)
+            jobs.decide(job, ended)
+            return ended
+        if found.lost:
+            say(f"the slice is lost; asking for another one, attempt {job.attempt - job.first + 2} of {job.attempts}")
+            queue.delete(every)
+            job = job.again()
+            jobs.save(job)
+            Queue(job).create(startup.render(job))
+        else:
+            time.sleep(every)
+
+
+def _hopeless(job: Job, found: State) -> Verdict | None:
+    """Why no slice of this job will do any more work, if so."""
+    if found.name == "FAILED":
+        return Verdict("failed", f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
+    if found.name in ("ABSENT", "DELETING"):
+        return Verdict("failed", "The queued resource was deleted before the run was complete.")
+    if found.lost and found.by_user:
+        return Verdict("failed", "The queued resource was suspended by a user.")
+    if found.lost and job.attempt - job.first + 1 >= job.attempts:
+        return Verdict("failed", f"The slice was lost {job.attempts} times, which is all --attempts allows.")
+    return None

@@ -1,0 +1,154 @@
+"""What a job is, and what the bucket remembers of it.
+
+    BUCKET/packages/DIGEST.tar.gz                      the project, packed
+    BUCKET/compilation/                                compiled programs, for the next start
+    BUCKET/runs/NAME/                                  the run directory, unless --workdir names another
+    BUCKET/jobs/NAME/job.json                          the job, as last submitted
+    BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      what a worker printed, in parts
+    BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       how a worker's machine ended
+    BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; there is none while it goes on
+
+An attempt is one slice that was asked for. A new one begins when a slice is lost, or when the job is submitted again.
+"""
+
+import dataclasses
+import json
+import re
+from typing import Any, Literal
+
+from plmjax.errors import UserError, nearest
+from plmjax.parallel import topologies
+from tpu.bucket import Bucket
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+"""Names that Cloud TPU and Kubernetes both take, short enough for the suffixes that both append."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run and the slices it runs on."""
+
+    name: str
+    experiment: str
+    """FILE or FILE:FUNCTION, FILE as it lies in the package."""
+    overrides: tuple[str, ...]
+    resolved: dict[str, Any]
+    """The experiment with its overrides, as JSON."""
+    accelerator: str
+    topology: str
+    slices: int
+    spot: bool
+    bucket: str
+    workdir: str
+    package: str
+    """Name of the packed project in the bucket."""
+    jax: str
+    """Version of JAX on the machine that submitted it, installed on the slice too."""
+    attempts: int
+    """Slices asked for at most, one after the other, before the job is given up."""
+    project: str = ""
+    """Of Cloud TPU; empty for a job on Kubernetes."""
+    zone: str = ""
+    runtime: str = ""
+    network: str = ""
+    subnetwork: str = ""
+    service_account: str = ""
+    attempt: int = 1
+    """Of the slice asked for last, counted over the job's whole life."""
+    first: int = 1
+    """Attempt that its last submission began with."""
+
+    @property
+    def slice(self) -> topologies.Slice:
+        """One of its slices."""
+        return topologies.parse(f"{self.accelerator}:{self.topology}")
+
+    @property
+    def workers(self) -> int:
+        """Machines of all its slices."""
+        return self.slices * self.slice.hosts
+
+    @property
+    def folder(self) -> str:
+        """Where the bucket remembers the current attempt."""
+        return f"jobs/{self.name}/{self.attempt}"
+
+    def again(self) -> "Job":
+        """The job with another slice."""
+        return dataclasses.replace(self, attempt=self.attempt + 1)
+
+    def to_json(self) -> bytes:
+        """The contents of job.json."""
+        return (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode()
+
+    def command(self) -> list[str]:
+        """What every worker runs."""
+        return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *self.overrides]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended."""
+
+    state: Literal["done", "failed"]
+    reason: str = ""
+    """A sentence, where it failed."""
+
+    def to_json(self) -> bytes:
+        """The contents of verdict.json."""
+        return (json.dumps(dataclasses.asdict(self)) + "\n").encode()
+
+
+def save(job: Job) -> None:
+    """Writes job.json."""
+    Bucket(job.bucket).write(f"jobs/{job.name}/job.json", job.to_json())
+
+
+def read(bucket: str, name: str) -> Job | None:
+    """The job of that name, or None.
+
+    Raises:
+        UserError: its job.json is of another version.
+    """
+    text = Bucket(bucket).read(f"jobs/{name}/job.json")
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        return Job(**fields | {"overrides": tuple(fields["overrides"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"Expected a job that this version wrote in {bucket}/jobs/{name}/job.json, found another ({error}); submit "
+            f"under another --name."
+        ) from None
+
+
+def find(bucket: str, name: str) -> Job:
+    """The job of that name.
+
+    Raises:
+        UserError: there is none, with the nearest there is.
+    """
+    job = read(bucket, name)
+    if job is None:
+        known = names(bucket)
+        hint = nearest(name, known) if known else "the bucket holds no job at all; see python -m tpu submit --help."
+        raise UserError(f"Expected a job in {bucket}, found none named {name!r}; {hint}")
+    return job
+
+
+def names(bucket: str) -> list[str]:
+    """Every job of the bucket."""
+    return Bucket(bucket).names("jobs")
+
+
+def verdict(job: Job) -> Verdict | None:
+    """How the current attempt ended; None while it goes on."""
+    text = Bucket(job.bucket).read(f"{job.folder}/verdict.json")
+    return None if text is None else Verdict(**json.loads(text))
+
+
+def decide(job: Job, ended: Verdict) -> None:
+    """Ends the current attempt; the first verdict stands."""
+    if verdict(job) is None:
+        Bucket(job.bucket).write(f"{job.folder}/verdict.json", ended.to_json())

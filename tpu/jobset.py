@@ -1,0 +1,103 @@
+"""The same job for Kubernetes: a JobSet, one Job a slice and one Pod a host, that runs the startup script.
+
+jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2; docs.cloud.google.com/kubernetes-engine/docs/concepts/tpus.
+"""
+
+from typing import Any
+
+from plmjax.errors import UserError
+from tpu import startup
+from tpu.job import Job
+
+PORTS = {"libtpu": 8471, "coordinator": 8482}
+"""Ports that libtpu and jax.distributed speak on between the hosts."""
+
+
+def manifest(job: Job, image: str) -> dict[str, Any]:
+    """The JobSet.
+
+    Raises:
+        UserError: GKE does not offer the chip.
+    """
+    piece = job.slice
+    if not piece.chip.label:
+        raise UserError(
+            f"Expected a chip that GKE offers, found {piece.chip.name}; choose another --accelerator, or leave out "
+            f"--kubernetes."
+        )
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": piece.chip.label,
+        "cloud.google.com/gke-tpu-topology": job.topology,
+    }
+    container = {
+        "name": "worker",
+        "image": image,
+        "command": ["bash", "-c", startup.render(job)],
+        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
+        "resources": {"limits": {"google.com/tpu": piece.chips // piece.hosts}},
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 300,  # SIGTERM saves a checkpoint first
+        "nodeSelector": selector,
+        "containers": [container],
+    }
+    if job.service_account:
+        pod["serviceAccountName"] = job.service_account
+    if job.spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+        taint = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+        pod["tolerations"] = [taint]
+    hosts = {
+        "parallelism": piece.hosts,
+        "completions": piece.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        # A worker exits with 2 when the job has failed for good, and with anything else when its machine is lost.
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": "worker", "operator": "In", "values": [2]},
+                }
+            ]
+        },
+        "template": {"spec": pod},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": job.name,
+            "labels": {"app.kubernetes.io/managed-by": "plmjax"},
+            # All hosts of a slice lie in one node pool, and no two slices in the same.
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        },
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {
+                "maxRestarts": job.attempts - 1,
+                "rules": [
+                    {"name": "failedForGood", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+                ],
+            },
+            "replicatedJobs": [{"name": "slice", "replicas": job.slices, "template": {"spec": hosts}}],
+        },
+    }
+
+
+def to_yaml(job: Job, image: str) -> str:
+    """The JobSet as kubectl takes it, the script legible."""
+    try:
+        import yaml
+    except ImportError:
+        raise UserError("Expected PyYAML for --kubernetes, found none; run pip install '.[tpu]'.") from None
+
+    class Dumper(yaml.SafeDumper):
+        """Writes text of several lines as such."""
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(manifest(job, image), Dumper=Dumper, sort_keys=False, width=120)

@@ -1,0 +1,295 @@
+"""Slices of Cloud TPU, asked for as queued resources (google.cloud.tpu.v2) and given back.
+
+A queued resource goes through ACCEPTED, WAITING_FOR_RESOURCES and PROVISIONING to ACTIVE. When its slice is preempted
+or breaks, it is SUSPENDED and never runs again: it has to be deleted and asked for anew. FAILED is a late refusal.
+docs.cloud.google.com/tpu/docs/queued-resources.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from plmjax.errors import UserError
+from tpu.job import Job
+
+ENDPOINT = "TPU_API_ENDPOINT"
+"""Environment variable: host:port of a service to talk to in the clear instead of Google's, for rehearsals."""
+WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+LOST = ("SUSPENDING", "SUSPENDED")
+LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED")
+"""States of a node that does not come back by itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the service says of a queued resource."""
+
+    name: str
+    """ABSENT, or one of the service's names, such as ACTIVE."""
+    error: str = ""
+    """Why it failed."""
+    nodes: tuple[str, ...] = ()
+    """States of its slices, where it has some."""
+    by_user: bool = False
+    """It was suspended by somebody, not by the service."""
+
+    @property
+    def lost(self) -> bool:
+        """It had slices, or was about to, and will have none again."""
+        return self.name in LOST or any(node in LOST_NODE for node in self.nodes)
+
+    def __str__(self) -> str:
+        nodes = sorted(set(self.nodes) - {"READY"})
+        return " ".join([self.name, *(f"({', '.join(nodes)})" for _ in nodes[:1]), *filter(None, [self.error])])
+
+
+def library() -> Any:
+    """google.cloud.tpu_v2.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        from google.cloud import tpu_v2
+    except ImportError:
+        raise UserError(
+            "Expected google-cloud-tpu, the client of Cloud TPU, found none installed; run pip install '.[tpu]'."
+        ) from None
+    return tpu_v2
+
+
+def parent(job: Job) -> str:
+    """Where the job's resources live."""
+    return f"projects/{job.project}/locations/{job.zone}"
+
+
+def resource(job: Job) -> str:
+    """Full name of the job's queued resource."""
+    return f"{parent(job)}/queuedResources/{job.name}"
+
+
+def nodes(job: Job) -> list[str]:
+    """Full names of its slices."""
+    names = [job.name] if job.slices == 1 else [f"{job.name}-{index}" for index in range(job.slices)]
+    return [f"{parent(job)}/nodes/{name}" for name in names]
+
+
+def create_request(job: Job, script: str) -> Any:
+    """The CreateQueuedResourceRequest of the job's current attempt."""
+    tpu = library()
+    node = tpu.Node(
+        accelerator_type=job.slice.accelerator_type,
+        runtime_version=job.runtime,
+        description=f"{job.experiment}, attempt {job.attempt}",
+        network_config=tpu.NetworkConfig(
+            network=job.network or "default", subnetwork=job.subnetwork, enable_external_ips=True
+        ),
+        service_account=tpu.ServiceAccount(
+            email=job.service_account, scope=["https://www.googleapis.com/auth/cloud-platform"]
+        ),
+        labels={"plmjax-job": job.name},
+        metadata={"startup-script": script},
+    )
+    specification = tpu.QueuedResource.Tpu.NodeSpec(parent=parent(job), node=node)
+    if job.slices == 1:
+        specification.node_id = job.name
+    else:
+        specification.multislice_params = {"node_count": job.slices, "node_id_prefix": job.name}
+    tier = {"spot": tpu.QueuedResource.Spot()} if job.spot else {}  # on demand is the tier of those that name none
+    return tpu.CreateQueuedResourceRequest(
+        parent=parent(job),
+        queued_resource_id=job.name,
+        queued_resource=tpu.QueuedResource(tpu={"node_spec": [specification]}, **tier),
+        # Sent twice, because the answer was lost on the way, the request makes one resource.
+        request_id=str(uuid.uuid4()),
+    )
+
+
+def delete_request(job: Job) -> Any:
+    """The DeleteQueuedResourceRequest, which takes the slices along."""
+    return library().DeleteQueuedResourceRequest(name=resource(job), force=True)
+
+
+def get_request(job: Job) -> Any:
+    """The GetQueuedResourceRequest."""
+    return library().GetQueuedResourceRequest(name=resource(job))
+
+
+def show(request: Any) -> str:
+    """A request as JSON, without the fields it leaves unset."""
+    return json.dumps(json.loads(type(request).to_json(request, always_print_fields_with_no_presence=False)), indent=2)
+
+
+class Queue:
+    """Cloud TPU, as one job needs it. Every refusal is a UserError of one sentence."""
+
+    PATIENCE = 600.0
+    """Seconds for which a service that cannot be reached is asked again."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        tpu = library()
+        from google.api_core import exceptions
+        from google.api_core.retry import Retry, if_exception_type
+
+        unreachable = if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded)
+        self._patiently = {"timeout": 60, "retry": Retry(unreachable, initial=1, maximum=30, timeout=self.PATIENCE)}
+        if endpoint := os.environ.get(ENDPOINT):
+            import grpc
+            from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+            self._client = tpu.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(endpoint)))
+            return
+        from google.auth.exceptions import DefaultCredentialsError
+
+        try:
+            self._client = tpu.TpuClient()
+        except DefaultCredentialsError:
+            raise UserError(
+                "Expected credentials for Google Cloud, found none on this machine; run gcloud auth "
+                "application-default login."
+            ) from None
+
+    def create(self, script: str) -> None:
+        """Asks for the job's slices.
+
+        Raises:
+            UserError: it is refused.
+        """
+        with self._refusals():
+            _settle(self._client.create_queued_resource(create_request(self.job, script), **self._patiently))
+
+    def state(self) -> State:
+        """What the service says now; ABSENT where there is no such resource."""
+        from google.api_core import exceptions
+
+        with self._refusals():
+            try:
+                found = self._client.get_queued_resource(get_request(self.job), **self._patiently)
+            except exceptions.NotFound:
+                return State("ABSENT")
+            name = found.state.state.name
+            return State(
+                name,
+                error=found.state.failed_data.error.message,
+                nodes=self._nodes() if name == "ACTIVE" else (),
+                by_user=found.state.state_initiator.name == "USER",
+            )
+
+    def _nodes(self) -> tuple[str, ...]:
+        from google.api_core import exceptions
+
+        states = []
+        for name in nodes(self.job):
+            try:
+                states.append(self._client.get_node(name=name, **self._patiently).state.name)
+            except exceptions.NotFound:
+                states.append("TERMINATED")
+        return tuple(states)
+
+    def delete(self, every: float = 10, patience: float = 1800) -> None:
+        """Gives everything back and waits until it is gone; nothing happens where there is nothing.
+
+        Raises:
+            UserError: it is refused, or not gone after `patience` seconds.
+        """
+        from google.api_core import exceptions
+
+        waited = 0.0
+        while (state := self.state()).name != "ABSENT":
+            if waited > patience:
+                raise UserError(
+                    f"Expected {resource(self.job)} to be gone, found it {state} after {patience:.0f} seconds; look at "
+                    f"it in Cloud's console, it may still cost money."
+                )
+            if state.name not in ("DELETING", "SUSPENDING"):
+                # Somebody else may be deleting it, or it may be changing its state; it is asked for again then.
+                busy = (exceptions.NotFound, exceptions.FailedPrecondition, exceptions.Aborted)
+                with self._refusals(), contextlib.suppress(*busy):
+                    _settle(self._client.delete_queued_resource(delete_request(self.job), **self._patiently))
+                if self.state().name == "ABSENT":
+                    return
+            time.sleep(every)
+            waited += every
+
+    def ask_to_delete(self) -> None:
+        """Asks to give everything back and does not wait: the machine that asks goes too."""
+        with self._refusals():
+            self._client.delete_queued_resource(delete_request(self.job), **self._patiently)
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        from google.api_core import exceptions
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            yield
+        except exceptions.GoogleAPICallError as error:
+            raise UserError(self._sentence(error)) from error
+        except exceptions.RetryError as error:
+            raise UserError(
+                f"Expected an answer of Cloud TPU in {self.job.zone}, found none in time ({error.cause}); try again."
+            ) from error
+        except GoogleAuthError as error:
+            raise UserError(
+                f"Expected valid credentials for Google Cloud, found {_first_line(error)}; run gcloud auth "
+                f"application-default login."
+            ) from error
+
+    def _sentence(self, error: Any) -> str:
+        from google.api_core import exceptions
+
+        job, said = self.job, _first_line(error.message)
+        slices = f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type
+        kind = "spot " if job.spot else ""
+        if isinstance(error, exceptions.ResourceExhausted):
+            return (
+                f"Expected quota for {kind}{slices} in {job.zone} of {job.project}, found too little ({said}); ask for "
+                f"more under IAM & Admin, Quotas, or choose another --zone or a smaller --topology"
+                f"{'' if job.spot else ', or --spot, which has a quota of its own'}."
+            )
+        if isinstance(error, exceptions.Unauthenticated):
+            return (
+                f"Expected valid credentials for Google Cloud, found {said}; run gcloud auth application-default login."
+            )
+        if isinstance(error, exceptions.PermissionDenied):
+            return (
+                f"Expected the right to use Cloud TPU in {job.project}, found a refusal ({said}); have roles/tpu.admin "
+                f"granted, and the API tpu.googleapis.com enabled."
+            )
+        if isinstance(error, exceptions.AlreadyExists):
+            return (
+                f"Expected no queued resource named {job.name} in {job.zone}, found one; choose another --name, or "
+                f"give that one back with gcloud compute tpus queued-resources delete {job.name} --force."
+            )
+        if isinstance(error, exceptions.NotFound):
+            return (
+                f"Expected {slices} in {job.zone} of {job.project}, found no such thing there ({said}); correct "
+                f"--project, or choose a --zone that has this --accelerator."
+            )
+        if isinstance(error, exceptions.InvalidArgument | exceptions.FailedPrecondition | exceptions.OutOfRange):
+            return (
+                f"Expected a request for {slices} that Cloud TPU takes, found it refused ({said}); correct --zone, "
+                f"--topology, --runtime or --network."
+            )
+        return (
+            f"Expected an answer of Cloud TPU in {job.zone}, found {type(error).__name__} ({said}); try again later, "
+            f"python -m tpu status {job.name} --bucket {job.bucket} shows what came of it."
+        )
+
+
+def _settle(operation: Any, patience: float = 300) -> None:
+    """Waits for a long-running operation, whose failure raises; one that takes longer is followed by its resource."""
+    import concurrent.futures
+
+    with contextlib.suppress(concurrent.futures.TimeoutError):
+        operation.result(timeout=patience)
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

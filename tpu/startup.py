@@ -1,0 +1,33 @@
+"""The startup script of a job's machines: its settings, then startup.sh as it stands."""
+
+import shlex
+from pathlib import Path
+
+from tpu import queue
+from tpu.job import Job
+
+
+def settings(job: Job) -> dict[str, str]:
+    """Variable -> value, what differs from job to job."""
+    return {
+        "NAME": job.name,
+        "ATTEMPT": str(job.attempt),
+        "BUCKET": job.bucket,
+        "FOLDER": job.folder,
+        "PACKAGE": job.package,
+        "JAX": job.jax,
+        "SLICES": str(job.slices),
+        "HOSTS": str(job.slice.hosts),
+        "WORKERS": str(job.workers),
+        "RESOURCE": queue.resource(job) if job.project else "",
+        "JAX_COMPILATION_CACHE_DIR": f"{job.bucket}/compilation",
+    }
+
+
+def render(job: Job) -> str:
+    """The script."""
+    lines = [f"{name}={shlex.quote(value)}" for name, value in settings(job).items()]
+    command = f"# Every worker runs: {shlex.join(job.command())}"
+    body = Path(__file__).with_name("startup.sh").read_text(encoding="utf-8")
+    exported = "export JAX_COMPILATION_CACHE_DIR"
+    return "\n".join(["#!/usr/bin/env bash", command, *lines, exported, body])

@@ -1,0 +1,100 @@
+
+# What follows is the same for every job. It runs on every worker, as often as its machine starts: into an environment of
+# its own it installs the project, once, and then `python -m tpu work` runs the job and starts it again where that helps.
+# PLMJAX_HOME, PLMJAX_VENV, PLMJAX_PIP, PLMJAX_WORK and STORAGE_EMULATOR_HOST are there for rehearsals.
+set -uo pipefail
+umask 022
+export HOME="${HOME:-/root}" PYTHONUNBUFFERED=1
+home="${PLMJAX_HOME:-/opt/plmjax}"
+project="$home/$(basename "$PACKAGE" .tar.gz)"
+venv="$project.venv"
+python="$venv/bin/python"
+log="$home/startup.log"
+storage="${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}"
+mkdir -p "$home"
+
+say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*"; }
+quietly() { curl --fail --silent --show-error --retry 8 --retry-all-errors "$@"; }
+metadata() { quietly --header 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1"; }
+
+# The machine's own identity speaks to the bucket and to Cloud TPU; an emulator asks for none.
+authorized() {
+  if [ -n "${STORAGE_EMULATOR_HOST:-}" ]; then quietly "$@"; return; fi
+  local answer
+  answer="$(metadata service-accounts/default/token)" || return 1
+  answer="${answer#*\"access_token\":\"}"
+  quietly --header "Authorization: Bearer ${answer%%\"*}" "$@"
+}
+
+# fetch NAME FILE and put FILE NAME copy an object of the bucket.
+split() { bucket="${BUCKET#gs://}/$1"; object="${bucket#*/}"; bucket="${bucket%%/*}"; object="${object//\//%2F}"; }
+fetch() {
+  case "$BUCKET" in
+    gs://*) split "$1"; authorized --output "$2" "$storage/storage/v1/b/$bucket/o/$object?alt=media" ;;
+    *) cp "$BUCKET/$1" "$2" ;;
+  esac
+}
+put() {
+  case "$BUCKET" in
+    gs://*) split "$2"
+      authorized --output /dev/null --header 'Content-Type: application/octet-stream' --data-binary "@$1" \
+        "$storage/upload/storage/v1/b/$bucket/o?uploadType=media&name=$object" ;;
+    *) mkdir -p "$BUCKET/$(dirname "$2")" && cp "$1" "$BUCKET/$2" ;;
+  esac
+}
+
+# The number of this worker among those of all slices: as JAX was told, as Kubernetes says, or as the slice's metadata do.
+number() {
+  local worker="${TPU_WORKER_ID:-}" slice="${MEGASCALE_SLICE_ID:-}"
+  if [ -n "${JAX_PROCESS_ID:-}" ]; then echo "$JAX_PROCESS_ID"; return; fi
+  [ -n "$worker" ] || worker="$(metadata attributes/agent-worker-number)" || return 1
+  if [ "$SLICES" -gt 1 ] && [ -z "$slice" ]; then
+    slice="$(metadata attributes/tpu-env | sed -n "s/^MEGASCALE_SLICE_ID: *'\{0,1\}\([0-9]*\).*/\1/p")"
+  fi
+  echo $((worker + HOSTS * ${slice:-0}))
+}
+
+# Ubuntu 22.04, which most TPU software versions are, has Python 3.10: a newer one then comes by uv.
+environment() {
+  local candidate
+  rm -rf "$venv"
+  for candidate in ${PLMJAX_PYTHON:-python3.12 python3.11 python3}; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      # shellcheck disable=SC2086
+      "$candidate" -m venv ${PLMJAX_VENV:-} "$venv"
+      return
+    fi
+  done
+  python3 -m pip install --quiet --target "$home/uv" uv && "$home/uv/bin/uv" venv --seed --python 3.12 "$venv"
+}
+
+install() {
+  [ ! -e "$project/.installed" ] || return 0
+  rm -rf "$project" && mkdir -p "$project" &&
+    fetch "$PACKAGE" "$project.tar.gz" && tar --extract --gzip --file "$project.tar.gz" --directory "$project" &&
+    environment && (cd "$project" && ${PLMJAX_PIP:-"$python" -m pip install --quiet} ".[tpu]" "jax[tpu]==$JAX") &&
+    touch "$project/.installed"
+}
+
+# Nothing that costs money is left behind by a worker that cannot even begin.
+give_up() {
+  printf '{"state": "failed", "reason": "Worker %s could not install the project; its log says why."}\n' "$1" \
+    >"$home/verdict.json"
+  put "$home/verdict.json" "$FOLDER/verdict.json"
+  [ -z "$RESOURCE" ] || authorized --request DELETE "https://tpu.googleapis.com/v2/$RESOURCE?force=true"
+  exit 2
+}
+
+WORKER="$(number)" || { say "no worker number in the metadata"; exit 1; }
+say "worker $WORKER of $WORKERS, job $NAME, attempt $ATTEMPT" >"$log"
+for try in 1 2 3; do
+  if install >>"$log" 2>&1; then break; fi
+  say "installation failed, try $try of 3" >>"$log"
+  put "$log" "$FOLDER/logs/$WORKER/$(date -u +%Y%m%dT%H%M%SZ).log"
+  [ "$try" -lt 3 ] || give_up "$WORKER"
+  sleep "${PLMJAX_WAIT:-30}"
+done
+say "installed" >>"$log"
+cd "$project" || exit 1
+# shellcheck disable=SC2086
+exec "$python" -m tpu work "$NAME" --bucket "$BUCKET" --worker "$WORKER" --log "$log" ${PLMJAX_WORK:-}

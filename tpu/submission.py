@@ -1,0 +1,203 @@
+"""From an experiment's name to a job: everything that can be wrong is found here, before anything costs money."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.parallel import topologies
+from plmjax.training import phases
+from tpu import job as jobs
+from tpu import package, queue, startup
+from tpu.bucket import Bucket
+from tpu.job import Job
+
+TEXT = ("data.path", "data.input", "data.train", "data.validation", "tokenizer.path")
+"""Fields of an experiment that name files, which every host must be able to read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """A job with what it needs in the bucket."""
+
+    job: Job
+    archive: bytes
+    script: str
+
+
+def prepare(
+    experiment: str,
+    overrides: Sequence[str],
+    *,
+    name: str,
+    accelerator: str,
+    topology: str,
+    bucket: str,
+    workdir: str,
+    runtime: str = "",
+    **settings: object,
+) -> Submission:
+    """Checks the experiment, the slice and the text, and packs the project. Asks nothing of the network.
+
+    settings: the other fields of Job.
+
+    Raises:
+        UserError: anything that is wrong.
+    """
+    file, _, function = experiment.partition(".py:")
+    file = file if file.endswith(".py") else f"{file}.py"
+    piece = topologies.parse(f"{accelerator}:{topology}")
+    run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
+    phases.resolve(run)
+    path = Path(file).resolve()
+    if not path.is_relative_to(package.ROOT):
+        raise UserError(
+            f"Expected an experiment of the project, which is what every host gets, found {path} outside "
+            f"{package.ROOT}; put it into experiments/."
+        )
+    inside = path.relative_to(package.ROOT).as_posix()
+    files = sorted({*package.files(), inside})
+    bucket = bucket.rstrip("/")
+    _check_bucket(bucket)
+    _check_text(run, bucket, files)
+    packed, archive = package.pack(files)
+    name = name or path.stem.replace("_", "-").lower()
+    if not jobs.NAME.fullmatch(name):
+        raise UserError(
+            f"Expected a --name of a to z, 0 to 9 and dashes, 40 at most, that begins with a letter, found {name!r}; "
+            f"choose another."
+        )
+    job = Job(
+        name=name,
+        experiment=f"{inside}:{function}" if function else inside,
+        overrides=tuple(overrides),
+        resolved=experiments.to_dict(run),
+        accelerator=piece.chip.name,
+        topology=topology,
+        bucket=bucket,
+        workdir=workdir.rstrip("/") or f"{bucket}/runs/{name}",
+        package=packed,
+        jax=importlib.metadata.version("jax"),
+        runtime=runtime or piece.chip.runtime,
+        **settings,
+    )
+    for setting, least in (("slices", 1), ("attempts", 1)):
+        if (value := getattr(job, setting)) < least:
+            raise UserError(f"Expected --{setting} of at least {least}, found {value}.")
+    return Submission(job, archive, startup.render(job))
+
+
+def _check_bucket(bucket: str) -> None:
+    other = bucket.partition("://")[0] if "://" in bucket else ""
+    if (other and other != "gs") or bucket in ("", "gs:", "gs:/"):
+        raise UserError(f"Expected --bucket gs://NAME, found {bucket or 'nothing'!r}; name a bucket of Cloud Storage.")
+    if Bucket(bucket).local and not Path(bucket).is_dir():
+        raise UserError(
+            f"Expected --bucket gs://NAME, or a folder that exists for a rehearsal, found {bucket!r}; correct it."
+        )
+
+
+def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
+    """Raises UserError for text that lies on this machine: the slice could not read it."""
+    if Bucket(bucket).local:
+        return
+    flat = experiments.flatten(run)
+    for field in TEXT:
+        value = flat.get(field) or ()
+        for path in [value] if isinstance(value, str) else value:
+            packed = path in files or any(name.startswith(f"{path.rstrip('/')}/") for name in files)
+            if not path.startswith("gs://") and not packed:
+                raise UserError(
+                    f"Expected --{field} in a bucket, where every host can read it, found {path!r} on this machine; "
+                    f"copy it with gcloud storage cp -r {path} {bucket}/data and name it there."
+                )
+
+
+def continued(submission: Submission) -> Submission:
+    """The submission as the bucket knows the job: the next attempt of one that ended, or the first.
+
+    Raises:
+        UserError: the name belongs to another experiment, or to a job that still has its slice.
+    """
+    job = submission.job
+    before = jobs.read(job.bucket, job.name)
+    if before is None:
+        return submission
+    changed = experiments.differences(
+        experiments.from_dict(before.resolved), experiments.from_dict(job.resolved), experiments.FREE
+    )
+    for field, (old, new) in changed.items():
+        raise UserError(
+            f"{job.bucket} holds a job named {job.name} with {field} = {old}, found {new}; go on with it unchanged, or "
+            f"choose another --name."
+        )
+    if before.project and (state := queue.Queue(before).state()).name != "ABSENT":
+        raise UserError(
+            f"Expected no slice of a job named {job.name}, found one ({state}); follow it with python -m tpu watch "
+            f"{job.name} --bucket {job.bucket}, or choose another --name."
+        )
+    job = dataclasses.replace(job, attempt=before.attempt + 1, first=before.attempt + 1)
+    return Submission(job, submission.archive, startup.render(job))
+
+
+def upload(submission: Submission) -> None:
+    """Writes what the hosts will read: the archive, if it is not there yet, and the job."""
+    job, bucket = submission.job, Bucket(submission.job.bucket)
+    folder, _, name = job.package.rpartition("/")
+    if name not in bucket.names(folder):
+        bucket.write(job.package, submission.archive)
+    jobs.save(job)
+
+
+def ask(submission: Submission) -> None:
+    """Uploads, and asks Cloud TPU for the slices; where it refuses, the bucket remembers what it did before.
+
+    Raises:
+        UserError: Cloud TPU refuses.
+    """
+    job = submission.job
+    before = jobs.read(job.bucket, job.name)
+    slices = queue.Queue(job)
+    upload(submission)
+    try:
+        slices.create(submission.script)
+    except UserError:
+        if before is None:
+            Bucket(job.bucket).remove(f"jobs/{job.name}")
+        else:
+            jobs.save(before)
+        raise
+
+
+def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:
+    """Every call that submitting and following the job makes, complete, in order.
+
+    file, manifest: of the JobSet, for a job on Kubernetes.
+    """
+    job, bucket = submission.job, Bucket(submission.job.bucket)
+    yield f"# {job.experiment} on {job.slices} x {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
+    yield f"read    {bucket.url(f'jobs/{job.name}/job.json')} (shown below as if there were none)"
+    for name, contents in ((job.package, submission.archive), (f"jobs/{job.name}/job.json", job.to_json())):
+        digest = hashlib.sha256(contents).hexdigest()
+        yield f"write   {bucket.url(name)}  {len(contents):,} bytes, sha256 {digest}"
+    yield job.to_json().decode().rstrip()
+    if file is not None:
+        yield f"write   {file}, for kubectl apply -f {file}"
+        yield manifest.rstrip()
+        return
+    service = "google.cloud.tpu.v2.Tpu"
+    yield f"call    {service}/CreateQueuedResource"
+    yield queue.show(queue.create_request(job, submission.script))
+    yield "# the startup script in it:"
+    yield submission.script.rstrip()
+    yield f"call    {service}/GetQueuedResource, every 30 seconds until the job has ended"
+    yield queue.show(queue.get_request(job))
+    for node in queue.nodes(job):
+        yield f"call    {service}/GetNode {node}, while the resource is ACTIVE"
+    yield f"call    {service}/DeleteQueuedResource, when the job has ended or the slice is lost; lost slices are asked "
+    yield f"        for again as above, {job.attempts} in all"
+    yield queue.show(queue.delete_request(job))

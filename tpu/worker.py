@@ -1,0 +1,210 @@
+"""What every host of a slice does once the project is installed: run the job, restart it where that helps, report.
+
+Each host decides for itself by the exit code of `plmjax`; the verdict of one, written to the bucket, ends all. Worker 0
+gives the slice back when the last has reported, and any other does when worker 0 cannot, so nothing is left running.
+"""
+
+import contextlib
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plmjax import storage
+from plmjax.errors import UserError
+from plmjax.training.interruption import Interrupted
+from tpu import job as jobs
+from tpu.bucket import Bucket
+from tpu.job import Job, Verdict
+from tpu.queue import Queue
+
+DONE, MISTAKE, CRASH, PEER_LOST, STOPPED = 0, 2, 1, 69, Interrupted.EXIT_CODE
+"""Exit codes of plmjax: the run is complete; the user has to mend something; a defect; another host died or hung;
+SIGTERM, after saving. Beyond 128, or below 0 as Python sees it, a signal ended it."""
+CRASHES = 3
+"""Crashes in a row, with no new checkpoint between them, that end a job."""
+STOPS = 20
+"""The same for runs that were stopped from outside, which is no fault of theirs: only a broken slice gets here."""
+
+
+def checkpoint(workdir: str) -> int | None:
+    """Step of the newest checkpoint of a run directory."""
+    folder = storage.path(workdir) / "checkpoints"
+    steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+    return max(steps, default=None)
+
+
+@dataclasses.dataclass
+class Restarts:
+    """Whether a command that ended is run again."""
+
+    step: int | None = None
+    """Newest checkpoint when it ended last."""
+    crashes: int = 0
+    stops: int = 0
+
+    def after(self, code: int, step: int | None, said: str) -> Verdict | None:
+        """None to run it again; or how the job ended. `said` is the last line it printed."""
+        if code == DONE:
+            return Verdict("done")
+        if code == MISTAKE:
+            return Verdict("failed", said)
+        if step != self.step:
+            self.step, self.crashes, self.stops = step, 0, 0
+        if code < 0 or code > 128 or code in (PEER_LOST, STOPPED):
+            self.stops += 1
+            kind, number, limit = "was stopped", self.stops, STOPS
+        else:
+            self.crashes += 1
+            kind, number, limit = "crashed", self.crashes, CRASHES
+        if number < limit:
+            return None
+        where = "without a checkpoint" if step is None else f"with no checkpoint after step {step}"
+        return Verdict("failed", f"The run {kind} {number} times {where}, the last time with exit code {code}: {said}")
+
+
+class Log:
+    """A local log that is copied to the bucket in parts: copying a long one costs no more than a short one."""
+
+    PART = 1 << 20
+    """Bytes after which a part is left as it is and the next one begun."""
+
+    def __init__(self, path: Path, bucket: Bucket, folder: str) -> None:
+        self.path, self._bucket, self._folder = path, bucket, folder
+        self._began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        self._part, self._start, self._copied = 0, 0, 0
+
+    def say(self, text: str) -> None:
+        """Adds a line of our own."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+
+    def ship(self) -> None:
+        """Copies what was added since the last time."""
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            contents = file.read()
+        if len(contents) == self._copied:
+            return
+        self._bucket.write(f"{self._folder}/{self._began}-{self._part:04d}.log", contents)
+        self._copied = len(contents)
+        if len(contents) >= self.PART:
+            self._part, self._start, self._copied = self._part + 1, self._start + len(contents), 0
+
+    def last_line(self) -> str:
+        """The last line that says something."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4096))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+
+class Worker:
+    """One machine of a job."""
+
+    def __init__(self, job: Job, number: int, log: Path, every: float, patience: float) -> None:
+        self.job, self.number, self.every, self.patience = job, number, every, patience
+        self.bucket = Bucket(job.bucket)
+        self.log = Log(log, self.bucket, f"{job.folder}/logs/{number}")
+        self.stopping = False
+        self.child: subprocess.Popen | None = None
+
+    def run(self) -> int:
+        """Until the job has ended, or this machine is stopped; its exit code: 0 done, 2 failed for good, 75 stopped."""
+        signal.signal(signal.SIGTERM, self._stop)
+        restarts = Restarts()
+        while (ended := self._verdict()) is None:
+            code = self._once()
+            if self.stopping and code != DONE:
+                self._say(f"this machine is stopped, plmjax ended with {code}")
+                self._tolerantly(self.log.ship)
+                return STOPPED
+            if code is None:
+                continue
+            step = self._tolerantly(lambda: checkpoint(self.job.workdir))
+            decided = restarts.after(code, step, self.log.last_line())
+            if decided is not None and (self.number == 0 or decided.state == "failed"):
+                jobs.decide(self.job, decided)
+                continue
+            if decided is not None:
+                # Worker 0 may have met a crash in its last line of work; it then needs all the others again.
+                self._wait(lambda: self._verdict() is not None, self.patience)
+                continue
+            self._say(f"plmjax ended with {code}, newest checkpoint {step}: starting it again")
+            self._tolerantly(self.log.ship)
+            time.sleep(self.every)
+        self._finish(ended)
+        return DONE if ended.state == "done" else MISTAKE
+
+    def _once(self) -> int | None:
+        """Runs the command; its exit code, or None if the verdict of another worker ended it."""
+        command = [sys.executable, "-m", "plmjax.cli", *self.job.command()[1:]]
+        with self.log.path.open("ab") as output:
+            self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        if self.stopping:
+            self.child.terminate()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.child.wait(timeout=self.every)
+            self._tolerantly(self.log.ship)
+            if self._verdict() is not None:
+                self.child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.child.wait(timeout=self.patience)
+                self.child.kill()
+                self.child.wait()
+                return None
+
+    def _finish(self, ended: Verdict) -> None:
+        """Reports, and gives the slice back: worker 0 when all have reported, the others if it does not."""
+        self._say(f"job {ended.state}. {ended.reason}")
+        self._tolerantly(self.log.ship)
+        if self.number == 0:
+            self._wait(lambda: len(self._reported()) >= self.job.workers - 1, self.patience)
+        self._tolerantly(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", self._mark(ended)))
+        if self.number > 0 and self._wait(lambda: "0.json" in self._reported(), 4 * self.patience):
+            return
+        if not self.job.project:
+            return
+        try:
+            Queue(self.job).ask_to_delete()
+        except UserError as error:
+            self._say(f"the slice is not given back and goes on costing money: {error}")
+            self._tolerantly(self.log.ship)
+
+    def _mark(self, ended: Verdict) -> bytes:
+        return json.dumps({"state": ended.state, "time": round(time.time())}).encode()
+
+    def _reported(self) -> list[str]:
+        return self._tolerantly(lambda: self.bucket.names(f"{self.job.folder}/workers")) or []
+
+    def _verdict(self) -> Verdict | None:
+        return self._tolerantly(lambda: jobs.verdict(self.job))
+
+    def _wait(self, ready: Callable[[], bool], seconds: float) -> bool:
+        """Waits until it is ready, so long at most."""
+        end = time.monotonic() + seconds
+        while not (found := ready()) and time.monotonic() < end:
+            time.sleep(min(self.every, 1))
+        return found
+
+    def _tolerantly(self, call: Callable[[], Any]) -> Any:
+        """What a call returns, or None: a bucket that does not answer for a moment must not end days of training."""
+        try:
+            return call()
+        except Exception as error:
+            self._say(f"the bucket did not answer: {error}")
+            return None
+
+    def _say(self, text: str) -> None:
+        self.log.say(f"worker {self.number}: {text}")
+
+    def _stop(self, *signal: Any) -> None:
+        self.stopping = True
+        if self.child is not None and self.child.poll() is None:
+            self.child.terminate()
