@@ -91,7 +91,7 @@ def submit(
         print(f"{job.name}: {job.workers} hosts of {job.slice.name}; run kubectl apply -f {kubernetes}")
         return
     submissions.ask(submission)
-    print(f"{job.name}: asked for {job.slices} x {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
+    print(f"{job.name}: asked for {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
     if not detach:
         _follow(job)
 

@@ -75,9 +75,8 @@ def state(job: Job) -> str:
 def status(job: Job) -> Iterator[str]:
     """Everything about a job, a line each."""
     kind = "spot, " if job.spot else ""
-    slices = f"{job.slices} x " if job.slices > 1 else ""
     yield f"job         {job.name}: {job.experiment} {' '.join(job.overrides)}".rstrip()
-    yield f"slice       {slices}{job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
+    yield f"slice       {job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
     tried = f"attempt {job.attempt - job.first + 1} of {job.attempts}"
     yield f"state       {state(job)}; {tried}" if job.project else f"state       {state(job)}"
     found = progress(job.workdir)

@@ -60,13 +60,19 @@ class Job:
 
     @property
     def slice(self) -> topologies.Slice:
-        """One of its slices."""
-        return topologies.parse(f"{self.accelerator}:{self.topology}")
+        """All its slices, in the one table of chips."""
+        count = f"*{self.slices}" if self.slices > 1 else ""
+        return topologies.parse(f"{self.accelerator}:{self.topology}{count}")
 
     @property
     def workers(self) -> int:
-        """Machines of all its slices."""
-        return self.slices * self.slice.hosts
+        """Hosts of all its slices."""
+        return self.slice.hosts
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of one slice."""
+        return self.workers // self.slices
 
     @property
     def folder(self) -> str:

@@ -49,8 +49,8 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         taint = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
         pod["tolerations"] = [taint]
     hosts = {
-        "parallelism": piece.hosts,
-        "completions": piece.hosts,
+        "parallelism": job.hosts,
+        "completions": job.hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         # A worker exits with 2 when the job has failed for good, and with anything else when its machine is lost.

@@ -219,7 +219,9 @@ class Queue:
 
     def ask_to_delete(self) -> None:
         """Asks to give everything back and does not wait: the machine that asks goes too."""
-        with self._refusals():
+        from google.api_core import exceptions
+
+        with self._refusals(), contextlib.suppress(exceptions.NotFound):
             self._client.delete_queued_resource(delete_request(self.job), **self._patiently)
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ def settings(job: Job) -> dict[str, str]:
         "PACKAGE": job.package,
         "JAX": job.jax,
         "SLICES": str(job.slices),
-        "HOSTS": str(job.slice.hosts),
+        "HOSTS": str(job.hosts),
         "WORKERS": str(job.workers),
         "RESOURCE": queue.resource(job) if job.project else "",
         "JAX_COMPILATION_CACHE_DIR": f"{job.bucket}/compilation",

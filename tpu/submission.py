@@ -6,9 +6,12 @@ import importlib.metadata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jax.sharding import AbstractMesh
+
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.training import phases
 from tpu import job as jobs
@@ -36,6 +39,7 @@ def prepare(
     name: str,
     accelerator: str,
     topology: str,
+    slices: int,
     bucket: str,
     workdir: str,
     runtime: str = "",
@@ -50,9 +54,11 @@ def prepare(
     """
     file, _, function = experiment.partition(".py:")
     file = file if file.endswith(".py") else f"{file}.py"
-    piece = topologies.parse(f"{accelerator}:{topology}")
+    if slices < 1:
+        raise UserError(f"Expected --slices of at least 1, found {slices}.")
+    piece = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
-    phases.resolve(run)
+    _check_batch(run, piece)
     path = Path(file).resolve()
     if not path.is_relative_to(package.ROOT):
         raise UserError(
@@ -77,7 +83,8 @@ def prepare(
         overrides=tuple(overrides),
         resolved=experiments.to_dict(run),
         accelerator=piece.chip.name,
-        topology=topology,
+        topology="x".join(map(str, piece.shape)),
+        slices=piece.slices,
         bucket=bucket,
         workdir=workdir.rstrip("/") or f"{bucket}/runs/{name}",
         package=packed,
@@ -85,10 +92,20 @@ def prepare(
         runtime=runtime or piece.chip.runtime,
         **settings,
     )
-    for setting, least in (("slices", 1), ("attempts", 1)):
-        if (value := getattr(job, setting)) < least:
-            raise UserError(f"Expected --{setting} of at least {least}, found {value}.")
+    if job.attempts < 1:
+        raise UserError(f"Expected --attempts of at least 1, found {job.attempts}.")
     return Submission(job, archive, startup.render(job))
+
+
+def _check_batch(run: Experiment, piece: topologies.Slice) -> None:
+    """Raises UserError where no mesh that the run allows gives every device of the slice the same rows."""
+    every = meshes.candidates(run.mesh, piece.chips * piece.chip.devices, piece.slices)
+    resolved = phases.resolve(run)
+    for data, fsdp, _ in every:
+        if all(phase.batch_size % (data * fsdp * max(phase.accumulation, 1)) == 0 for phase in resolved):
+            return
+    for phase in resolved:
+        meshes.check_batch(phase.batch_size, phase.accumulation, AbstractMesh(every[0], meshes.AXES))
 
 
 def _check_bucket(bucket: str) -> None:
@@ -179,7 +196,7 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
     file, manifest: of the JobSet, for a job on Kubernetes.
     """
     job, bucket = submission.job, Bucket(submission.job.bucket)
-    yield f"# {job.experiment} on {job.slices} x {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
+    yield f"# {job.experiment} on {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
     yield f"read    {bucket.url(f'jobs/{job.name}/job.json')} (shown below as if there were none)"
     for name, contents in ((job.package, submission.archive), (f"jobs/{job.name}/job.json", job.to_json())):
         digest = hashlib.sha256(contents).hexdigest()

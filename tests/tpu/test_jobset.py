@@ -63,7 +63,7 @@ def test_a_slice_is_a_job_and_a_host_a_pod(submit, accelerator, topology, label,
 def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     found = submit(
         "--accelerator", "v5e", "--topology", "4x4", "--slices", 3, "--spot", "--service-account", "trainer",
-        "--image", "mine:1", "--", "--training.steps", 7,
+        "--image", "mine:1", "--", "--training.steps", 7, "--training.batch_size", 96,
     )  # fmt: skip
     check(found)
     (replicated,) = found["spec"]["replicatedJobs"]

@@ -91,7 +91,7 @@ def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> Non
     code, printed, _ = tpu(
         "submit", "experiments/bert_tiny.py", *PLACE, "--accelerator", "v4", "--topology", "2x2x4", "--slices", 3,
         "--bucket", "gs://b", "--name", "three", "--workdir", "gs://other/run", "--runtime", "r", "--network", "n",
-        "--subnetwork", "s", "--service-account", "a@b.c", "--dry-run",
+        "--subnetwork", "s", "--service-account", "a@b.c", "--dry-run", "--training.batch_size", 96,
     )  # fmt: skip
     assert code == 0
     create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
@@ -131,6 +131,10 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "--attempts of at least 1" in fails(*usual, "--attempts", 0)
     assert "--slices of at least 1" in fails(*usual, "--slices", 0)
     assert "found 'my_text' on this machine" in fails(*usual, "--", "--data.input", "my_text", "gs://b/more")
+    assert "divides by 64 devices" in fails(
+        *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
+    )
+    assert "number of devices" in fails(*usual, "--", "--mesh.tensor", 3)
     outside = tmp_path / "mine.py"
     shutil.copy(LARGE, outside)
     assert "put it into experiments/" in fails(outside, *usual[1:])

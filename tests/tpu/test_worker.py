@@ -1,0 +1,207 @@
+"""What a host makes of the exit codes of plmjax; a stand-in for the command ends as it is told."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tpu.service import CloudTpu
+from tpu import job as jobs
+from tpu import submission
+from tpu.bucket import Bucket
+from tpu.job import Verdict
+from tpu.worker import CRASHES, STOPS, Log, Restarts, Worker
+
+STAND_IN = """
+import json, os, pathlib, signal, sys, time
+left = pathlib.Path("left")
+codes = left.read_text().split()
+left.write_text(" ".join(codes[1:]))
+code, _, step = codes[0].partition("@")
+workdir = pathlib.Path(sys.argv[sys.argv.index("--workdir") + 1])
+if step:
+    (workdir / "checkpoints" / step).mkdir(parents=True, exist_ok=True)
+print("run", len(codes), "left, argument", sys.argv[1], flush=True)
+if code == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    pathlib.Path("waiting").touch()
+    time.sleep(600)
+if int(code) < 0:
+    os.kill(os.getpid(), -int(code))
+if code == "2":
+    print("plmjax: Expected a better run, found this one.")
+sys.exit(int(code))
+"""
+
+
+@pytest.fixture
+def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes a host of a job whose runs end with these codes, CODE or CODE@STEP of a new checkpoint."""
+    prepared = submission.prepare(
+        "experiments/bert_tiny.py", (), name="tiny", accelerator="v5e", topology="4x4", slices=1, bucket=str(bucket),
+        workdir="", project="p", zone="us-west4-a", spot=True, attempts=5, network="", subnetwork="",
+        service_account="",
+    )  # fmt: skip
+    jobs.save(prepared.job)
+    (tmp_path / "plmjax").mkdir()
+    (tmp_path / "plmjax" / "__init__.py").touch()
+    (tmp_path / "plmjax" / "cli.py").write_text(STAND_IN)
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def make(codes: str, number: int = 0, patience: float = 1.0) -> Worker:
+        (tmp_path / "left").write_text(codes)
+        return Worker(prepared.job, number, tmp_path / "log", 0.02, patience)
+
+    yield make
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch):
+    with CloudTpu() as running:
+        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
+        yield running
+
+
+def left() -> list[str]:
+    return Path("left").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "runs", "reason"),
+    [
+        ("0", "done", 1, ""),
+        ("75@10 0@20", "done", 2, ""),  # SIGTERM, saved
+        ("69 0", "done", 2, ""),  # another host died
+        ("-9 -15 0", "done", 3, ""),  # killed
+        ("1 1 0", "done", 3, ""),  # crashed twice
+        ("1@1 1@2 1@3 1@4 0", "done", 5, ""),  # crashed often, but went on between
+        ("2 0", "failed", 1, "Expected a better run, found this one."),
+        ("1 1 1 0", "failed", 3, "crashed 3 times without a checkpoint, the last time with exit code 1"),
+        ("1@5 1@5 1@5 1@5 0", "failed", 3, "crashed 3 times with no checkpoint after step 5"),
+        ("1@5 69 1 -9 1 0", "failed", 5, "crashed 3 times with no checkpoint after step 5"),
+        (" ".join(["-9"] * 30), "failed", STOPS, "was stopped 20 times without a checkpoint"),
+    ],
+)
+def test_what_is_run_again_and_what_is_not(host, cloud, bucket: Path, codes, state, runs, reason) -> None:
+    worker = host(codes, patience=0)
+    assert worker.run() == (0 if state == "done" else 2)
+    assert len(codes.split()) - len(left()) == runs
+    ended = jobs.verdict(worker.job)
+    assert ended.state == state and reason in ended.reason
+    assert len(cloud.called("DeleteQueuedResource")) == 1
+    (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
+    lines = [line for line in log.read_text().splitlines() if line.startswith("run ")]
+    assert len(lines) == runs and all(line.endswith("argument pretrain") for line in lines)
+
+
+def test_limits_count_in_a_row() -> None:
+    restarts = Restarts()
+    for step in (None, 10, 20):
+        for _ in range(CRASHES - 1):
+            assert restarts.after(1, step, "boom") is None
+    assert restarts.after(1, 20, "boom") == Verdict(
+        "failed", "The run crashed 3 times with no checkpoint after step 20, the last time with exit code 1: boom"
+    )
+
+
+def test_the_verdict_of_another_host_ends_this_one(host, cloud, bucket: Path) -> None:
+    worker = host("wait")
+
+    def decide() -> None:
+        while not Path("waiting").exists():
+            time.sleep(0.01)
+        jobs.decide(worker.job, Verdict("failed", "Worker 3 has no disk."))
+        Bucket(str(bucket)).write("jobs/tiny/1/workers/0.json", b"{}")
+
+    worker.number = 1
+    thread = threading.Thread(target=decide)
+    thread.start()
+    assert worker.run() == 2
+    thread.join()
+    assert not cloud.called("DeleteQueuedResource")  # worker 0 has reported, and gives the slice back
+
+
+def test_a_host_that_is_stopped_saves_and_decides_nothing(host, bucket: Path) -> None:
+    worker = host("wait 0")
+
+    def stop() -> None:
+        while not Path("waiting").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert worker.run() == 75
+    thread.join()
+    assert left() == ["0"] and jobs.verdict(worker.job) is None
+    (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
+    assert "this machine is stopped, plmjax ended with 75" in log.read_text()
+
+
+def test_a_machine_that_starts_again_after_the_end_runs_nothing(host, cloud) -> None:
+    worker = host("0")
+    jobs.decide(worker.job, Verdict("done"))
+    worker.patience = 0
+    assert worker.run() == 0 and left() == ["0"] and cloud.called("DeleteQueuedResource")
+
+
+def test_any_host_gives_the_slice_back_when_worker_0_does_not(host, cloud) -> None:
+    worker = host("2", number=3, patience=0.05)
+    assert worker.run() == 2
+    assert len(cloud.called("DeleteQueuedResource")) == 1
+
+
+def test_a_host_that_is_done_comes_back_if_worker_0_is_not(host) -> None:
+    worker = host("0 0 0", number=1, patience=0.05)
+    once = worker._once
+
+    def then_decided() -> int:
+        code = once()
+        if left() == ["0"]:
+            jobs.decide(worker.job, Verdict("done"))
+            worker.bucket.write("jobs/tiny/1/workers/0.json", b"{}")
+        return code
+
+    worker._once = then_decided
+    assert worker.run() == 0 and left() == ["0"]
+
+
+def test_a_slice_that_cannot_be_given_back_is_named(host, bucket: Path, cloud) -> None:
+    import grpc
+
+    cloud.refusals["DeleteQueuedResource"] = [(grpc.StatusCode.PERMISSION_DENIED, "denied")]
+    assert host("0", patience=0).run() == 0
+    (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
+    assert "goes on costing money" in log.read_text() and "roles/tpu.admin" in log.read_text()
+
+
+def test_a_bucket_that_does_not_answer_ends_nothing(host, cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = host("69 0", patience=0)
+    answers = iter([False, False, True, False])
+    read = Bucket.read
+
+    def sometimes(self: Bucket, name: str) -> bytes | None:
+        if next(answers, True):
+            return read(self, name)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(Bucket, "read", sometimes)
+    assert worker.run() == 0 and left() == []
+    assert "the bucket did not answer: connection reset" in worker.log.path.read_text()
+
+
+def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: Path) -> None:
+    log = Log(tmp_path / "log", Bucket(str(bucket)), "logs/0")
+    log.PART = 100
+    for number in range(50):
+        log.say(f"line {number}")
+        log.ship()
+    parts = Bucket(str(bucket)).names("logs/0")
+    assert len(parts) > 5
+    assert b"".join((bucket / "logs" / "0" / part).read_bytes() for part in parts) == log.path.read_bytes()
+    assert log.last_line().endswith("line 49")
