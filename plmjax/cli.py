@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,9 @@ import tyro
 from tyro.conf import Positional, Suppress, arg
 
 from plmjax.errors import UserError, nearest
+from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
+from plmjax.parallel.hosts import JOIN_SECONDS
 
 Overrides = Suppress[tuple[str, ...]]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
@@ -90,13 +93,29 @@ def prepare(
         print(f"{name:<10} {split.documents:,} documents, {split.sentences:,} sentences, {split.token_count:,} tokens")
 
 
-def pretrain(experiment: Positional[str], workdir: Path | None = None, overrides: Overrides = ()) -> None:
+def pretrain(
+    experiment: Positional[str],
+    workdir: Path | None = None,
+    coordinator: str | None = None,
+    hosts: int | None = None,
+    host: int | None = None,
+    join_seconds: float = JOIN_SECONDS,
+    overrides: Overrides = (),
+) -> None:
     """Pretrains an experiment; run again on the same workdir, it resumes.
+
+    On several hosts the same command runs on each of them. The hosts of a TPU slice find each other; elsewhere give
+    coordinator, hosts and host.
 
     Args:
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
-        workdir: Folder of the run; runs/NAME by default.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        coordinator: NAME:PORT of host 0, where the hosts meet.
+        hosts: Number of hosts.
+        host: Which of them this is, from 0.
+        join_seconds: Seconds to wait for all of them.
     """
+    peers.join(coordinator, hosts, host, join_seconds)
     from plmjax import experiment as experiments
     from plmjax.pretrain import pretrain as run
 
@@ -109,15 +128,26 @@ def finetune(
     experiment: Positional[str],
     from_: Annotated[str, arg(name="from")],
     workdir: Path | None = None,
+    coordinator: str | None = None,
+    hosts: int | None = None,
+    host: int | None = None,
+    join_seconds: float = JOIN_SECONDS,
     overrides: Overrides = (),
 ) -> None:
     """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
 
+    On several hosts the same command runs on each of them, as with pretrain.
+
     Args:
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
-        workdir: Folder of the run; runs/NAME by default.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        coordinator: NAME:PORT of host 0, where the hosts meet.
+        hosts: Number of hosts.
+        host: Which of them this is, from 0.
+        join_seconds: Seconds to wait for all of them.
     """
+    peers.join(coordinator, hosts, host, join_seconds)
     from plmjax import experiment as experiments
     from plmjax.finetuning.run import finetune as run
 
@@ -378,7 +408,8 @@ def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
 def main() -> None:
     """Entry point of `plmjax`."""
     platform.choose()
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # a machine without a TPU would wait for Google's metadata server
+    if not platform.has_tpu():
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark
     logging.getLogger("absl").setLevel(logging.ERROR)
@@ -388,34 +419,45 @@ def main() -> None:
 
 
 def answer(command: Callable[[], None], program: str = "plmjax") -> None:
-    """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C."""
-    from plmjax.training.interruption import Interrupted
+    """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
 
+    A run on several hosts ends here at once on the one that cannot go on; the others hear why.
+    """
     try:
         command()
-    except UserError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        sys.exit(2)
-    except Interrupted as stop:
-        print(f"{program}: {stop} Run the same command again to go on.", file=sys.stderr)
-        sys.exit(Interrupted.EXIT_CODE)
-    except KeyboardInterrupt:
-        print(f"{program}: Stopped.", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            where = f" ({error.filename})" if error.filename else ""
-            sentence = f"The disk is full{where}; free some space and run again."
-        elif error.filename is not None:
-            sentence = (
-                f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
-            )
+    except (Exception, KeyboardInterrupt) as error:
+        code, sentence = _ending(error)
+        if sentence:
+            print(f"{program}: {sentence}", file=sys.stderr)
         else:
-            raise
-        print(f"{program}: {sentence}", file=sys.stderr)
-        sys.exit(2)
+            traceback.print_exc()
+        peers.failed(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
+        peers.leave(code)
+        sys.exit(code)
+
+
+def _ending(error: BaseException) -> tuple[int, str]:
+    """Exit code and sentence of what ended a command; no sentence for what a user cannot put right."""
+    from plmjax.training.interruption import Interrupted
+
+    match error:
+        case UserError():
+            return 2, str(error)
+        case Interrupted():
+            return Interrupted.EXIT_CODE, f"{error} Run the same command again to go on."
+        case KeyboardInterrupt():
+            return 130, "Stopped."
+        case OSError(errno=errno.ENOSPC):
+            where = f" ({error.filename})" if error.filename else ""
+            return 2, f"The disk is full{where}; free some space and run again."
+        case OSError() if error.filename is not None:
+            return (
+                2,
+                f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it.",
+            )
+    return 1, ""
 
 
 if __name__ == "__main__":

@@ -153,6 +153,16 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Hosts:
+    """When the hosts of a run give one of them up."""
+
+    silent_seconds: float = 60.0
+    """Seconds without a sign of life from a host before the others stop; one that dies is noticed at once."""
+    stall_minutes: float = 10.0
+    """Minutes without a step before every thread's stack is printed and, on several hosts, the run stops; 0: never."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Phase:
     """A part of a run with settings of its own; empty ones keep the experiment's."""
 
@@ -181,6 +191,7 @@ class Experiment:
     training: Training = Training()
     checkpoint: Checkpoint = Checkpoint()
     mesh: Mesh = Mesh()
+    hosts: Hosts = Hosts()
     phases: tuple[Phase, ...] = ()
     """Parts of the run that differ, such as length 128 and then 512; empty for a run of one piece."""
 
@@ -188,6 +199,7 @@ class Experiment:
 FREE = (
     "checkpoint.",
     "mesh.",
+    "hosts.",
     "data.path",
     "data.train",
     "data.validation",

@@ -1,13 +1,13 @@
 """Pretraining end to end: text, tokenizer, prepared dataset, training, and a look at what was learned."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-
-from plmjax import learned, storage
+from plmjax import __version__, learned, storage
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, flatten
+from plmjax.parallel import hosts
 from plmjax.training import checkpoints, loop
 
 TOKENIZER_SAMPLE = 64 * 2**20
@@ -29,16 +29,18 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         )
     _check_data(run.data)
     loop.devices(run.training.platform)
-    first = not (workdir / "experiment.json").exists()
-    loop.check_resume(workdir, run)
-    try:
-        tokenizer = _tokenizer(run, workdir, say)
-        directory = _dataset(run, workdir, tokenizer, say)
-    except UserError:
-        if first:  # nothing was trained: the command can be mended and given again for the same folder
-            storage.remove(workdir / "experiment.json")
-            storage.remove(workdir / "tokenizer")
-        raise
+    hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+    with hosts.in_turn("the tokenizer and the dataset"):
+        first = not (workdir / "experiment.json").exists()
+        loop.check_resume(workdir, run)
+        try:
+            tokenizer = _tokenizer(run, workdir, say)
+            directory = _dataset(run, workdir, tokenizer, say)
+        except UserError:
+            if first:  # nothing was trained: the command can be mended and given again for the same folder
+                storage.remove(workdir / "experiment.json")
+                storage.remove(workdir / "tokenizer")
+            raise
     dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
@@ -49,16 +51,11 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         raise UserError(
             f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.held_out."
         )
-    source = pipeline.open_source(
-        run.data,
-        dataset,
-        tokenizer.vocabulary,
-        seed=run.training.seed,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-    )
+    source = pipeline.open_source(run.data, dataset, tokenizer.vocabulary, seed=run.training.seed)
     result = loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
-    learned.show(result, source, workdir, say)
+    if hosts.speaks():
+        learned.show(result, source, workdir, say)
+    hosts.agree("the end")
     return result
 
 

@@ -35,17 +35,17 @@ class Rows:
 
     count: int
 
-    def train(self, step: int, batch_size: int, rows: slice, key: np.ndarray) -> np.ndarray:
+    def train(self, step: int, batch_size: int, rows: np.ndarray, key: np.ndarray) -> np.ndarray:
         """Which rows the places `rows` of global batch `step` hold, int64: a new order every epoch, without a seam."""
-        return order.shuffled(step * batch_size + np.arange(rows.start, rows.stop), self.count, key)
+        return order.shuffled(step * batch_size + rows, self.count, key)
 
     def evaluation_steps(self, batch_size: int) -> int:
         """Batches that hold every row once."""
         return -(-self.count // batch_size)
 
-    def evaluation(self, step: int, batch_size: int, rows: slice) -> np.ndarray:
+    def evaluation(self, step: int, batch_size: int, rows: np.ndarray) -> np.ndarray:
         """As `train`, every row once and in order; -1 where none is left."""
-        numbers = step * batch_size + np.arange(rows.start, rows.stop)
+        numbers = step * batch_size + rows
         return np.where(numbers < self.count, numbers, -1)
 
     def fields(self, rows: np.ndarray) -> Fields:
@@ -310,10 +310,10 @@ class StreamRows(BlockRows):
     The text is cut into as many runs of equal length as the batch has places; each epoch begins the same runs again.
     """
 
-    def train(self, step: int, batch_size: int, rows: slice, key: np.ndarray) -> np.ndarray:
+    def train(self, step: int, batch_size: int, rows: np.ndarray, key: np.ndarray) -> np.ndarray:
         steps = self.count // batch_size
-        return np.arange(rows.start, rows.stop) * steps + step % steps
+        return rows * steps + step % steps
 
-    def evaluation(self, step: int, batch_size: int, rows: slice) -> np.ndarray:
-        numbers = np.arange(rows.start, rows.stop) * self.evaluation_steps(batch_size) + step
+    def evaluation(self, step: int, batch_size: int, rows: np.ndarray) -> np.ndarray:
+        numbers = rows * self.evaluation_steps(batch_size) + step
         return np.where(numbers < self.count, numbers, -1)

@@ -56,15 +56,11 @@ class Batches(Iterator[Batch]):
 class Source:
     """A prepared dataset as the training loop reads it; made by `open_source`."""
 
-    def __init__(
-        self, data: Data, dataset: Dataset, vocabulary: Vocabulary, seed: int, process_index: int, process_count: int
-    ):
+    def __init__(self, data: Data, dataset: Dataset, vocabulary: Vocabulary, seed: int):
         self.vocabulary = vocabulary
         self._data = data
         self._dataset = dataset
         self._seed = seed
-        self._process_index = process_index
-        self._process_count = process_count
         self._rows = functools.cache(self._open_rows)
 
     @property
@@ -81,15 +77,14 @@ class Source:
         """How often each token stands in the training text, int64 [V]."""
         return self._dataset.unigram_counts
 
-    def train(self, phase: Any, start: int) -> Batches:
-        """This host's rows of the phase's global batches start, start + 1, ... without end.
+    def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
+        """The phase's global batches start, start + 1, ... without end, or of each just the rows `places`.
 
         phase: has sequence_length, batch_size and index (0 for the first phase). The order of the rows depends on the
-        seed, the phase and the epoch. Raises UserError when the batch does not divide by the hosts or the text does
-        not fill one batch.
+        seed, the phase and the epoch. Raises UserError when the text does not fill one batch.
         """
         rows = self._rows("train", phase.sequence_length)
-        places = self._places(phase.batch_size)
+        places = np.arange(phase.batch_size) if places is None else places
         if rows.count < phase.batch_size:
             raise UserError(
                 f"Text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens was expected, but "
@@ -102,13 +97,13 @@ class Source:
 
         return self._batches(make, phase, start, np.iinfo(np.int64).max)
 
-    def evaluation(self, phase: Any) -> Batches:
-        """This host's rows of the held-out batches: every row once, in order, the same for every seed.
+    def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Batches:
+        """The held-out batches, or of each just the rows `places`: every row once, in order, the same for every seed.
 
         Places that are left in the last batch hold row_ids -1 and segment_ids 0. Without held-out text there is none.
         """
         rows = self._rows("validation", phase.sequence_length)
-        places = self._places(phase.batch_size)
+        places = np.arange(phase.batch_size) if places is None else places
 
         def make(step: int) -> Batch:
             return self._batch(rows, rows.evaluation(step, phase.batch_size, places))
@@ -123,15 +118,6 @@ class Source:
                 f"{rows.count} of {sequence_length} tokens; lower data.layout.duplicates or split the text."
             )
         return rows
-
-    def _places(self, batch_size: int) -> slice:
-        share, rest = divmod(batch_size, self._process_count)
-        if rest:
-            raise UserError(
-                f"A batch that divides by the {self._process_count} hosts was expected, but training.batch_size is "
-                f"{batch_size}; change it to a multiple."
-            )
-        return slice(self._process_index * share, (self._process_index + 1) * share)
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
@@ -157,8 +143,6 @@ def open_source(
     tokenizer_vocabulary: Vocabulary,
     *,
     seed: int,
-    process_index: int = 0,
-    process_count: int = 1,
 ) -> Source:
-    """A prepared dataset as source of batches for host `process_index` of `process_count`."""
-    return Source(experiment_data, dataset, tokenizer_vocabulary, seed, process_index, process_count)
+    """A prepared dataset as source of batches."""
+    return Source(experiment_data, dataset, tokenizer_vocabulary, seed)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plmjax import __version__
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -24,6 +25,7 @@ from plmjax.finetuning.objectives import HEAD, SentenceObjective
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.tasks import Examples, Task
 from plmjax.objectives.objective import apply
+from plmjax.parallel import hosts
 from plmjax.training import checkpoints, loop
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
@@ -61,9 +63,12 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         tokenizer.vocabulary,
         run.training.seed,
     )
-    loop.check_resume(workdir, run)
-    check_start(workdir, checkpoint, pretrained)
-    tokenizer.save(workdir / "tokenizer")
+    hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
+    with hosts.in_turn("the run directory"):
+        loop.check_resume(workdir, run)
+        check_start(workdir, checkpoint, pretrained)
+        if hosts.speaks():
+            tokenizer.save(workdir / "tokenizer")
 
     def begin(program: Program) -> State:
         state = program.initialize(run.training.seed)
@@ -72,8 +77,9 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
     result = loop.train(run, workdir, source, files, begin)
     outputs = predict(run.objective, result.program, result.state.params, source)
     metrics = result.metrics | score(run.objective, source, outputs)
-    if jax.process_index() == 0:
+    if hosts.speaks():
         write(workdir, run.objective, validation, outputs, metrics)
+    hosts.agree("the end")
     return metrics
 
 
@@ -214,7 +220,8 @@ def predict(objective: SentenceObjective, program: Program, params: Any, source:
 
     forward = jax.jit(forward, out_shardings=whole)
     parts = [
-        jax.device_get(forward(params, batch)) for batch in loop.on_device(source.evaluation(program.phase), program)
+        jax.device_get(forward(params, batch))
+        for batch in loop.on_device(source.evaluation(program.phase, loop.places(program)), program)
     ]
     outputs, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return outputs[rows >= 0].astype(np.float32)

@@ -111,22 +111,20 @@ class TaskSource:
         labels = jax.ShapeDtypeStruct(shape[:1], self.validation_rows.labels.dtype)
         return fields | {"row_ids": row, "labels": labels}
 
-    def train(self, phase: Any, start: int) -> Iterator[Batch]:
-        """This host's rows of the batches start, start + 1, ... of the phase."""
+    def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
+        """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
+        places = np.arange(phase.batch_size) if places is None else places
         first = phase.first_step + start
         while True:
-            numbers = first * phase.batch_size + self._places(phase)
+            numbers = first * phase.batch_size + places
             rows = order.shuffled(numbers, len(self.train_rows), self._key)
             yield self.train_rows.batch(rows, phase.sequence_length, self._pad)
             first += 1
 
-    def evaluation(self, phase: Any) -> Iterator[Batch]:
-        """This host's rows of the validation file's batches, in order; the last is filled with empty rows."""
+    def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
+        """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""
+        places = np.arange(phase.batch_size) if places is None else places
         count = len(self.validation_rows)
         for first in range(0, count, phase.batch_size):
-            rows = first + self._places(phase)
+            rows = first + places
             yield self.validation_rows.batch(np.where(rows < count, rows, -1), phase.sequence_length, self._pad)
-
-    def _places(self, phase: Any) -> np.ndarray:
-        share = phase.batch_size // jax.process_count()
-        return np.arange(share) + jax.process_index() * share

@@ -367,14 +367,14 @@ def _restore(directory: Path, item: str, abstract: Any) -> Any:
 
 def _as_numpy(directory: Path, item: str) -> Any:
     """Restores every array of an item to the host's memory, whatever devices it was saved from."""
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    with _reader(ocp.PyTreeCheckpointHandler) as reader:
         tree = reader.metadata(directory / item).item_metadata.tree
     return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
 
 
 def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
     """Raises UserError that names what a checkpoint lacks, has too much of or has in another shape."""
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+    with _reader(ocp.StandardCheckpointHandler) as reader:
         metadata = reader.metadata(directory / item).item_metadata.tree
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -401,13 +401,22 @@ def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
         )
 
 
+def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
+    """What reads an item on this host without waiting for the others, which may not be reading it."""
+    here = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
+    )
+    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
+
+
 def _read(directory: Path, item: str, arguments: Any) -> Any:
     handlers = {
         ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
         ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
         ocp.args.PyTreeRestore: ocp.PyTreeCheckpointHandler,
     }
-    with ocp.Checkpointer(handlers[type(arguments)]()) as reader:
+    with _reader(handlers[type(arguments)]) as reader:
         return reader.restore(directory / item, args=arguments)
 
 

@@ -7,7 +7,9 @@ whatever of the step's logging and evaluation it had not finished, and ends in t
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,8 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
-from plmjax.parallel import peak, topologies
+from plmjax.parallel import hosts, peak, topologies
+from plmjax.parallel.votes import Votes
 from plmjax.training import checkpoints, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.interruption import Interrupted, StopSignals
@@ -49,11 +52,11 @@ class Source(Protocol):
     def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of the phase's global batch."""
 
-    def train(self, phase: ResolvedPhase, start: int) -> Iterator[HostBatch]:
-        """This host's rows of the batches `start`, `start` + 1, ... of the phase."""
+    def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
+        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: those that this host holds."""
 
-    def evaluation(self, phase: ResolvedPhase) -> Iterator[HostBatch]:
-        """This host's rows of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
+    def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
+        """The same of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
 
 
 @dataclasses.dataclass
@@ -91,12 +94,28 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
     return jnp.asarray(np.log(np.sum(padded + 1)) - np.log(padded + 1), jnp.float32)
 
 
+def places(program: Program) -> np.ndarray:
+    """The rows of the program's global batches that the devices of this host hold, int64, ascending."""
+    spec = next(iter(program.batch.values()))
+    pieces = spec.sharding.addressable_devices_indices_map(spec.shape).values()
+    return np.unique(np.concatenate([np.arange(spec.shape[0])[piece[0]] for piece in pieces]))
+
+
 def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread."""
+    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread.
+
+    batches: of the rows `places(program)`.
+    """
+    held = places(program)
 
     def place(batch: HostBatch) -> dict[str, jax.Array]:
+        def piece(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(program.phase.batch_size)
+            first = np.searchsorted(held, start)  # a device's rows are neighbours here as they are in the batch
+            return rows[first : first + stop - start]
+
         return {
-            name: jax.make_array_from_process_local_data(program.batch[name].sharding, batch[name], spec.shape)
+            name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(piece, batch[name]))
             for name, spec in program.batch.items()
         }
 
@@ -122,7 +141,7 @@ def evaluate(program: Program, params: Any, source: Source, seed: int, limit: in
     totals: dict[str, np.ndarray] = {}
     carry = program.start_carry()
     key = jax.random.fold_in(jax.random.key(seed), 2)
-    for number, batch in enumerate(on_device(source.evaluation(program.phase), program)):
+    for number, batch in enumerate(on_device(source.evaluation(program.phase, places(program)), program)):
         if limit and number >= limit:
             break
         carry, sums = program.evaluate(params, carry, batch, jax.random.fold_in(key, number))
@@ -141,10 +160,17 @@ def check_resume(workdir: Path, run: Experiment) -> None:
     Before the first checkpoint there is nothing to go on from: only what the tokenizer and the dataset in WORKDIR were
     made by must be the same, so that a command whose first try failed can be mended.
 
+    On several hosts only host 0 writes; the others must find what it wrote.
+
     Raises:
         UserError: the folder belongs to a run that would be changed, naming the first difference.
     """
     path = workdir / "experiment.json"
+    if not hosts.speaks() and not path.exists():
+        raise UserError(
+            f"Expected to see in {workdir} what host 0 writes there, found nothing; name a --workdir that all hosts "
+            f"share, such as a bucket."
+        )
     if path.exists():
         changed = experiments.differences(experiments.read(path), run, experiments.FREE)
         trained = checkpoints.finished(workdir / "checkpoints")
@@ -155,8 +181,9 @@ def check_resume(workdir: Path, run: Experiment) -> None:
                 f"{workdir} holds a run with {name} = {before}, found {after}; resume it unchanged or name another "
                 f"--workdir."
             )
-    workdir.mkdir(parents=True, exist_ok=True)
-    experiments.write(run, path)
+    if hosts.speaks():
+        workdir.mkdir(parents=True, exist_ok=True)
+        experiments.write(run, path)
 
 
 def check_rhythm(run: Experiment, program: Program) -> None:
@@ -200,7 +227,9 @@ def train(
         UserError: anything the user can put right; nothing that was saved is lost.
         Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    check_resume(workdir, run)
+    with hosts.in_turn("experiment.json"):
+        check_resume(workdir, run)
+    hosts.agree("the dataset's fingerprint", source.fingerprint)
     placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
@@ -219,8 +248,10 @@ def train(
                 f"{workdir} was trained on a dataset with fingerprint {description.dataset}, found "
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
-    with _Session(run, workdir, source, tokenizer, keeper, description) as session:
-        session.terminal.say(header.mesh(placed))
+    session = _Session(run, workdir, source, tokenizer, keeper, description, Votes(placed.mesh))
+    with hosts.watched(run.hosts) as session.moved, session:
+        if session.speaks:
+            session.terminal.say(header.mesh(placed))
         step = description.step
         for program in programs:
             if step >= program.phase.last_step:
@@ -235,7 +266,13 @@ def train(
 
 
 class _Session:
-    """One invocation of a run: its files, its terminal, its signals."""
+    """One invocation of a run: its files, its terminal, its signals.
+
+    speaks: whether this host writes them, which is host 0 alone.
+    moved: to be called whenever the run gets on (`hosts.watched`), equally often on every host.
+    """
+
+    moved: Callable[..., None]
 
     def __init__(
         self,
@@ -245,6 +282,7 @@ class _Session:
         tokenizer: dict[str, bytes],
         keeper: Checkpoints,
         start: Description,
+        votes: Votes,
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = start.step
@@ -252,10 +290,13 @@ class _Session:
         self.window = dict(start.window)
         self.saved_at = time.monotonic()
         self.profiling = False
+        self.votes = votes
+        self.speaks = hosts.speaks()
 
     def __enter__(self) -> "_Session":
-        self.file = MetricsFile(self.workdir, self.first)
-        self.terminal = Terminal(self.run.training.steps, self.first)
+        if self.speaks:
+            self.file = MetricsFile(self.workdir, self.first)
+            self.terminal = Terminal(self.run.training.steps, self.first)
         self.stop = StopSignals().__enter__()
         return self
 
@@ -263,8 +304,9 @@ class _Session:
         self.stop.__exit__()
         if self.profiling:
             jax.profiler.stop_trace()
-        self.terminal.close()
-        self.file.close()
+        if self.speaks:
+            self.terminal.close()
+            self.file.close()
         # A save that is under way is finished whatever stopped the run; what stopped it is told before a failed save.
         with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
             self.keeper.close()
@@ -272,25 +314,30 @@ class _Session:
     def phase(self, program: Program, state: State, done: int) -> State:
         """The steps after `done` to the end of the program's phase."""
         training, phase = self.run.training, program.phase
+        self.moved("compiling", timed=False)
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         compile_seconds = time.perf_counter() - start
         tokens = phase.batch_size * phase.sequence_length
         flops = self.run.objective.train_flops(self.run.model, program.batch)
-        rate = peak_flops(program)
-        for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, done):
-            self.terminal.say(line)
-        batches = on_device(self.source.train(phase, done - phase.first_step), program)
+        if self.speaks:
+            rate = peak_flops(program)
+            for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, done):
+                self.terminal.say(line)
+        hosts.agree(f"the start of phase {phase.index}")
+        batches = on_device(self.source.train(phase, done - phase.first_step, places(program)), program)
         pending: list[dict[str, jax.Array]] = []
         mark, waited, elapsed, steps = time.perf_counter(), 0.0, 0.0, 0
         for step in range(done + 1, phase.last_step + 1):
             self._profile(step)
             if len(pending) > 1:  # two steps are enough to be ahead of the device
                 jax.block_until_ready(pending[-2])
+            self.moved(f"waiting for the batch of step {step}", timed=True)
             asked = time.perf_counter()
             batch = next(batches)
             if not pending or pending[-1]["loss"].is_ready():  # nothing was left to compute while it was waited for
                 waited += time.perf_counter() - asked
+            self.moved(f"computing step {step}", timed=step > done + 1)
             state, metrics = compiled(state, batch)
             pending.append(metrics)
             self._profile(step, state)
@@ -298,11 +345,13 @@ class _Session:
             logging = step % training.log_every == 0 or last
             evaluating = training.evaluate_every and step % training.evaluate_every == 0
             saving = self.run.checkpoint.every and step % self.run.checkpoint.every == 0
-            due = self.run.checkpoint.minutes and time.monotonic() - self.saved_at > self.run.checkpoint.minutes * 60
-            if logging or evaluating or saving or due or self.stop.received:
+            minutes = self.run.checkpoint.minutes
+            due = bool(minutes) and time.monotonic() - self.saved_at > minutes * 60
+            stop, due = self.votes(self.stop.received or 0, due)
+            if logging or evaluating or saving or due or stop:
                 self._fetch(pending, step)
                 elapsed, steps = elapsed + time.perf_counter() - mark, steps + len(pending)
-                if logging:
+                if logging and self.speaks:
                     values = {f"train/{name}": total / count for name, (total, count) in self.window.items()}
                     values["learning_rate"] = float(metrics["learning_rate"])
                     seconds = elapsed / steps
@@ -311,16 +360,18 @@ class _Session:
                     values["input_wait"] = waited / elapsed
                     self.file.write(step, values)
                     self.terminal.step(step, values, (training.steps - step) * seconds)
+                if logging:
                     self.window, waited, elapsed, steps = {}, 0.0, 0.0, 0
                 if evaluating:
                     self.evaluate(program, state, step)
                 # The checkpoint of the run's last step waits for the last evaluation.
-                if (saving or due or self.stop.received) and step < training.steps:
+                if (saving or due or stop) and step < training.steps:
                     self.save(state, step)
                 pending, mark = [], time.perf_counter()
-            if self.stop.received and not last:
+            if stop and not last:
                 batches.close()
-                raise Interrupted(f"Stopped by {self.stop.received.name} and saved at step {step}.")
+                whose = "" if self.stop.received else " on another host"
+                raise Interrupted(f"Stopped by {signal.Signals(stop).name}{whose} and saved at step {step}.")
         batches.close()
         return state
 
@@ -343,17 +394,21 @@ class _Session:
     def evaluate(self, program: Program, state: State, step: int) -> dict[str, float]:
         """Evaluates once a step, logs it, and returns {"eval/...": ...}."""
         if self.evaluated[0] != step:
+            self.moved(f"evaluating at step {step}", timed=False)
             seed, limit = self.run.training.seed, self.run.training.evaluation_batches
             means = evaluate(program, state.params, self.source, seed, limit)
             values = {f"eval/{name}": value for name, value in means.items()}
-            self.file.write(step, values)
-            self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
+            if self.speaks:
+                self.file.write(step, values)
+                self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
             self.evaluated = (step, values)
         return self.evaluated[1]
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
-        self.file.flush()  # what was logged up to this step is not written again by a run that goes on from it
+        if self.speaks:
+            self.file.flush()  # what was logged up to this step is not written again by a run that goes on from it
+        self.moved(f"saving at step {step}")
         metrics = self.evaluated[1] if self.evaluated[0] == step else {}
         description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window)
         self.keeper.save(state, description)
@@ -362,7 +417,7 @@ class _Session:
     def _profile(self, step: int, state: State | None = None) -> None:
         """Begins the profile before its first step; ends it when the last one, whose state is given, is computed."""
         steps = self.run.training.profile_steps
-        if steps and state is None and step == max(steps[0], self.first + 1) and step <= steps[-1]:
+        if self.speaks and steps and state is None and step == max(steps[0], self.first + 1) and step <= steps[-1]:
             jax.profiler.start_trace(str(self.file.folder / "profile"))
             self.profiling = True
         if self.profiling and state is not None and step in (steps[-1], self.run.training.steps):

@@ -121,7 +121,7 @@ def test_documents_join_with_the_separator_where_there_is_no_end_token(dataset):
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_streams_go_on_from_batch_to_batch(dataset, split):
     rows, size, length = rows_of(dataset, Streams(), 16, split), 6, 16
-    places, key = slice(0, size), np.zeros(1, np.uint64)
+    places, key = np.arange(size), np.zeros(1, np.uint64)
     steps = rows.count // size if split == "train" else rows.evaluation_steps(size)
 
     def at(step):

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,11 +30,11 @@ class ChainSource:
     def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
         return self.data.layout.batch(phase.batch_size, phase.sequence_length)
 
-    def train(self, phase: ResolvedPhase, start: int) -> Iterator[dict[str, np.ndarray]]:
+    def train(self, phase: ResolvedPhase, start: int, places: Any = slice(None)) -> Iterator[dict[str, np.ndarray]]:
         for step in range(start, phase.steps):
-            yield self.rows(phase, (0, phase.index, step))
+            yield {name: values[places] for name, values in self.rows(phase, (0, phase.index, step)).items()}
 
-    def evaluation(self, phase: ResolvedPhase) -> Iterator[dict[str, np.ndarray]]:
+    def evaluation(self, phase: ResolvedPhase, places: Any = slice(None)) -> Iterator[dict[str, np.ndarray]]:
         for number in range(self.evaluations):
             batch = self.rows(phase, (1, phase.index, number))
             if number == self.evaluations - 1:  # the last batch is half filling
@@ -41,7 +42,7 @@ class ChainSource:
                 for name, values in batch.items():
                     batch[name] = np.where(filling.reshape(-1, *[1] * (values.ndim - 1)), -(name == "row_ids"), values)
                     batch[name] = batch[name].astype(values.dtype)
-            yield batch
+            yield {name: values[places] for name, values in batch.items()}
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """One batch, of the layout's fields."""

@@ -25,8 +25,8 @@ class Preempted(Exception):
 class Short(pipeline.Source):
     """A source that fails after five steps."""
 
-    def train(self, phase, start):
-        batches = super().train(phase, start)
+    def train(self, phase, start, places):
+        batches = super().train(phase, start, places)
         for step in range(start, phase.steps):
             if step == 5:
                 batches.close()
@@ -56,7 +56,7 @@ def test_goes_through_every_room(name, dataset, tmp_path):
     )
 
     def source(kind: type) -> pipeline.Source:
-        return kind(run.data, dataset, corpora.Words(64).vocabulary, run.training.seed, 0, 1)
+        return kind(run.data, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
     whole = loop.train(run, tmp_path / "whole", source(pipeline.Source), {})
     with pytest.raises(Preempted):

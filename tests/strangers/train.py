@@ -1,6 +1,8 @@
-"""A run in a process of its own: python -m tests.strangers.train NAME WORKDIR [STEP SIGNAL] [--option value ...].
+"""A run in a process of its own: python -m tests.strangers.train NAME WORKDIR [--option value ...].
 
-STEP SIGNAL: the process sends itself this signal when it is asked for the batch after STEP steps.
+DOOMED="STEP SIGNAL" in the environment: the process sends itself this signal when it is asked for the batch after STEP
+steps. It is one host of several when JAX_COORDINATOR_ADDRESS and its like say so; CHAIN_FINGERPRINT gives its data
+another fingerprint.
 """
 
 import os
@@ -9,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from plmjax import experiment
-from plmjax.errors import UserError
+from plmjax import cli, experiment
+from plmjax.parallel import hosts
 from plmjax.training import loop
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -19,34 +21,22 @@ from tests.strangers.source import ChainSource
 class Doomed(ChainSource):
     """A source that ends the process."""
 
-    step = -1
-    signal = ""
+    step, _, signal = os.environ.get("DOOMED", "-1").partition(" ")
 
-    def train(self, phase, start) -> Iterator:
-        for step, batch in enumerate(super().train(phase, start), start=phase.first_step + start):
-            if step == self.step:
+    def train(self, phase, start, places) -> Iterator:
+        for step, batch in enumerate(super().train(phase, start, places), start=phase.first_step + start):
+            if step == int(self.step):
                 os.kill(os.getpid(), getattr(signal, self.signal))
             yield batch
 
 
-def main(name: str, workdir: str, *arguments: str) -> int:
-    """The exit status of the command line."""
-    options = [i for i, argument in enumerate(arguments) if argument.startswith("--")]
-    first = options[0] if options else len(arguments)
-    run = experiment.override(getattr(experiments, name)(), arguments[first:])
-    source = Doomed(run.data)
-    if first:
-        source.step, source.signal = int(arguments[0]), arguments[1]
-    try:
-        loop.train(run, Path(workdir), source, {})
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except loop.Interrupted as interrupted:
-        print(interrupted)
-        return interrupted.EXIT_CODE
-    return 0
+def main(name: str, workdir: str, *arguments: str) -> None:
+    """Trains."""
+    hosts.join(None, None, None)
+    run = experiment.override(getattr(experiments, name)(), arguments)
+    source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
+    loop.train(run, Path(workdir), source, {})
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    cli.answer(lambda: main(*sys.argv[1:]))

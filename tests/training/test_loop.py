@@ -90,8 +90,8 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     result, workdir = whole
 
     class Broken(ChainSource):
-        def train(self, phase, start):
-            for done, batch in enumerate(super().train(phase, start), start=phase.first_step + start):
+        def train(self, phase, start, places):
+            for done, batch in enumerate(super().train(phase, start, places), start=phase.first_step + start):
                 if done == step:
                     raise OSError("the network is gone")
                 yield batch
@@ -104,19 +104,19 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     assert lines(tmp_path) == lines(workdir)
 
 
-def command(workdir: Path, *arguments: str) -> subprocess.CompletedProcess:
+def command(workdir: Path, *arguments: str, doomed: str = "-1") -> subprocess.CompletedProcess:
     """The run of `options`, but of one phase on eight devices, in a process of its own."""
     settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
     line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *arguments, *settings]
-    return subprocess.run(line, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
+    return subprocess.run(line, cwd=ROOT, env=os.environ | {"DOOMED": doomed}, capture_output=True, text=True)
 
 
 def test_sigkill_and_sigterm_in_a_process_of_its_own(tmp_path):
-    killed = command(tmp_path / "parts", "5", "SIGKILL")
+    killed = command(tmp_path / "parts", doomed="5 SIGKILL")
     assert killed.returncode == -9, killed.stderr
-    stopped = command(tmp_path / "parts", "7", "SIGTERM")
+    stopped = command(tmp_path / "parts", doomed="7 SIGTERM")
     assert stopped.returncode == loop.Interrupted.EXIT_CODE == 75, stopped.stderr
-    assert re.search(r"Stopped by SIGTERM and saved at step [567]\.", stopped.stdout)  # two batches wait on the device
+    assert re.search(r"Stopped by SIGTERM and saved at step [567]\.", stopped.stderr)  # two batches wait on the device
     changed = command(tmp_path / "parts", "--optimizer.learning_rate", "0.5")
     assert changed.returncode == 2
     assert "optimizer.learning_rate = 0.01, found 0.5" in changed.stderr
@@ -131,8 +131,8 @@ def test_a_loss_that_is_no_number_stops_at_its_step_and_leaves_the_checkpoints(t
     run = options()
 
     class Poisoned(ChainSource):
-        def train(self, phase, start):
-            for step, batch in enumerate(super().train(phase, start), start=phase.first_step + start):
+        def train(self, phase, start, places):
+            for step, batch in enumerate(super().train(phase, start, places), start=phase.first_step + start):
                 yield batch | {"next_weights": batch["next_weights"] * (math.nan if step == 4 else 1)}
 
     with pytest.raises(UserError, match=r"found nan at step 5;.*the last checkpoint is of step 3"):

@@ -1,0 +1,343 @@
+"""The guard of a host: a parent process that watches its trainer, and speaks with the guards of the other hosts.
+
+A collective that waits for a dead host waits for ever, and JAX's own coordination service ends every process with
+SIGABRT and pages of addresses. The guard imports no JAX, so nothing that hangs there hangs it: it knows at once of a
+host that dies, within a stated time of one that is silent or does not get on, ends its own trainer, and says in one
+sentence which host it was. The guards are connected to host 0's (`roll.Roll`), one line of JSON a message.
+"""
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from plmjax.errors import UserError
+from plmjax.parallel.roll import HOST_LOST, SAVED, Message, Roll
+
+BEAT_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+LINGER_SECONDS = 5.0
+"""How long host 0 stays after a stop, so that every host hears why."""
+ENDING_SECONDS = 60.0
+"""How long host 0 waits for the others' trainers once its own has ended well."""
+SEND_SECONDS = 5.0
+
+
+class Lines:
+    """A connection that carries one JSON object a line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(SEND_SECONDS)
+        self.connection, self._read = connection, b""
+
+    def send(self, message: Message) -> None:
+        """Sends a message; a connection that is closed is noticed when it is read."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message] | None:
+        """The messages that have come; None when the connection is closed."""
+        try:
+            read = self.connection.recv(1 << 16)
+        except TimeoutError:
+            return []
+        except OSError:
+            return None
+        if not read:
+            return None
+        *lines, self._read = (self._read + read).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Guard:
+    """The guard of host `index` of `count`, whose host 0 is at `address` (NAME:PORT)."""
+
+    def __init__(self, address: str, count: int, index: int, join_seconds: float) -> None:
+        self.address, self.count, self.index, self.join_seconds = address, count, index, join_seconds
+        self.roll: Roll | None = None
+        self.server: Lines | None = None
+        self.child: Lines | None = None
+        self.members: dict[int, Lines] = {}
+        self.started = ""
+        self.stopped: Message | None = None
+        self.sentence = ""
+        self._server_heard = time.monotonic()
+        self._beaten = 0.0
+        self._silent_seconds = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def join(self) -> str:
+        """Waits until every host is there; the address for JAX's own coordination service.
+
+        Raises:
+            UserError: hosts are missing, or do not fit together.
+        """
+        name, _, port = self.address.rpartition(":")
+        if not name or not port.isdecimal() or not 0 <= self.index < self.count:
+            raise UserError(
+                f"Expected --coordinator NAME:PORT and --host from 0 to below --hosts, found {self.address}, "
+                f"{self.index} and {self.count}."
+            )
+        if self.index == 0:
+            self._listen(int(port))
+            while not (self.roll.complete or self.stopped):
+                self._pump()
+            if not self.stopped:
+                # Where JAX listens is host 0's to choose: the port that was named is the guards'.
+                with socket.create_server(("", 0)) as free:
+                    self.started = f"{name}:{free.getsockname()[1]}"
+                for member in self.members.values():
+                    member.send({"start": self.started})
+        else:
+            self._connect(name, int(port))
+            while not (self.started or self.stopped):
+                self._pump()
+        if self.stopped:
+            self._linger()
+            raise UserError(self.stopped["sentence"])
+        return self.started
+
+    def watch(self, pid: int, child: socket.socket, errors: int) -> int:
+        """Stays with the trainer until it ends or has to be ended; the exit code of the whole.
+
+        errors: file descriptor of the trainer's standard error.
+        """
+        self.child = Lines(child)
+        self._selector.register(child, selectors.EVENT_READ, self._from_child)
+        relay = Relay(errors)
+        self._selector.register(errors, selectors.EVENT_READ, relay.forward)
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the trainer as well
+        code = None
+        while code is None and not self.stopped:
+            self._pump()
+            code = _ended(pid)
+        if code is not None and code < 0 and self.index:
+            # JAX ends this trainer the moment host 0's is gone: give host 0 the time to say what happened.
+            self._pump_until(lambda: self.stopped, LINGER_SECONDS)
+        own = code is not None and (self.stopped is None or code >= 0)
+        if code is None:
+            if self.stopped["stacks"]:
+                os.kill(pid, signal.SIGUSR1)
+                self._pump_until(lambda: False, 1.0)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        relay.drain()
+        if not own:
+            print(f"plmjax: {self.stopped['sentence']}", file=sys.stderr, flush=True)
+            self._linger()
+            return self.stopped["stop"]
+        if code < 0:
+            self.sentence = f"its process was killed by {signal.Signals(-code).name}."
+            print(f"plmjax: This host stopped: {self.sentence}", file=sys.stderr, flush=True)
+        self._tell({"ended": code, "sentence": self.sentence or "it failed; its own output says why."})
+        if self.index == 0 and code in (0, SAVED):
+            self._pump_until(lambda: self.stopped or self._all_ended(), ENDING_SECONDS)
+        self._linger()
+        return code if code >= 0 else HOST_LOST
+
+    def leave(self) -> None:
+        """Closes everything; for the trainer, which has inherited it."""
+        self._selector.close()
+        for lines in (*self.members.values(), self.server):
+            if lines is not None:
+                lines.connection.close()
+        if self.index == 0:
+            self._listener.close()
+
+    # ----------------------------------------------------------------------------------------------- connections
+
+    def _listen(self, port: int) -> None:
+        try:
+            self._listener = socket.create_server(("", port), backlog=self.count)
+        except OSError as error:
+            raise UserError(
+                f"Expected port {port} of host 0 to be free for --coordinator, found: {error.strerror}; name another."
+            ) from None
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self.roll = Roll(self.count, self._send, time.monotonic(), self.join_seconds)
+        self.roll.join(0, self.count, time.monotonic())
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        lines = Lines(connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(lines))
+
+    def _greet(self, lines: Lines) -> None:
+        """The first message of a connection: which host it is."""
+        messages = lines.receive()
+        if messages == []:
+            return
+        self._selector.unregister(lines.connection)
+        refused = "the connection closed" if messages is None else ""
+        if messages:
+            refused = self.roll.join(messages[0]["join"], messages[0]["hosts"], time.monotonic())
+        lines.send({"welcome": not refused, "why": refused})
+        if refused:
+            lines.connection.close()
+            return
+        host = messages[0]["join"]
+        self.members[host] = lines
+        self._selector.register(lines.connection, selectors.EVENT_READ, lambda: self._from_member(host))
+
+    def _connect(self, name: str, port: int) -> None:
+        deadline, last = time.monotonic() + self.join_seconds, "nobody answered"
+        while self.server is None:
+            try:
+                lines = Lines(socket.create_connection((name, port), timeout=SEND_SECONDS))
+                lines.send({"join": self.index, "hosts": self.count})
+                for message in lines.receive() or []:
+                    last = message.get("why", last)
+                    if message.get("welcome"):
+                        self.server = lines
+                    else:
+                        self._receive(message)
+            except OSError as error:
+                last = error.strerror or str(error)
+            if self.server is None:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"Expected host 0 at {self.address} to take this host within {self.join_seconds:g} s, found: "
+                        f"{last}; start every host with the same --coordinator and --hosts, each with its own --host."
+                    )
+                time.sleep(RETRY_SECONDS)  # the host may belong to a run that is just being ended
+        self._server_heard = time.monotonic()
+        self._selector.register(self.server.connection, selectors.EVENT_READ, self._from_server)
+
+    # -------------------------------------------------------------------------------------------------- messages
+
+    def _pump(self) -> None:
+        """Takes in what has come within a beat, and looks at the clock."""
+        for key, _ in self._selector.select(BEAT_SECONDS / 4):
+            key.data()
+        now = time.monotonic()
+        if self.roll is not None:
+            self.roll.tick(now)
+            if now - self._beaten > BEAT_SECONDS:
+                self._beaten = now
+                for member in self.members.values():
+                    member.send({"here": True})
+        elif self._silent_seconds and now - self._server_heard > self._silent_seconds and not self.stopped:
+            self.stopped = _host_0(f"has not been heard from for {self._silent_seconds:g} s")
+
+    def _pump_until(self, reached, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not reached() and time.monotonic() < deadline:
+            self._pump()
+
+    def _from_child(self) -> None:
+        messages = self.child.receive()
+        if messages is None:
+            self._selector.unregister(self.child.connection)
+            return
+        for message in messages:
+            if "failed" in message:
+                self.sentence = message["failed"]
+                continue
+            self._silent_seconds = message.get("beat", {}).get("silent_seconds", self._silent_seconds)
+            self._tell(message)
+
+    def _tell(self, message: Message) -> None:
+        """Sends a message to the roll."""
+        if self.roll is None:
+            self.server.send(message)
+        else:
+            self.roll.hear(0, message, time.monotonic())
+
+    def _from_member(self, host: int) -> None:
+        member = self.members[host]
+        messages = member.receive()
+        if messages is None:
+            self._selector.unregister(member.connection)
+            del self.members[host]
+            self.roll.lose(host)
+            return
+        for message in messages:
+            self.roll.hear(host, message, time.monotonic())
+
+    def _from_server(self) -> None:
+        messages = self.server.receive()
+        self._server_heard = time.monotonic()
+        if messages is None:
+            self._selector.unregister(self.server.connection)
+            self.stopped = self.stopped or _host_0("is gone (its connection closed)")
+            return
+        for message in messages:
+            self._receive(message)
+
+    def _receive(self, message: Message) -> None:
+        """What the roll says to this host."""
+        if "start" in message:
+            self.started = message["start"]
+        elif "stop" in message:
+            self.stopped = self.stopped or message
+        elif "agreed" in message:
+            self.child.send(message)
+
+    def _send(self, host: int, message: Message) -> None:
+        if host == 0:
+            self._receive(message)
+        elif host in self.members:
+            self.members[host].send(message)
+
+    def _all_ended(self) -> bool:
+        return all(host.ended is not None for host in self.roll.hosts.values())
+
+    def _linger(self) -> None:
+        if self.index == 0:
+            self._pump_until(lambda: not self.members, LINGER_SECONDS)
+
+
+class Relay:
+    """A trainer's standard error, without the pages that jaxlib prints when it ends a process on its own."""
+
+    NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
+    FATAL = re.compile(rb"F\d{4} [\d:.]+ +\d+ ")
+
+    def __init__(self, errors: int) -> None:
+        self._errors, self._rest, self._fatal = errors, b"", False
+        os.set_blocking(errors, False)
+
+    def forward(self) -> bool:
+        """Passes on what there is; whether there was any."""
+        try:
+            read = os.read(self._errors, 1 << 16)
+        except BlockingIOError:
+            return False
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        for line in lines:
+            self._fatal = self._fatal or bool(self.FATAL.match(line))
+            if not self._fatal and not self.NOISE.match(line):
+                sys.stderr.buffer.write(line + b"\n")
+        sys.stderr.flush()
+        if not read:
+            time.sleep(BEAT_SECONDS / 4)  # closed, and always ready to be read
+        return bool(read)
+
+    def drain(self) -> None:
+        """Passes on the rest of a trainer that has ended."""
+        while self.forward():
+            pass
+
+
+def _ended(pid: int) -> int | None:
+    """The exit code of a child process; None while it runs."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _host_0(what: str) -> Message:
+    sentence = f"Host 0 {what}; run the same command on every host again to go on from the last checkpoint."
+    return {"stop": HOST_LOST, "sentence": sentence, "stacks": False}
+
+
+def stay(guard: Guard, pid: int, child: socket.socket, errors: int) -> NoReturn:
+    """The rest of a guard's life."""
+    sys.stdout.flush()
+    os._exit(guard.watch(pid, child, errors))

@@ -1,0 +1,228 @@
+"""A trainer among the hosts of its run: joining, taking turns, agreeing, and being watched.
+
+Every host runs the same command. On the hosts of a TPU slice they find each other by the metadata of the slice;
+elsewhere host 0's address is given. Each command then is two processes, the trainer and its `guard`, which speak
+over a socket pair (messages: `roll`). A run on one host has no guard, and everything here but the watch does nothing.
+"""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from plmjax import experiment
+from plmjax.errors import UserError
+from plmjax.parallel import guard, platform
+from plmjax.parallel.roll import HOST_LOST, Message
+
+JOIN_SECONDS = 300.0
+GUARD_PORT = 8479
+"""Of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
+
+
+class _Here:
+    """This process as its guard and its watch see it."""
+
+    def __init__(self) -> None:
+        self.guard: guard.Lines | None = None
+        self.settings = experiment.Hosts()
+        self.count, self.doing, self.timed = 0, "starting", False
+        self.moved = time.monotonic()
+        self._agreed: set[str] = set()
+        self._news = threading.Condition()
+
+    def beat(self) -> None:
+        """Tells the guard how far this process is."""
+        self.guard.send({"beat": {"count": self.count, "doing": self.doing, "timed": self.timed} | self._limits()})
+
+    def _limits(self) -> dict[str, float]:
+        return {
+            "silent_seconds": self.settings.silent_seconds,
+            "stall_seconds": self.settings.stall_minutes * 60,
+        }
+
+    def speak(self) -> None:
+        """Beats for as long as the process lives."""
+        while True:
+            self.beat()
+            time.sleep(guard.BEAT_SECONDS)
+
+    def listen(self) -> None:
+        """Takes in what the guard says; without a guard nobody would end this process when it must be."""
+        while (messages := self.guard.receive()) is not None:
+            with self._news:
+                self._agreed.update(message["agreed"] for message in messages)
+                self._news.notify_all()
+        os._exit(HOST_LOST)
+
+    def agree(self, name: str, value: str) -> None:
+        self.guard.send({"agree": name, "value": value})
+        with self._news:
+            self._news.wait_for(lambda: name in self._agreed)
+            self._agreed.remove(name)
+
+
+_here = _Here()
+
+
+def join(coordinator: str | None, count: int | None, index: int | None, seconds: float = JOIN_SECONDS) -> None:
+    """Joins the hosts of the run, and starts JAX among them; nothing where there is but this one.
+
+    coordinator: NAME:PORT at which host 0 waits; by default, like the next two, what JAX_COORDINATOR_ADDRESS,
+        JAX_NUM_PROCESSES and JAX_PROCESS_ID say, or else the metadata of the TPU slice.
+    count: hosts of the run.
+    index: which of them this is.
+    seconds: to wait for all of them.
+
+    Must be called before JAX has been used: it forks, and what returns is the trainer.
+
+    Raises:
+        UserError: part of this is missing or wrong, or not every host came.
+    """
+    given = {
+        "--coordinator": coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        "--hosts": count if count is not None else os.environ.get("JAX_NUM_PROCESSES"),
+        "--host": index if index is not None else os.environ.get("JAX_PROCESS_ID"),
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == 3:
+        found = _slice() if platform.has_tpu() else None
+        if found is None:
+            return
+        given = dict(zip(given, found, strict=True))
+    elif missing:
+        raise UserError(
+            f"Expected --coordinator, --hosts and --host together, found no {' and no '.join(missing)}; give all "
+            f"three on every host."
+        )
+    address, count, index = (given[name] for name in ("--coordinator", "--hosts", "--host"))
+    try:
+        count, index = int(count), int(index)
+    except ValueError:
+        raise UserError(f"Expected whole numbers for --hosts and --host, found {count!r} and {index!r}.") from None
+    if count == 1:
+        return
+    watcher = guard.Guard(str(address), count, index, seconds)
+    service = watcher.join()
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    sys.stdout.flush()
+    if pid := os.fork():
+        theirs.close()
+        os.close(write)
+        guard.stay(watcher, pid, ours, read)
+    ours.close()
+    os.close(read)
+    watcher.leave()
+    os.dup2(write, sys.stderr.fileno())
+    if index:  # host 0 speaks
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _here.guard = guard.Lines(theirs)
+    theirs.settimeout(None)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    threading.Thread(target=_here.listen, name="guard", daemon=True).start()
+    threading.Thread(target=_here.speak, name="beat", daemon=True).start()
+    import jax
+
+    # The guards watch: JAX's own heartbeats and barriers only need not be sooner.
+    jax.config.update("jax_enable_preemption_service", False)
+    patience = 24 * 3600
+    jax.distributed.initialize(
+        service,
+        count,
+        index,
+        cluster_detection_method="deactivate",
+        initialization_timeout=int(seconds),
+        heartbeat_timeout_seconds=patience,
+        shutdown_timeout_seconds=patience,
+    )
+
+
+def _slice() -> tuple[str, int, int] | None:
+    """(address, hosts, index) of the TPU slice that this machine is a host of; None where it is the only one."""
+    from jax._src import clusters  # jax.distributed.initialize asks the same, and has no public way of only asking
+
+    address, count, index, _ = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+        None, None, None, None, None, int(JOIN_SECONDS)
+    )
+    if address is None or count in (None, 1):
+        return None
+    return f"{address.rpartition(':')[0]}:{GUARD_PORT}", count, index
+
+
+def agree(name: str, value: str = "") -> None:
+    """Waits until every host is here; where they hold different values the run ends, and says which host differs."""
+    if _here.guard is not None:
+        _here.agree(name, value)
+
+
+@contextlib.contextmanager
+def in_turn(name: str) -> Iterator[None]:
+    """The body on host 0 first, then on the others, which find done what host 0 did."""
+    import jax
+
+    if jax.process_index():
+        agree(name)
+        yield
+    else:
+        yield
+        agree(name)
+
+
+def failed(sentence: str) -> None:
+    """Tells the other hosts why this one stops; the process must end next."""
+    if _here.guard is not None:
+        _here.guard.send({"failed": sentence})
+
+
+def leave(code: int) -> None:
+    """Ends this process without waiting for the other hosts, which their guards will end; nothing on one host."""
+    if _here.guard is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def watched(settings: experiment.Hosts) -> Iterator[Callable[..., None]]:
+    """Watches the body for a stall; what it yields is to be called as `moved(doing, timed)` whenever it gets on.
+
+    A timed activity that lasts longer than `settings.stall_minutes` prints every thread's stack to standard error. On
+    several hosts the guards then end the run, naming the host to wait for; on one it goes on when it can.
+    """
+    _here.settings = settings
+    done = threading.Event()
+
+    def moved(doing: str, timed: bool = True) -> None:
+        _here.count, _here.doing, _here.timed, _here.moved = _here.count + 1, doing, timed, time.monotonic()
+
+    def look() -> None:
+        told, limit = -1, settings.stall_minutes * 60
+        while not done.wait(min(limit / 10, 1.0)):
+            if _here.timed and _here.count != told and time.monotonic() - _here.moved > limit:
+                told = _here.count
+                print(f"plmjax: No progress for {limit:g} s ({_here.doing}).", file=sys.stderr, flush=True)
+                faulthandler.dump_traceback(all_threads=True)
+
+    if settings.stall_minutes and _here.guard is None:
+        threading.Thread(target=look, name="watch", daemon=True).start()
+    try:
+        yield moved
+    finally:
+        moved("ending", timed=False)
+        done.set()
+
+
+def speaks() -> bool:
+    """Whether this host writes the run's files and its terminal: host 0 alone."""
+    import jax
+
+    return jax.process_index() == 0
+
+
+__all__ = ["JOIN_SECONDS", "Message", "agree", "failed", "in_turn", "join", "leave", "speaks", "watched"]

@@ -1,0 +1,153 @@
+"""The hosts of a run as the guard of host 0 knows them: who is there, what they agree on, who is gone.
+
+Plain state and time, without a socket: `guard` carries the messages. A message is a JSON object with one of the keys
+
+    agree   name, "value": a host has come to a place where all hosts must hold the same value
+    beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and how far it is
+    ended   exit code, "sentence": a trainer is no more
+    agreed  name: every host holds the same value
+    start   address of JAX's coordinator: every host has joined
+    stop    exit code, "sentence", "stacks": the run is over, and why, and whether stacks would tell more
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+Message = dict[str, Any]
+
+HOST_LOST = 69  # EX_UNAVAILABLE of sysexits.h: another host is gone; run the same command on all of them again
+SAVED = 75  # EX_TEMPFAIL: stopped as it was asked to, after saving
+MISTAKE = 2
+"""Exit code of a `UserError`: started again the same command would fail again."""
+
+
+@dataclasses.dataclass
+class Host:
+    """One host, as far as it has been heard."""
+
+    heard: float
+    beat: dict[str, Any] = dataclasses.field(default_factory=dict)
+    moved: float = 0.0
+    ended: int | None = None
+
+
+class Roll:
+    """The hosts of one run.
+
+    send: called with (host, message) for every message to a host's guard.
+    """
+
+    def __init__(self, count: int, send: Callable[[int, Message], None], now: float, join_seconds: float) -> None:
+        self.count, self.send = count, send
+        self.hosts: dict[int, Host] = {}
+        self.stopped: Message | None = None
+        self._values: dict[str, dict[int, str]] = {}
+        self._deadline, self._join_seconds = now + join_seconds, join_seconds
+
+    @property
+    def complete(self) -> bool:
+        """Whether every host has joined."""
+        return len(self.hosts) == self.count
+
+    def join(self, host: int, count: int, now: float) -> str:
+        """Adds a host; why it cannot be, or an empty string."""
+        if count != self.count or not 0 <= host < self.count:
+            return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
+        if host in self.hosts:
+            return f"there is a host {host} of this run already"
+        self.hosts[host] = Host(heard=now)
+        return ""
+
+    def hear(self, host: int, message: Message, now: float) -> None:
+        """Takes in what a host's guard has said."""
+        member = self.hosts[host]
+        member.heard = now
+        if "beat" in message:
+            if message["beat"].get("count") != member.beat.get("count"):
+                member.moved = now
+            member.beat = message["beat"]
+        elif "agree" in message:
+            self._agree(host, message["agree"], message["value"])
+        elif "ended" in message:
+            member.ended = message["ended"]
+            if member.ended not in (0, SAVED):
+                code = member.ended if member.ended > 0 else HOST_LOST
+                self.stop(f"Host {host} stopped: {message['sentence']}", code)
+
+    def lose(self, host: int) -> None:
+        """A host's connection has closed."""
+        if self.hosts[host].ended is None:
+            self.stop(
+                f"Host {host} of {self.count} is gone (its connection closed); run the same command on every host "
+                f"again to go on from the last checkpoint."
+            )
+
+    def tick(self, now: float) -> None:
+        """Looks for hosts that do not come, that are silent, or that do not get on."""
+        if not self.complete:
+            if now > self._deadline:
+                missing = ", ".join(str(host) for host in range(self.count) if host not in self.hosts)
+                self.stop(
+                    f"Expected {self.count} hosts within {self._join_seconds:g} s, found none for the place of "
+                    f"{missing}; start the same command there as well, or give --join_seconds more."
+                )
+            return
+        running = {index: host for index, host in self.hosts.items() if host.ended is None and host.beat}
+        for index, host in running.items():
+            if now - host.heard > host.beat["silent_seconds"]:
+                self.stop(
+                    f"Host {index} of {self.count} has not been heard from for {host.beat['silent_seconds']:g} s: it "
+                    f"is dead, hangs or is cut off; run the same command on every host again to go on from the last "
+                    f"checkpoint.",
+                    stacks=True,
+                )
+        timed = [host for host in running.values() if host.beat["timed"]]
+        if timed and len(timed) == len(self.hosts):
+            limit = timed[0].beat["stall_seconds"]
+            since = max(host.moved for host in timed)
+            if limit and now - since > limit:
+                least = min(host.beat["count"] for host in timed)
+                behind = [f"host {i} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least]
+                self.stop(
+                    f"No host has got on for {limit:g} s, and the one to wait for is {' or '.join(behind)}; its stacks "
+                    f"say where; run the same command on every host again to go on from the last checkpoint.",
+                    stacks=True,
+                )
+
+    def stop(self, sentence: str, code: int = HOST_LOST, stacks: bool = False) -> None:
+        """Ends the run on every host; the first reason counts."""
+        if self.stopped is None:
+            self.stopped = {"stop": code, "sentence": sentence, "stacks": stacks}
+            for host in self.hosts:
+                self.send(host, self.stopped)
+
+    def _agree(self, host: int, name: str, value: str) -> None:
+        values = self._values.setdefault(name, {})
+        values[host] = value
+        if len(values) < self.count:
+            return
+        del self._values[name]
+        for other in range(1, self.count):
+            if values[other] != values[0]:
+                self.stop(
+                    f"Expected {name} to be the same on every host, found "
+                    f"{difference(values[0], values[other], other)}; start every host with the same command, files and "
+                    f"version.",
+                    code=MISTAKE,
+                )
+                return
+        for other in range(self.count):
+            self.send(other, {"agreed": name})
+
+
+def difference(first: str, second: str, host: int) -> str:
+    """Where a host's value differs from host 0's; of two JSON objects the first key."""
+    try:
+        first_items, second_items = json.loads(first), json.loads(second)
+        keys = sorted(first_items.keys() | second_items.keys())
+    except (ValueError, AttributeError):
+        return f"{second} on host {host} and {first} on host 0"
+    key = next(key for key in keys if first_items.get(key) != second_items.get(key))
+    return f"{key} = {second_items.get(key)} on host {host} and {first_items.get(key)} on host 0"

@@ -1,0 +1,39 @@
+"""What any host asks for, known to all of them at the same step."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+DELAY = 2
+"""Steps between a vote and its outcome on several hosts: so late it is computed, and nobody waits for it."""
+
+
+class Votes:
+    """The largest of all hosts' wishes, a vote a step.
+
+    The votes are reduced over the mesh between two steps, so every host knows the same outcome at the same step without
+    waiting for the slowest; on one host the outcome is the wish itself.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._pending: collections.deque[jax.Array] = collections.deque()
+        rows = PartitionSpec(mesh.axis_names)
+        self._sharding = NamedSharding(mesh, rows)
+        self._largest = jax.jit(
+            lambda votes: jnp.max(votes, axis=0), out_shardings=NamedSharding(mesh, PartitionSpec())
+        )
+
+    def __call__(self, *wishes: int) -> tuple[int, ...]:
+        """Casts this step's wishes, and returns the outcome of the votes `DELAY` steps ago."""
+        if jax.process_count() == 1:
+            return wishes
+        rows = np.broadcast_to(np.asarray(wishes, np.int32), (self._mesh.size, len(wishes)))
+        votes = jax.make_array_from_callback(rows.shape, self._sharding, rows.__getitem__)
+        self._pending.append(self._largest(votes))
+        if len(self._pending) <= DELAY:
+            return (0,) * len(wishes)
+        return tuple(np.asarray(self._pending.popleft().addressable_data(0)).tolist())

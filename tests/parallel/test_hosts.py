@@ -1,0 +1,192 @@
+"""Several hosts on one machine: processes of four simulated devices each, joined by their guards and gloo."""
+
+import dataclasses
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.parallel.roll import HOST_LOST, SAVED
+from plmjax.training import checkpoints, metrics
+from tests.conftest import SMALL
+
+ROOT = Path(__file__).resolve().parents[2]
+STRANGER = ("-m", "tests.strangers.train", "recurrent")
+EVERY_TWO = ("--checkpoint.every", "2", "--checkpoint.keep", "0", "--training.log_every", "1")
+
+
+@dataclasses.dataclass
+class Ended:
+    """How one host ended: its exit code, what it printed, and the seconds from the first end to this one."""
+
+    code: int
+    out: str
+    err: str
+    after: float
+
+
+def free_port() -> int:
+    """A port that nothing takes by itself: below those that the kernel gives to connections."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 30_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("localhost", port)):
+                return port
+
+
+def start(*command: object, hosts: int = 2, devices: int = 4, only: dict[int, tuple] | None = None) -> list[Ended]:
+    """Runs `python COMMAND` on every host; `only[host]` are further arguments, or an environment, of that host."""
+    address = f"localhost:{free_port()}"
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    processes = []
+    for host in range(hosts):
+        own = (only or {}).get(host, ())
+        environment = os.environ | {"XLA_FLAGS": flags} | (own if isinstance(own, dict) else {})
+        if hosts > 1:
+            environment |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(hosts)}
+            environment["JAX_PROCESS_ID"] = str(host)
+        line = [sys.executable, *map(str, command), *([] if isinstance(own, dict) else map(str, own))]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(line, cwd=ROOT, env=environment, **pipes))
+    first, after = None, {}
+    deadline = time.monotonic() + 300
+    while len(after) < hosts:
+        for host, process in enumerate(processes):
+            if host not in after and process.poll() is not None:
+                first = first or time.monotonic()
+                after[host] = time.monotonic() - first
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+        time.sleep(0.05)
+    said = [process.communicate() for process in processes]
+    return [Ended(process.returncode, *said[host], after[host]) for host, process in enumerate(processes)]
+
+
+def train(workdir: Path, *arguments: object, **settings) -> list[Ended]:
+    return start(*STRANGER, workdir, *arguments, *EVERY_TWO, **settings)
+
+
+def lost(ended: list[Ended], sentence: str) -> None:
+    """Every host stopped as one that has lost another, soon after the first, and its last line names whom."""
+    for host in ended:
+        assert host.code == HOST_LOST, host.err
+        assert host.after < 15
+    assert any(sentence in host.err.splitlines()[-1] for host in ended), [host.err[-500:] for host in ended]
+    assert sum("Host " in host.err.splitlines()[-1] for host in ended) >= len(ended) - 1
+
+
+def losses(workdir: Path) -> list[tuple[int, float]]:
+    lines = metrics.read(workdir / "metrics.jsonl")
+    return [(line["step"], line.get("train/loss", line.get("eval/loss"))) for line in lines]
+
+
+def assert_same_run(expected: Path, found: Path) -> None:
+    steps, values = zip(*losses(expected), strict=True)
+    found_steps, found_values = zip(*losses(found), strict=True)
+    assert found_steps == steps
+    np.testing.assert_allclose(found_values, values, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run on one host of eight devices."""
+    workdir = tmp_path_factory.mktemp("hosts") / "one"
+    (ended,) = train(workdir, hosts=1, devices=8)
+    assert ended.code == 0, ended.err
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run on two hosts, undisturbed."""
+    workdir = tmp_path_factory.mktemp("hosts") / "two"
+    ended = train(workdir)
+    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    assert "step 8/8" in ended[0].out and ended[1].out == ended[1].err == ""  # host 0 speaks
+    return workdir
+
+
+def test_two_hosts_lose_what_one_loses(one, two):
+    assert_same_run(one, two)
+
+
+def test_four_hosts_lose_what_one_loses_and_one_goes_on_from_where_they_stopped(one, tmp_path):
+    ended = train(tmp_path, hosts=4, only={2: {"DOOMED": "4 SIGTERM"}})
+    assert [host.code for host in ended] == [SAVED] * 4, [host.err for host in ended]
+    (step,) = {host.err.rpartition("saved at step ")[2].split(".")[0] for host in ended}
+    assert "Stopped by SIGTERM and saved" in ended[2].err
+    assert all("Stopped by SIGTERM on another host" in ended[host].err for host in (0, 1, 3))
+    assert max(checkpoints.Checkpoints(tmp_path / "checkpoints", checkpoints.experiment.Checkpoint()).steps()) == int(
+        step
+    )
+    (ended,) = train(tmp_path, hosts=1, devices=4)
+    assert ended.code == 0, ended.err
+    assert_same_run(one, tmp_path)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_host_that_dies_is_named_and_the_job_started_again_ends_in_the_same_bits(two, tmp_path, victim):
+    ended = train(tmp_path, only={victim: {"DOOMED": "5 SIGKILL"}})
+    lost(ended, f"Host {victim} stopped: its process was killed by SIGKILL.")
+    ended = train(tmp_path)
+    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    expected, found = (checkpoints.load_parameters(workdir)[0] for workdir in (two, tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, expected, found)
+    assert losses(tmp_path) == losses(two)
+
+
+def test_a_host_that_hangs_is_named_with_every_stack(tmp_path):
+    ended = train(tmp_path, "--hosts.silent_seconds", 10, only={1: {"DOOMED": "5 SIGSTOP"}})
+    lost(ended, "Host 1 of 2 has not been heard from for 10 s")
+    assert "most recent call first" in ended[0].err and "loop.py" in ended[0].err
+
+
+def test_other_data_is_refused_on_every_host(two, tmp_path):
+    shutil.copytree(two, tmp_path / "run")
+    ended = train(tmp_path / "run", only={1: {"CHAIN_FINGERPRINT": "newer"}})
+    assert [host.code for host in ended] == [2, 2]
+    for host in ended:
+        assert (
+            "the dataset's fingerprint to be the same on every host, found newer on host 1 and chain on host 0"
+            in host.err
+        )
+
+
+def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, prose, tmp_path):
+    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run")
+    text = ("--data.input", prose, *SMALL)
+    ended = start(*command, *text, only={1: ("--training.seed", 5)})
+    assert [host.code for host in ended] == [2, 2]
+    assert all("training.seed = 5 on host 1 and 0 on host 0" in host.err for host in ended)
+    ended = start(*command, *text)
+    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    assert "preparing" in ended[0].out and ended[1].out == ""
+    assert_same_run(small_run, tmp_path / "run")
+
+
+def test_hosts_that_do_not_share_a_folder_are_told(small_run, tmp_path):
+    folders = {host: ("--workdir", tmp_path / str(host)) for host in (0, 1)}
+    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--data.path", small_run / "dataset")
+    ended = start(*command, *SMALL, only=folders)
+    assert [host.code for host in ended] == [2, 2]
+    assert all("what host 0 writes there, found nothing; name a --workdir" in host.err for host in ended)
+
+
+def test_a_host_alone_says_who_is_missing():
+    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
+    address = ("--coordinator", f"localhost:{free_port()}")
+    (first,) = start(*command, *address, "--host", 0, hosts=1)
+    assert first.code == 2 and "Expected 3 hosts within 1 s, found none for the place of 1, 2;" in first.err
+    (second,) = start(*command, *address, "--host", 1, hosts=1)
+    assert second.code == 2 and "Expected host 0 at localhost:" in second.err
+    (third,) = start(*command, "--host", 1, hosts=1)
+    assert third.code == 2 and "found no --coordinator;" in third.err
