@@ -25,8 +25,10 @@ CORE = [
     "scikit-learn>=1.9",
     "scipy>=1.17",
 ]
-SUBMISSION = ["google-cloud-tpu>=1.28", "gcsfs>=2026.9", "PyYAML>=6"]
+BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
+SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
+    "gcs": BUCKETS,
     "plan": ["libtpu>=0.0.52"],
     "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
     "test": [

@@ -96,12 +96,10 @@ def _phase(
 
 def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
     if run.data.path:
-        from pathlib import Path
-
         from plmjax.data import pipeline, store, tokenizers
 
         dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
-        vocabulary = tokenizers.load(Path(run.data.path) / "tokenizer").vocabulary
+        vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
         return vocabulary, pipeline.open_source(run.data, dataset, vocabulary, seed=run.training.seed).train(phase, 0)
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]

@@ -1,7 +1,6 @@
 """The command line: one function a verb. It parses, calls and prints, and knows no mathematics."""
 
 import contextlib
-import errno
 import functools
 import inspect
 import io
@@ -17,20 +16,33 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, Suppress, arg
+from tyro.constructors import PrimitiveConstructorSpec
 
+from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import JOIN_SECONDS
 
+Location = Annotated[
+    Path,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda given: storage.path(given[0]),
+        is_instance=lambda value: isinstance(value, os.PathLike),
+        str_from_instance=lambda path: [os.fspath(path)],
+    ),
+]
+"""A local path or one in a bucket; pathlib would make gs:/b of gs://b."""
 Overrides = Suppress[tuple[str, ...]]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
 Architecture = Literal["auto", "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"]
 
 
 def tokenizer_train(
-    input: tuple[Path, ...],
-    output: Path,
+    input: tuple[Location, ...],
+    output: Location,
     kind: Kind = "wordpiece",
     vocab_size: int = 30522,
     format: str = "auto",
@@ -58,8 +70,8 @@ def tokenizer_train(
 
 def prepare(
     input: tuple[str, ...],
-    tokenizer: Path,
-    output: Path,
+    tokenizer: Location,
+    output: Location,
     format: str = "auto",
     held_out: float = 0.005,
     language: str = "en",
@@ -95,7 +107,7 @@ def prepare(
 
 def pretrain(
     experiment: Positional[str],
-    workdir: Path | None = None,
+    workdir: Location | None = None,
     coordinator: str | None = None,
     hosts: int | None = None,
     host: int | None = None,
@@ -127,7 +139,7 @@ def pretrain(
 def finetune(
     experiment: Positional[str],
     from_: Annotated[str, arg(name="from")],
-    workdir: Path | None = None,
+    workdir: Location | None = None,
     coordinator: str | None = None,
     hosts: int | None = None,
     host: int | None = None,
@@ -157,7 +169,9 @@ def finetune(
     print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
-def evaluate(checkpoint: Positional[Path], data: Path | None = None, json_: Annotated[bool, arg(name="json")] = False):
+def evaluate(
+    checkpoint: Positional[Location], data: Location | None = None, json_: Annotated[bool, arg(name="json")] = False
+):
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
     Args:
@@ -177,9 +191,9 @@ def evaluate(checkpoint: Positional[Path], data: Path | None = None, json_: Anno
 
 
 def embed(
-    checkpoint: Positional[Path],
-    input: Path,
-    output: Path,
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location,
     layer: int = -1,
     pooling: Literal["cls", "mean", "none"] = "mean",
     batch_size: int = 32,
@@ -200,7 +214,7 @@ def embed(
     print(f"{rows} rows in {output}")
 
 
-def fill_mask(checkpoint: Positional[Path], text: Positional[str], top: int = 5) -> None:
+def fill_mask(checkpoint: Positional[Location], text: Positional[str], top: int = 5) -> None:
     """Shows what a model puts in place of [MASK].
 
     Args:
@@ -263,10 +277,10 @@ def bench(
 
 
 def import_(
-    source: Positional[Path],
-    checkpoint: Positional[Path],
+    source: Positional[Location],
+    checkpoint: Positional[Location],
     architecture: Architecture = "auto",
-    tokenizer: Path | None = None,
+    tokenizer: Location | None = None,
 ) -> None:
     """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
 
@@ -281,7 +295,7 @@ def import_(
     print(import_checkpoint(source, checkpoint, architecture, tokenizer))
 
 
-def export(checkpoint: Positional[Path], output: Positional[Path], architecture: Architecture = "auto") -> None:
+def export(checkpoint: Positional[Location], output: Positional[Location], architecture: Architecture = "auto") -> None:
     """Writes a checkpoint as transformers' own files.
 
     Args:
@@ -294,7 +308,11 @@ def export(checkpoint: Positional[Path], output: Positional[Path], architecture:
     print(export_checkpoint(checkpoint, output, architecture))
 
 
-def report(workdirs: Positional[tuple[Path, ...]], output: Path = Path("report.html"), curve: Path | None = None):
+def report(
+    workdirs: Positional[tuple[Location, ...]],
+    output: Location = Path("report.html"),
+    curve: Location | None = None,
+):
     """Writes one HTML page with the curves of one or more runs.
 
     Args:
@@ -413,8 +431,8 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark
     logging.getLogger("absl").setLevel(logging.ERROR)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "plmjax" / "compilation"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))  # a run that starts again need not compile again
+    # A run that starts again need not compile again.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
     answer(lambda: run(sys.argv[1:]))
 
 
@@ -449,14 +467,8 @@ def _ending(error: BaseException) -> tuple[int, str]:
             return Interrupted.EXIT_CODE, f"{error} Run the same command again to go on."
         case KeyboardInterrupt():
             return 130, "Stopped."
-        case OSError(errno=errno.ENOSPC):
-            where = f" ({error.filename})" if error.filename else ""
-            return 2, f"The disk is full{where}; free some space and run again."
-        case OSError() if error.filename is not None:
-            return (
-                2,
-                f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it.",
-            )
+        case Exception() if sentence := storage.explain(error):
+            return 2, sentence
     return 1, ""
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import experiment as experiments
+from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
@@ -51,7 +52,7 @@ def evaluate(checkpoint: Path, data: Path | None = None) -> dict[str, float]:
     Raises:
         UserError: no checkpoint, no data, or data that does not fit it.
     """
-    directory = checkpoints.find(Path(checkpoint))
+    directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
     run = description.experiment
     with tempfile.TemporaryDirectory() as scratch:
@@ -96,7 +97,7 @@ def _text_source(description: Description, directory: Path, data: Path | None, s
     from plmjax.data.prepare import prepare
 
     run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
-    own = Path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
+    own = storage.path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
     if data is None or (data / store.LEDGER).exists():
         if data is None and not own.exists():
             raise UserError(f"Expected the run's dataset at {own}, found none; give held-out text in --data.")
@@ -138,10 +139,10 @@ def embed(
         raise UserError(f"Unknown --pooling {pooling!r}; {nearest(pooling, POOLINGS)}")
     if batch_size < 1:
         raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}.")
-    if output.suffix != ".npz" or not output.absolute().parent.is_dir():
+    if output.suffix != ".npz" or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected an .npz file in a folder that exists for --output, found {output}.")
     lines = _lines(input)
-    params, description = checkpoints.load_parameters(Path(checkpoint))
+    params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     if not hasattr(run.model, "encoder"):
         raise UserError(f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}.")
@@ -165,7 +166,8 @@ def embed(
     arrays["cut"] = lengths < np.array([len(ids) + 2 for ids in encoded])
     if pooling == "none":
         arrays["offsets"] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    np.savez(output, **arrays)
+    with storage.replacing(output) as path, path.open("wb") as file:
+        np.savez(file, **arrays)
     return len(rows)
 
 
@@ -179,14 +181,14 @@ def _hidden_state(module: nn.Module, layer: int, params: Any, batch: dict[str, j
 def _lines(path: Path) -> list[str]:
     """The lines of a text file; an empty one is a text without words."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}.") from None
     if not text:
         raise UserError(f"Expected a text file with one text a line, found {path} empty.")
-    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 
 def _width(length: int, longest: int) -> int:
@@ -224,7 +226,7 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
     Raises:
         UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
     """
-    params, description = checkpoints.load_parameters(Path(checkpoint))
+    params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
     if not isinstance(run.objective, MaskedLanguageModel):
         raise UserError(

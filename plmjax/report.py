@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import experiment
+from plmjax import experiment, storage
 from plmjax.errors import UserError
 from plmjax.training import metrics, phases
 
@@ -82,15 +82,15 @@ def report(workdirs: Sequence[str | Path], output: str | Path, *, curve: str | P
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
-    runs = [_read(Path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
+    runs = [_read(storage.path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
     if curve is not None:
-        _write(Path(curve), _png(runs))
-    _write(Path(output), _page(runs).encode("utf-8"))
+        _write(storage.path(curve), _png(runs))
+    _write(storage.path(output), _page(runs).encode("utf-8"))
 
 
 def _names(workdirs: Sequence[str | Path]) -> list[str]:
     """Folder names, or whole paths where two folders are called alike."""
-    short = [Path(workdir).resolve().name for workdir in workdirs]
+    short = [storage.absolute(storage.path(workdir)).name for workdir in workdirs]
     return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
 
 
@@ -113,8 +113,10 @@ def _read(workdir: Path, name: str) -> Run:
 def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        storage.write(path, content)
     except OSError as error:
+        if error.strerror is None:  # of a bucket
+            raise
         raise UserError(f"Cannot write the report to {path} ({error.strerror}); name another file.") from error
 
 

@@ -9,6 +9,7 @@ endpoint and credentials can be chosen, and TensorFlow need not be there; Orbax 
 import base64
 import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import logging
@@ -32,6 +33,8 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would 
 os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
 
 SCHEME = "gs://"
+_AT_ONCE = 8
+"""Files copied at once; the client holds up to 50 MiB of each in memory."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 
@@ -119,7 +122,6 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
     last: the file that says that the others are there.
     """
     if not in_bucket(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         yield folder
         return
     with tempfile.TemporaryDirectory() as scratch:
@@ -128,7 +130,7 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
         targets = [os.fspath(folder / file.relative_to(scratch).as_posix()) for file in files]
         pairs = [(os.fspath(file), target) for file, target in zip(files, targets, strict=True) if file.name != last]
         if pairs:
-            _client().put(*map(list, zip(*pairs, strict=True)))
+            _client().put(*map(list, zip(*pairs, strict=True)), batch_size=_AT_ONCE)
         if last:
             _client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
 
@@ -216,7 +218,14 @@ def fetch(path: Path, copy: Path) -> None:
     targets = [copy / name for name in names]
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)
-    _client().get([f"{path}/{name}".rstrip("/") for name in names], [os.fspath(target) for target in targets])
+    objects = [f"{path}/{name}".rstrip("/") for name in names]
+    _client().get(objects, [os.fspath(target) for target in targets], batch_size=_AT_ONCE)
+
+
+def size(path: Path) -> int:
+    """Bytes of a file."""
+    status = path.stat()
+    return status.length if in_bucket(path) else status.st_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,29 +312,35 @@ def _check(bucket: str, service: str) -> None:
 
 
 def explain(error: BaseException, bucket: str = "") -> str | None:
-    """One sentence for what a bucket's client raised; None for an error of anything else."""
+    """One sentence for what a disk or a bucket's client raised; None for an error of anything else."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"The disk is full{where}; free some space and run again."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
     bucket = bucket or (named[1] if named else "")
     where = f"{SCHEME}{bucket}" if bucket else "the bucket"
-    status = getattr(error, "code", None)
-    if isinstance(error, FileNotFoundError) and error.errno is None:
-        if re.fullmatch(r"b/[^/]*", str(error)):
-            return f"Expected the bucket {where}, found none of that name; check the name or create it."
-        return f"Expected an object at {error}, found none; check the path."
+    if isinstance(error, FileNotFoundError):  # as the client raises it for a bucket, with its place in the API
+        missing = f"Expected the bucket {where}, found none of that name; check the name or create it."
+        return missing if re.fullmatch(r"b/[^/]*(/o)?", str(error)) else None
     if isinstance(error, OSError) and str(error).startswith("Forbidden"):
         status = 403
-    elif type(error).__module__.partition(".")[0] not in ("gcsfs", "aiohttp", "google", "requests"):
+    elif type(error).__module__.partition(".")[0] in ("gcsfs", "aiohttp", "google"):
+        status = getattr(error, "code", None)
+        status = int(status) if str(status).isdigit() else None
+    else:
         return None
     reason = " ".join(str(error).split())[:200]
-    if status in (401, 403) and _client().credentials.credentials is None:
+    if status == 401:
         return (
-            f"Expected credentials for {where}, found none; run `gcloud auth application-default login`, or name a key "
-            f"file in GOOGLE_APPLICATION_CREDENTIALS."
+            f"Expected credentials for {where}, found none that it takes; run `gcloud auth application-default login`, "
+            f"or name a key file in GOOGLE_APPLICATION_CREDENTIALS."
         )
-    if status in (401, 403):
+    if status == 403:
         return (
-            f"Expected access to {where}, found it forbidden to these credentials; ask for the roles "
-            f"storage.objectUser and storage.legacyBucketReader there, or name another bucket."
+            f"Expected access to {where}, found it forbidden; ask for the roles storage.objectUser and "
+            f"storage.legacyBucketReader there, or name another bucket."
         )
     if status is None:
         return _unreachable(bucket, error)

@@ -18,9 +18,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # equal programs are compiled
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.object_store import ObjectStore
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
@@ -61,3 +64,37 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("runs") / "small"
     cli.run(["pretrain", "experiments/bert_tiny.py", "--workdir", str(workdir), "--data.input", str(prose), *SMALL])
     return workdir
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """A local Cloud Storage that every client of this process and of those it starts talks to from now on."""
+    with ObjectStore() as store, store.environment():
+        yield store
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore) -> str:
+    """The name of a new, empty bucket there."""
+    name = f"bucket-{len(object_store.buckets)}"
+    object_store.create(name)
+    return name
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs a command that must end with exit code 2 and one sentence, and returns the sentence."""
+
+    from plmjax import cli
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr("sys.argv", ["plmjax", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        said = capsys.readouterr().err.strip().splitlines()
+        assert stop.value.code == 2
+        assert len(said) == 1 and said[0].startswith("plmjax: ") and said[0].endswith((".", "?")), said
+        return said[0]
+
+    return run

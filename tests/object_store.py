@@ -6,7 +6,7 @@
             ...
 
 Objects are read whole and in ranges, written by the simple, multipart and resumable uploads, listed by prefix,
-delimiter and page, copied, composed and deleted, under generation preconditions as the service has them. The API is
+delimiter and page, copied and deleted, under generation preconditions as the service has them. The API is
 described at https://cloud.google.com/storage/docs/json_api/v1. A name can be made to answer with an error.
 """
 
@@ -22,8 +22,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import google_crc32c
@@ -70,13 +70,15 @@ class Object:
 class ObjectStore:
     """The server; it listens on a free port of this machine between `__enter__` and `__exit__`.
 
-    buckets: name -> object's name -> object. denied: bucket's name -> (status, message) that it answers with.
-    requests: (method, path with its query) of every request, as they came.
+    buckets: name -> object's name -> object. denied: bucket's name -> (methods, status, message) that it answers with.
+    requests: (method, path with its query) of every request, as they came. moments: what a bucket held after each
+    change, for those that are asked for: what is there when everybody who writes to it is killed at that moment.
     """
 
     def __init__(self) -> None:
         self.buckets: dict[str, dict[str, Object]] = {}
-        self.denied: dict[str, tuple[int, str]] = {}
+        self.denied: dict[str, tuple[tuple[str, ...], int, str]] = {}
+        self.moments: dict[str, list[dict[str, Object]]] = {}
         self.requests: list[tuple[str, str]] = []
         self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
         self.lock = threading.Lock()
@@ -98,39 +100,41 @@ class ObjectStore:
             "STORAGE_EMULATOR_HOST": self.url,
             "TENSORSTORE_GCS_HTTP_URL": self.url,
             "NO_GCE_CHECK": "true",
-            "GCE_METADATA_ROOT": self.url.removeprefix("http://"),
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "local",
             "GOOGLE_CLOUD_PROJECT": "local",
         }
 
-    @contextlib.contextmanager
-    def environment(self) -> Iterator[None]:
+    def environment(self) -> contextlib.AbstractContextManager:
         """Sets `variables` for this process and those it starts."""
-        before = {name: os.environ.get(name) for name in self.variables()}
-        os.environ.update(self.variables())
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+        return mock.patch.dict(os.environ, self.variables())
 
-    def create(self, bucket: str) -> None:
-        """Makes an empty bucket."""
-        self.buckets[bucket] = {}
+    def create(self, bucket: str, objects: dict[str, Object] | None = None) -> None:
+        """Makes a bucket, empty or with the objects of another or of a moment."""
+        self.buckets[bucket] = dict(objects or {})
 
-    def deny(self, bucket: str, status: int, message: str) -> None:
-        """Has every request to a bucket answered with an error."""
-        self.buckets[bucket], self.denied[bucket] = {}, (status, message)
+    def deny(self, bucket: str, status: int, message: str, methods: tuple[str, ...] = ("GET", "POST", "PUT")) -> None:
+        """Makes a bucket that answers every request of these methods with an error."""
+        self.buckets[bucket], self.denied[bucket] = {}, (methods, status, message)
 
     def put(self, bucket: str, name: str, contents: bytes, query: dict | None = None, kind: str = "") -> dict:
         """Stores a new generation of an object, where the query's precondition allows it."""
         with self.lock:
+            if bucket not in self.buckets:
+                raise Refused(404, "The specified bucket does not exist.")
             self.check(bucket, name, query or {})
             made = Object(contents, next(self._generations), kind or "application/octet-stream", time.time())
             self.buckets[bucket][name] = made
+            self._changed(bucket)
             return made.resource(bucket, name, self.url)
+
+    def delete(self, bucket: str, name: str) -> None:
+        """Removes an object; the caller holds the lock."""
+        del self.buckets[bucket][name]
+        self._changed(bucket)
+
+    def _changed(self, bucket: str) -> None:
+        if bucket in self.moments:
+            self.moments[bucket].append(dict(self.buckets[bucket]))
 
     def check(self, bucket: str, name: str, query: dict) -> None:
         """Raises Refused where a precondition does not hold; an object that is not there has generation 0."""
@@ -163,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.store.requests.append((self.command, self.path))
-        body = self._body()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             status, headers, answer = self._route(parts.path, query, body)
         except Refused as refused:
@@ -171,56 +175,43 @@ class _Handler(BaseHTTPRequestHandler):
             error = {"code": status, "message": message, "errors": [{"message": message, "reason": "refused"}]}
             headers, answer = {}, b"" if status == 304 else {"error": error}
         if isinstance(answer, dict):
-            headers, answer = (
-                {"Content-Type": "application/json; charset=UTF-8", **headers},
-                json.dumps(answer).encode(),
-            )
+            headers["Content-Type"], answer = "application/json; charset=UTF-8", json.dumps(answer).encode()
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        if status not in (204, 304):
+        if status not in (204, 304):  # which have no body and say nothing of one
             self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        if status not in (204, 304):
-            self.wfile.write(answer)
+        self.wfile.write(answer)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 (names that http.server asks for)
 
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
-
     def _route(self, path: str, query: dict, body: bytes) -> tuple[int, dict, dict | bytes]:
-        found = re.fullmatch(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+)(/.*)?)?)?/?", path)
+        found = re.fullmatch(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+)(/.*)?)?)?", path)
         if not found:
             raise Refused(404, "Not Found")
         prefix, bucket, name, _ = (part and unquote(part) for part in found.groups())
         if bucket not in self.store.buckets:
             raise Refused(404, "The specified bucket does not exist.")
-        if bucket in self.store.denied:
-            raise Refused(*self.store.denied[bucket])
+        methods, *answer = self.store.denied.get(bucket, ((),))
+        if self.command in methods:
+            raise Refused(*answer)
         if prefix == "/upload":
             return self._upload(bucket, query, body)
         if name is None:
             whole = {"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "LOCAL"}
-            return 200, {}, self._list(bucket, query) if "/o" in path[-3:] else whole
-        objects = self.store.buckets[bucket]
-        if self.command == "POST":
-            return self._copy(bucket, name, found[4], query, body)
+            return 200, {}, self._list(bucket, query) if path.endswith("/o") else whole
         with self.store.lock:
-            known = objects.get(name)
+            known = self.store.buckets[bucket].get(name)
             if known is None or query.get("generation", str(known.generation)) != str(known.generation):
                 raise Refused(404, f"No such object: {bucket}/{name}")
-            self.store.check(bucket, name, query)
+            if self.command != "POST":  # whose precondition is about the copy
+                self.store.check(bucket, name, query)
             if self.command == "DELETE":
-                del objects[name]
+                self.store.delete(bucket, name)
                 return 204, {}, b""
+        if self.command == "POST":
+            return self._copy(known, found[4], query)
         if prefix != "/download" and query.get("alt") != "media":
             return 200, {}, known.resource(bucket, name, self.store.url)
         return self._media(known)
@@ -308,21 +299,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(400, f"Expected parts of a multiple of {CHUNK} bytes, found {len(received)}")
         return 308, {"Range": f"bytes=0-{len(received) - 1}"} if received else {}, b""
 
-    def _copy(self, bucket: str, name: str, action: str, query: dict, body: bytes) -> tuple[int, dict, dict]:
-        if action == "/compose":
-            sources = [source["name"] for source in json.loads(body)["sourceObjects"]]
-            contents = b"".join(self._known(bucket, source).contents for source in sources)
-            return 200, {}, self.store.put(bucket, name, contents, query)
-        target = re.fullmatch(r"/(rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)", action or "")
+    def _copy(self, known: Object, action: str | None, query: dict) -> tuple[int, dict, dict]:
+        target = re.fullmatch(r"/rewriteTo/b/([^/]+)/o/([^/]+)", action or "")
         if not target:
             raise Refused(404, "Not Found")
-        known = self._known(bucket, name)
-        resource = self.store.put(unquote(target[2]), unquote(target[3]), known.contents, query, known.content_type)
-        if target[1] == "copyTo":
-            return 200, {}, resource
+        to, copy = map(unquote, target.groups())
+        resource = self.store.put(to, copy, known.contents, query, known.content_type)
         return 200, {}, {"kind": "storage#rewriteResponse", "done": True, "resource": resource}
-
-    def _known(self, bucket: str, name: str) -> Object:
-        if name not in self.store.buckets[bucket]:
-            raise Refused(404, f"No such object: {bucket}/{name}")
-        return self.store.buckets[bucket][name]

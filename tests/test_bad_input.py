@@ -15,23 +15,6 @@ from tests.conftest import SMALL
 TINY = "experiments/bert_tiny.py"
 
 
-@pytest.fixture
-def fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """Runs a command that must end with exit code 2 and one sentence, and returns the sentence."""
-
-    def run(*arguments: object) -> str:
-        monkeypatch.setattr("sys.argv", ["plmjax", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        said = capsys.readouterr().err.strip().splitlines()
-        assert stop.value.code == 2
-        assert len(said) == 1 and said[0].startswith("plmjax: ") and said[0].endswith((".", "?")), said
-        return said[0]
-
-    return run
-
-
 def test_misspelt_names(fails, small_run: Path) -> None:
     assert "did you mean 'pretrain'?" in fails("pretran", TINY)
     assert "bert_tiny.py" in fails("pretrain", "experiments/bert_tny.py")

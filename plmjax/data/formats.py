@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
+from plmjax import storage
 from plmjax.data import books, documentation, wikitext
 from plmjax.errors import UserError, nearest
 
@@ -50,9 +51,9 @@ def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
         return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
     found = []
     for path in files(inputs, format):
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found.append({"path": str(path), "bytes": path.stat().st_size, "sha256": digest})
+        found.append({"path": str(path), "bytes": storage.size(path), "sha256": digest})
     return found
 
 
@@ -67,10 +68,10 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
     if not inputs:
         raise UserError("Expected files or folders of text, found none named; give at least one.")
     found = []
-    for path in map(Path, inputs):
+    for path in map(storage.path, inputs):
         if path.is_dir():
-            inside = [p for p in path.rglob("*") if p.is_file()]
-            inside = sorted(p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts))
+            names = [name for name in storage.files(path) if not any(part.startswith(".") for part in name.split("/"))]
+            inside = sorted(path / name for name in names)
             if not inside:
                 raise UserError(f"Expected files of text in the folder {path}, found none; check the path.")
             found += inside
@@ -130,7 +131,7 @@ def texts(inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes
 def _blocks(path: Path, progress: Callable[[int], None]) -> Iterator[bytes]:
     """Decompressed blocks of a file."""
     try:
-        with open(path, "rb") as raw:
+        with path.open("rb") as raw:
             magic = raw.read(3)
             raw.seek(0)
             opener = gzip.open if magic[:2] == b"\x1f\x8b" else bz2.open if magic == b"BZh" else None

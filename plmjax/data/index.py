@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax import storage
 from plmjax.data import order, pairs
 from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams
 from plmjax.data.store import Dataset, Split
@@ -212,8 +213,7 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
     """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     name = f"{settings['split']}-{digest[:16]}"
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    candidates = [directory, caches / "plmjax" / "index"]
+    candidates = [directory, storage.cache("index")]
     for candidate in candidates:
         if _is_whole(candidate / name):
             return candidate / name

@@ -14,7 +14,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plmjax import storage
 from plmjax.data import formats, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
@@ -68,7 +68,7 @@ def prepare(
     Raises:
       UserError: unreadable input, no document in it, a full disk, or an `output` that holds something else.
     """
-    output = Path(output)
+    output = storage.path(output)
     sentences.check(language)
     if not 0 <= validation < 1:
         raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
@@ -83,13 +83,16 @@ def prepare(
     try:
         _begin(output)
         work = _Work(tokenizer, language, validation)
-        with _Bar(sum(source["bytes"] for source in sources), progress) as bar:
+        with (
+            storage.output(output, last=store.LEDGER) as folder,
+            _Bar(sum(source["bytes"] for source in sources), progress) as bar,
+        ):
             batches = _batches(formats.documents(inputs, format, bar.advance))
-            shards = _write(_tokenized(batches, work, processes or os.cpu_count() or 1), output, work, bar)
-        if not bar.tokens:
-            names = ", ".join(source["path"] for source in sources[:3])
-            raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
-        store.finish(output, shards, tokenizer, sources, description)
+            shards = _write(_tokenized(batches, work, processes or os.cpu_count() or 1), folder, work, bar)
+            if not bar.tokens:
+                names = ", ".join(source["path"] for source in sources[:3])
+                raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
+            store.finish(folder, shards, tokenizer, sources, description)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -142,14 +145,13 @@ def _begin(output: Path) -> None:
     """An empty folder of ours: what an earlier attempt left is removed, what others left is an error."""
     output.mkdir(parents=True, exist_ok=True)
     ours = (output / BEGUN).is_file() or (output / store.LEDGER).is_file()
-    if not ours and any(output.iterdir()):
+    if not ours and output.is_dir() and any(output.iterdir()):
         raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
-    (output / BEGUN).write_text("{}\n", encoding="utf-8")
+    storage.write(output / BEGUN, "{}\n")
     for path in output.iterdir():
-        if path.name == "tokenizer":
-            shutil.rmtree(path)
-        elif path.name.startswith((store.LEDGER, "corpus-")) or path.suffix == ".npy" or path.name in _METADATA:
-            path.unlink()
+        generated = path.name.startswith((store.LEDGER, "corpus-")) or path.suffix == ".npy" or path.name in _METADATA
+        if path.name == "tokenizer" or generated:
+            storage.remove(path)
 
 
 _METADATA = ("dataset_info.json", "features.json")

@@ -15,6 +15,7 @@ reader maps `tokens` where it lies inside the record, so any token is found in O
 """
 
 import bisect
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -27,6 +28,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from plmjax import storage
 from plmjax.data import tensorflow_runtime
 from plmjax.errors import UserError
 
@@ -218,12 +220,7 @@ def finish(
     _write_tfds_metadata(directory, shards, token_dtype(len(unigram)))
     tokenizer.save(directory / "tokenizer")
     ledger["files"] = {name: _sum_file(directory / name) for name in names}
-    unfinished = directory / f"{LEDGER}.{os.getpid()}"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(ledger, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, directory / LEDGER)
+    storage.write(directory / LEDGER, json.dumps(ledger, indent=1))
 
 
 def _write_offsets(directory: Path, split: str, entry: dict[str, Any]) -> list[str]:
@@ -374,6 +371,34 @@ def _files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
     return {record["file"]: record for record in records} | ledger["files"]
 
 
+def _copied(dataset: Dataset) -> Path:
+    """The copy of a bucket's dataset in the user's cache folder, made where there is none: files are mapped from disks.
+
+    It gets its name, the fingerprint, when every file has the ledger's checksum, so an interrupted copy is never used;
+    one that was cut since is made anew. Processes of one machine wait for the one that copies, and go on if it dies.
+    """
+    copy = storage.cache("datasets", dataset.fingerprint)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with open(copy.with_name(f"{copy.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = storage.files(copy)
+        expected = _files(dataset.ledger)
+        if all(name in found and found[name].size == expected[name]["bytes"] for name in expected):
+            return copy
+        unfinished = copy.with_name(f"{copy.name}.copying")
+        storage.remove(copy)
+        storage.remove(unfinished)
+        storage.fetch(dataset.directory, unfinished)
+        for name in expected:
+            if _sum_file(unfinished / name)["crc32c"] != expected[name]["crc32c"]:
+                raise UserError(
+                    f"{dataset.directory / name} was expected to be as prepared, but its checksum differs; prepare the "
+                    f"dataset again."
+                )
+        unfinished.rename(copy)
+    return copy
+
+
 def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None) -> Dataset:
     """Opens a prepared dataset after checking that it is whole: every file there, of the size the ledger gives.
 
@@ -381,7 +406,7 @@ def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None)
     missing, was never finished, is of another format version, misses a file, has a truncated one, or holds more tokens
     than the model knows.
     """
-    directory = Path(directory)
+    directory = storage.path(directory)
     if not directory.is_dir():
         raise UserError(f"A prepared dataset was expected at {directory}, which is no folder; run plmjax prepare.")
     try:
@@ -400,16 +425,19 @@ def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None)
         raise UserError(
             f"{directory} was expected in dataset format {FORMAT_VERSION} but is in format {version}; prepare it again."
         )
+    found = storage.files(directory)
     for name, expected in _files(ledger).items():
         path = directory / name
-        if not path.is_file():
+        if name not in found:
             raise UserError(f"{path} was expected as part of the dataset but is missing; prepare the dataset again.")
-        if path.stat().st_size != expected["bytes"]:
+        if found[name].size != expected["bytes"]:
             raise UserError(
-                f"{path} was expected to have {expected['bytes']} bytes but has {path.stat().st_size}; it was "
+                f"{path} was expected to have {expected['bytes']} bytes but has {found[name].size}; it was "
                 "truncated or changed, so prepare the dataset again."
             )
     dataset = Dataset(directory, ledger)
+    if storage.in_bucket(directory):
+        dataset = Dataset(_copied(dataset), ledger)
     if vocab_size is not None and dataset.vocab_size > vocab_size:
         raise UserError(
             f"A dataset of at most {vocab_size} tokens was expected, the model's vocabulary, but {directory} was "

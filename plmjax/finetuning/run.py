@@ -6,6 +6,7 @@ What is saved is a run directory like any other, and with it the predictions for
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax import __version__
+from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -49,10 +50,10 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         UserError: a file of the task, the checkpoint or the experiment is not as it must be.
     """
     _check(run)
-    workdir = Path(workdir)
+    workdir = storage.path(workdir)
     pretrained, description = None, None
     if str(checkpoint) != RANDOM:
-        pretrained, description = checkpoints.load_parameters(Path(checkpoint))
+        pretrained, description = checkpoints.load_parameters(checkpoint)
     run = _with_model(run, description)
     tokenizer, files = _tokenizer(run, checkpoint, description)
     train, validation = (tasks.read(run.data, split) for split in ("train", "validation"))
@@ -153,7 +154,7 @@ def check_start(workdir: Path, checkpoint: str | Path, pretrained: Any) -> None:
     start = {"from": str(checkpoint), "sha256": digest.hexdigest()}
     path = workdir / "start.json"
     if not path.exists():
-        path.write_text(json.dumps(start, indent=2) + "\n", encoding="utf-8")
+        storage.write(path, json.dumps(start, indent=2) + "\n")
         return
     before = json.loads(path.read_text(encoding="utf-8"))
     if before["sha256"] != start["sha256"]:
@@ -243,8 +244,9 @@ def write(
             validation.lines, validation.labels, objective.predictions(outputs), strict=True
         )
     ]
-    with (workdir / "predictions.tsv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], delimiter="\t", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    (workdir / "evaluation.json").write_text(to_json(metrics, indent=2) + "\n", encoding="utf-8")
+    table = io.StringIO()
+    writer = csv.DictWriter(table, rows[0], delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    storage.write(workdir / "predictions.tsv", table.getvalue())
+    storage.write(workdir / "evaluation.json", to_json(metrics, indent=2) + "\n")

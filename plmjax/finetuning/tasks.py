@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plmjax import storage
 from plmjax.errors import UserError, nearest
 
 SUFFIXES = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
@@ -76,7 +77,7 @@ def read(task: Task, split: str) -> Examples:
         raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
     if suffix == ".jsonl" and task.columns:
         raise UserError(f"Expected no --data.columns, since every line of {path} names its own; leave the option out.")
-    text = _decoded(Path(path))
+    text = _decoded(storage.path(path))
     rows = _objects(text, path) if suffix == ".jsonl" else _cells(text, path, SUFFIXES[suffix], task.columns)
     wanted = {"text": task.text, "text_pair": task.text_pair, "label": task.label}
     examples = Examples(path, [], [], [])

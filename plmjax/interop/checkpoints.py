@@ -13,6 +13,7 @@ import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
+from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.interop import huggingface, tensorflow_checkpoint
@@ -31,18 +32,23 @@ def import_checkpoint(
     Raises:
         UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
     """
-    source, workdir = Path(source), Path(workdir)
-    google = tensorflow_checkpoint.recognised(source)
-    model, params = (tensorflow_checkpoint if google else huggingface).load(source, architecture=architecture)
+    source, workdir = storage.path(source), storage.path(workdir)
+    with storage.local(source) as folder:
+        return _import(source, folder, workdir, architecture, tokenizer)
+
+
+def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
+    google = tensorflow_checkpoint.recognised(folder)
+    model, params = (tensorflow_checkpoint if google else huggingface).load(folder, architecture=architecture)
     name = huggingface.architecture_of(model)
-    files = _tokenizer_files(Path(tokenizer or source), model)
+    files = _tokenizer_files(tokenizer or folder, model)
     if google or not huggingface.transformers_installed():
         checked = _round_trip(model, params)
     else:
-        difference = huggingface.compare(model, params, source)
+        difference = huggingface.compare(model, params, folder)
         checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
     adapter = huggingface.adapter_of(model)
-    objective, data = adapter.task(model, _labels(source, google))
+    objective, data = adapter.task(model, _labels(folder, google))
     within = adapter.architectures[name].within
     tree = {within: params} if within else params
     run = Experiment(model=model.config, objective=objective, data=data)
@@ -59,31 +65,31 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     Raises:
         UserError: no checkpoint there, no transformers form of its model, or the check fails.
     """
-    params, description = checkpoints.load_parameters(Path(checkpoint))
+    params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     model = run.objective.module(run.model, Execution())
     adapter = huggingface.adapter_of(model)
     if architecture == "auto":
         bare = [name for name, known in adapter.architectures.items() if params.keys() == {known.within}]
         architecture = bare[0] if bare else huggingface.architecture_of(model)
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = description.write_tokenizer(Path(folder)) if description.tokenizer else None
+    with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
+        tokenizer = description.write_tokenizer(Path(scratch)) if description.tokenizer else None
         labels = tuple(getattr(run.objective, "labels", ()))
-        huggingface.save(model, params, directory, architecture=architecture, tokenizer=tokenizer, labels=labels)
-    checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
-    if huggingface.transformers_installed():
-        difference = huggingface.compare(model, params, directory, architecture)
-        checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
+        huggingface.save(model, params, folder, architecture=architecture, tokenizer=tokenizer, labels=labels)
+        checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
+        if huggingface.transformers_installed():
+            difference = huggingface.compare(model, params, folder, architecture)
+            checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
     return f"exported   {architecture} of step {description.step} to {directory}; {checked}"
 
 
 def can_export(checkpoint: str | Path) -> bool:
     """Whether the model of a run has a transformers form."""
-    run = checkpoints.describe(checkpoints.find(Path(checkpoint))).experiment
+    run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
     return huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
-def _tokenizer_files(folder: Path, model: nn.Module) -> dict[str, bytes]:
+def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
     """The files of a tokenizer that the model has an embedding for every token of."""
     from plmjax.data import tokenizers
 

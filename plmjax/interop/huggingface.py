@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.interop import bert
 from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
@@ -104,9 +104,9 @@ def save(
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _replacing(directory / WEIGHTS) as path:
+        with storage.replacing(directory / WEIGHTS) as path:
             safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-        with _replacing(directory / "config.json") as path:
+        with storage.replacing(directory / "config.json") as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if tokenizer is not None:
             copy_tokenizer(tokenizer, directory)
@@ -186,7 +186,7 @@ def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
         raise UserError(f"{source} must be a tokenizer folder, but holds none of {', '.join(TOKENIZER_FILES)}.")
     Path(directory).mkdir(parents=True, exist_ok=True)
     for name in names:
-        with _replacing(Path(directory) / name) as path:
+        with storage.replacing(Path(directory) / name) as path:
             shutil.copyfile(Path(source) / name, path)
     return names
 
@@ -297,17 +297,6 @@ def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         for name, tensor in tensors.items():
             if written.get_tensor(name).tobytes() != tensor.tobytes():
                 raise UserError(f"{path} must hold {name} bit for bit, but reads back otherwise; check the disk.")
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` that takes its place once it is written without an error."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

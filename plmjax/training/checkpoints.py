@@ -124,7 +124,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
         # Orbax reports every file it touches, and logs with its traceback each failure that it raises as well.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
         policy = Retention(settings.every, settings.keep, settings.best)
@@ -179,7 +180,7 @@ class Checkpoints:
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
-            "window": description.window,
+            "window": dict(description.window),  # the run goes on adding to its own while this one is written
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
         try:
@@ -227,10 +228,13 @@ class Checkpoints:
         return State(params=params, **training), description
 
     def _failed(self, error: Exception) -> UserError:
-        kept = ", ".join(str(step) for step in self.steps()) or "none"
+        try:  # Orbax's own list leaves out at once what it would remove if this save were finished
+            kept = ", ".join(map(str, finished(self.directory))) or "none"
+        except Exception:
+            kept = "those that are there"
         return UserError(
-            f"A checkpoint could not be written to {self.directory} ({_first_line(error)}); free some space or name "
-            f"another --workdir, then run again to go on from a finished one (steps: {kept})."
+            f"A checkpoint could not be written to {self.directory} ({_first_line(error)}); free some space, allow "
+            f"writing there or name another --workdir, then run again to go on from a finished one (steps: {kept})."
         )
 
 
@@ -431,6 +435,9 @@ class _damage_named:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, UserError):
+            in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
+            if in_bucket and (sentence := storage.explain(error)):  # nothing is wrong with what lies there
+                raise UserError(sentence) from error
             raise UserError(
                 f"The checkpoint {self.directory} cannot be read ({_first_line(error)}); it is half-written or "
                 f"damaged: remove that folder to go on from an earlier one."
