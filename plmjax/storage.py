@@ -273,8 +273,13 @@ def files(folder: Path) -> dict[str, File]:
 # ---------------------------------------------------------------------------------------------------- the client
 
 
-@functools.cache
 def _client() -> Any:
+    return _client_of(os.getpid())
+
+
+@functools.cache
+def _client_of(process: int) -> Any:
+    """The client of a process: its thread and its connections do not outlive a fork, as many hosts begin with."""
     try:
         import fsspec
         import gcsfs  # noqa: F401 (what fsspec opens a bucket with)

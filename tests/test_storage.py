@@ -333,6 +333,21 @@ def test_compiled_programs_may_lie_in_a_bucket(object_store: ObjectStore, bucket
     assert done.returncode == 0 and [name for name in object_store.buckets[bucket] if name.startswith("programs/")]
 
 
+def test_a_process_that_forks_goes_on_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:
+    """As each of many hosts does after its command's paths were read."""
+    program = f"""
+import os
+from plmjax import storage
+path = storage.path("gs://{bucket}/file")
+if not os.fork():
+    storage.write(path, "of the child")
+    os._exit(path.read_text() != "of the child")
+assert os.wait()[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # --------------------------------------------------------------------------------------------------------- errors
 
 
@@ -375,9 +390,9 @@ def test_a_bucket_that_cannot_be_used(
 
 def test_a_bucket_without_its_client(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    storage._client.cache_clear()
+    storage._client_of.cache_clear()
     assert "pip install 'plmjax[gcs]'" in fails("evaluate", "gs://bucket/run")
-    storage._client.cache_clear()
+    storage._client_of.cache_clear()
 
 
 def test_a_save_that_fails_says_what_is_kept(object_store: ObjectStore, saved, bucket: str) -> None:
