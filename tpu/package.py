@@ -17,7 +17,7 @@ LARGEST = 64 * 2**20
 """Bytes of a file that may still be a part of the program; data belongs into the bucket."""
 
 
-def files(root: Path = ROOT) -> list[str]:
+def files(root: Path) -> list[str]:
     """Names of the files to pack, sorted.
 
     Raises:
@@ -51,7 +51,7 @@ def _tracked(root: Path) -> list[str]:
     return listed.stdout.split("\0")
 
 
-def pack(names: list[str], root: Path = ROOT) -> tuple[str, bytes]:
+def pack(names: list[str], root: Path) -> tuple[str, bytes]:
     """(name in the bucket, contents) of the archive; equal files give equal bytes, whenever and wherever packed."""
     packed = io.BytesIO()
     with (

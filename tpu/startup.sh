@@ -1,7 +1,7 @@
 
 # What follows is the same for every job. It runs on every worker, as often as its machine starts: into an environment of
 # its own it installs the project, once, and then `python -m tpu work` runs the job and starts it again where that helps.
-# PLMJAX_HOME, PLMJAX_VENV, PLMJAX_PIP, PLMJAX_WORK and STORAGE_EMULATOR_HOST are there for rehearsals.
+# Variables that begin with PLMJAX_, and STORAGE_EMULATOR_HOST, are there for rehearsals.
 set -uo pipefail
 umask 022
 export HOME="${HOME:-/root}" PYTHONUNBUFFERED=1
@@ -68,11 +68,12 @@ environment() {
   python3 -m pip install --quiet --target "$home/uv" uv && "$home/uv/bin/uv" venv --seed --python 3.12 "$venv"
 }
 
+pip_install() { "$1" -m pip install --quiet "${@:2}"; }
 install() {
   [ ! -e "$project/.installed" ] || return 0
   rm -rf "$project" && mkdir -p "$project" &&
     fetch "$PACKAGE" "$project.tar.gz" && tar --extract --gzip --file "$project.tar.gz" --directory "$project" &&
-    environment && (cd "$project" && ${PLMJAX_PIP:-"$python" -m pip install --quiet} ".[tpu]" "jax[tpu]==$JAX") &&
+    environment && (cd "$project" && "${PLMJAX_INSTALL:-pip_install}" "$python" ".[tpu]" "jax[tpu]==$JAX") &&
     touch "$project/.installed"
 }
 

@@ -66,11 +66,11 @@ def prepare(
             f"{package.ROOT}; put it into experiments/."
         )
     inside = path.relative_to(package.ROOT).as_posix()
-    files = sorted({*package.files(), inside})
+    files = sorted({*package.files(package.ROOT), inside})
     bucket = bucket.rstrip("/")
     _check_bucket(bucket)
     _check_text(run, bucket, files)
-    packed, archive = package.pack(files)
+    packed, archive = package.pack(files, package.ROOT)
     name = name or path.stem.replace("_", "-").lower()
     if not jobs.NAME.fullmatch(name):
         raise UserError(

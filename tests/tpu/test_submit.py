@@ -15,6 +15,7 @@ import pytest
 
 from tpu import package
 
+ROOT = package.ROOT
 LARGE = "experiments/bert_large_8x8.py"
 SLICE = ["--accelerator", "v5e", "--topology", "8x8"]
 PLACE = ["--project", "p", "--zone", "us-west4-a"]
@@ -64,7 +65,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     delete = next(block for line, block in found.items() if "DeleteQueuedResource" in line)
     assert job["resolved"]["training"]["batch_size"] == 512
     assert job["workdir"] == "gs://b/runs/bert-large-8x8"
-    name, contents = package.pack(package.files())
+    name, contents = package.pack(package.files(ROOT), ROOT)
     line = f"write   gs://b/{name}  {len(contents):,} bytes, sha256 {hashlib.sha256(contents).hexdigest()}"
     assert line in printed.splitlines()
     assert create["parent"] == "projects/p/locations/us-west4-a"
@@ -161,10 +162,10 @@ def test_help_names_every_verb_and_option(tpu) -> None:
 
 
 def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
-    names = package.files()
+    names = package.files(ROOT)
     assert {"plmjax/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
     assert not any("__pycache__" in name for name in names)
-    first = package.pack(names)
+    first = package.pack(names, ROOT)
     copy = tmp_path / "copy"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(first[1]))) as archive:
         archive.extractall(copy, filter="data")

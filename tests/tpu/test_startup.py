@@ -1,0 +1,171 @@
+"""The startup script as a host of the slice gets it, run for real: two hosts as processes, one of which dies.
+
+Only what this machine cannot have is replaced, by the script's own settings for rehearsals: the environment takes its
+libraries from this interpreter instead of the package registry (PLMJAX_INSTALL), the hosts find each other by JAX's own
+variables instead of the slice's metadata, the bucket is a folder, and Cloud TPU is the local service.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from plmjax.training import checkpoints
+from tests.conftest import SMALL
+from tests.tpu.service import CloudTpu
+from tpu import job as jobs
+from tpu import package
+from tpu.bucket import Bucket
+
+DYING = '''
+"""bert_tiny, of which one host dies once, after the second checkpoint."""
+
+import os
+import pathlib
+import signal
+
+from experiments.bert_tiny import experiment
+from plmjax.training.checkpoints import Checkpoints
+
+save, died, saved = Checkpoints.save, pathlib.Path(os.environ.get("DIED", "")), []
+
+
+def save_and_die(self, *arguments):
+    save(self, *arguments)
+    saved.append(arguments)
+    if os.environ.get("JAX_PROCESS_ID") == "1" and len(saved) == 2 and not died.exists():
+        self.wait()
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if "DIED" in os.environ:
+    Checkpoints.save = save_and_die
+'''
+
+INSTALL = """#!/usr/bin/env bash
+# What pip does where there is a registry: first the libraries, then the project itself.
+set -eu
+echo {libraries} >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libraries.pth"
+"$1" -m pip install --quiet --no-index --no-deps --no-build-isolation .
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project as it is packed, with an experiment that dies."""
+    root = tmp_path / "project"
+    for name in package.files(package.ROOT):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package.ROOT / name, root / name)
+    (root / "experiments" / "dying.py").write_text(DYING)
+    monkeypatch.setattr(package, "ROOT", root)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch):
+    with CloudTpu() as running:
+        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
+        yield running
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Of a host: nothing of this process but the path, and what the rehearsal replaces."""
+    install = home.parent / "install"
+    install.write_text(INSTALL.format(libraries=sysconfig.get_path("purelib")))
+    install.chmod(0o755)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PLMJAX_HOME": str(home / "plmjax"),
+        "PLMJAX_PYTHON": sys.executable,
+        "PLMJAX_VENV": "--without-pip",
+        "PLMJAX_INSTALL": str(install),
+        "PLMJAX_WORK": "--every 0.2 --patience 60",
+        "PLMJAX_WAIT": "0",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+        **{name: os.environ[name] for name in ("TPU_API_ENDPOINT",) if name in os.environ},
+        **more,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def submitted(tpu, cloud: CloudTpu, bucket: Path, *arguments: object) -> str:
+    """The startup script of a job of two hosts, as the service was given it."""
+    code, _, said = tpu(
+        "submit", "experiments/dying.py", "--project", "p", "--zone", "us-west4-a", "--accelerator", "v4",
+        "--topology", "2x2x2", "--bucket", bucket, "--name", "dying", "--detach", "--", *arguments,
+    )  # fmt: skip
+    assert code == 0, said
+    (request,) = cloud.called("CreateQueuedResource")
+    return request.queued_resource.tpu.node_spec[0].node.metadata["startup-script"]
+
+
+def test_two_hosts_train_to_the_end_though_one_is_killed(
+    tpu, cloud: CloudTpu, bucket: Path, project: Path, small_run: Path, tmp_path: Path
+) -> None:
+    overrides = [*SMALL, "--training.steps", 8, "--checkpoint.every", 2, "--data.path", small_run / "dataset"]
+    script = submitted(tpu, cloud, bucket, *overrides)
+    address = f"127.0.0.1:{free_port()}"
+    hosts = []
+    for index in range(2):
+        home = tmp_path / f"host{index}"
+        home.mkdir()
+        told = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
+        settings = environment(home, DIED=str(tmp_path / "died"), **told)
+        hosts.append(subprocess.Popen(["bash", "-c", script], cwd=home, env=settings, start_new_session=True))
+    try:
+        assert [host.wait(timeout=400) for host in hosts] == [0, 0]
+    finally:
+        for host in hosts:
+            if host.poll() is None:
+                os.killpg(host.pid, signal.SIGKILL)
+        print(tpu("logs", "dying")[1], tpu("logs", "dying", "--worker", 1)[1])
+    job = jobs.find(str(bucket), "dying")
+    assert jobs.verdict(job) == jobs.Verdict("done")
+    assert (tmp_path / "died").exists()
+    logs = [tpu("logs", "dying", "--worker", index)[1] for index in range(2)]
+    for log in logs:
+        assert log.count("installed\n") == 1 and "starting it again" in log
+        assert log.rstrip().endswith("job done.")
+    assert re.search(r"newest checkpoint [24]", logs[1])
+    workdir = bucket / "runs" / "dying"
+    steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert steps[-1] == 8 and checkpoints.find(workdir).name == "8"
+    assert list((bucket / "compilation").iterdir())
+    assert sorted(Bucket(str(bucket)).names("jobs/dying/1/workers")) == ["0.json", "1.json"]
+    assert len(cloud.called("DeleteQueuedResource")) == 1
+    installed = list((tmp_path / "host1" / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/cli.py"))
+    assert len(installed) == 1
+
+
+def test_a_host_that_cannot_install_says_so_and_ends_the_job(
+    tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
+) -> None:
+    script = submitted(tpu, cloud, bucket).replace("RESOURCE=projects", "RESOURCE= #")
+    home = tmp_path / "host"
+    home.mkdir()
+    settings = environment(home, JAX_PROCESS_ID="1") | {"PLMJAX_INSTALL": "no_such_installer"}
+    done = subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=100)
+    assert done.returncode == 2
+    ended = jobs.verdict(jobs.find(str(bucket), "dying"))
+    assert ended == jobs.Verdict("failed", "Worker 1 could not install the project; its log says why.")
+    log = tpu("logs", "dying", "--worker", 1)[1]
+    assert "no_such_installer: command not found" in log and "try 3 of 3" in log
