@@ -17,7 +17,6 @@ from google.protobuf import any_pb2, empty_pb2
 from google.rpc import status_pb2
 
 LIFE = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
-ZONES = ("us-west4-a", "us-east1-d")
 ID = re.compile(r"^[A-Za-z0-9_.~+%-]+$")
 
 
@@ -32,9 +31,11 @@ class CloudTpu:
         QueuedResourceState.State's name, or for a node NODE:STATE while the resource is ACTIVE.
     refusals: method -> (code, message) for its next calls, each used once.
     requests: every request, in order, by method.
+    zones: that there are.
     """
 
     def __init__(self) -> None:
+        self.zones = ("us-west4-a", "us-east1-d")
         self.lives: list[tuple[str, ...]] = []
         self.refusals: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
         self.requests: list[tuple[str, object]] = []
@@ -104,7 +105,7 @@ class CloudTpu:
         place = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)", request.parent)
         if not place:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{request.parent}'")
-        if place[2] not in ZONES:
+        if place[2] not in self.zones:
             raise Refused(grpc.StatusCode.NOT_FOUND, f"Location {place[2]} is not found or access is unauthorized.")
         if not ID.match(request.queued_resource_id):
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "queued_resource_id is malformed")

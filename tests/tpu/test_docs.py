@@ -1,0 +1,87 @@
+"""Every command of docs/tpu.md, in its order: submissions in dry-run first, then all of it on this machine.
+
+The bucket is an object store and Cloud TPU a gRPC server of this machine; the run itself is one that is finished.
+"""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plmjax import cli, storage
+from tests.object_store import ObjectStore
+from tests.test_readme import SHORTER
+from tests.tpu.service import CloudTpu
+from tpu import __main__ as program
+from tpu import job as jobs
+from tpu import package
+from tpu.job import Verdict
+
+PAGE = (package.ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.strip().splitlines()]
+SUBMISSIONS = [command[3:] for command in COMMANDS if command[:4] == ["python", "-m", "tpu", "submit"]]
+BUCKET = "gs://my-bucket"
+
+
+@pytest.mark.parametrize("arguments", SUBMISSIONS, ids=lambda arguments: "-".join(arguments[1:10:2]))
+def test_a_submission_in_dry_run(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
+    if "--dry-run" not in arguments:
+        arguments = [*arguments[:2], "--dry-run", *arguments[2:]]
+    program.run(arguments)
+    printed = capsys.readouterr().out
+    assert "write   gs://my-bucket/packages/" in printed
+    assert ("google.cloud.tpu.v2.Tpu/CreateQueuedResource" in printed) != ("--kubernetes" in arguments)
+
+
+def test_the_walk_on_this_machine(
+    tmp_path: Path, prose: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "experiments").symlink_to(package.ROOT / "experiments")
+    (tmp_path / "wikipedia").mkdir()
+    shutil.copy(prose, tmp_path / "wikipedia")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tpu.follow.time.sleep", lambda seconds: None)
+    with ObjectStore() as store, store.environment(), CloudTpu() as service:
+        service.zones = ("us-west4-a", "us-central1-f", "europe-west4-a")
+        store.create("my-bucket")
+        monkeypatch.setenv("TPU_API_ENDPOINT", service.address)
+        for name in ("bert-base-4x4", "bert-large-8x8"):
+            for file in (file for file in small_run.rglob("*") if file.is_file()):
+                store.put("my-bucket", f"runs/{name}/{file.relative_to(small_run).as_posix()}", file.read_bytes())
+        ended = ends(service)
+        for command in COMMANDS:
+            if command[0] == "plmjax":
+                small = ["1024" if word == "30522" else word for word in command[1:]]
+                cli.run([*small, *SHORTER.get(command[1], [])])
+            else:
+                assert command[:3] == ["python", "-m", "tpu"]
+                if command[3] == "watch":
+                    ended.add("bert-large-8x8")
+                program.run(command[3:])
+            if command[3:4] == ["submit"] and "--detach" in command:
+                capsys.readouterr()
+                program.run(["status", "bert-large-8x8", "--bucket", BUCKET])
+                assert re.search(r"^progress +step 6 of 6", capsys.readouterr().out, re.M)
+        assert not service.resources
+        assert jobs.names(BUCKET) == ["bert-base-4x4", "two-slices"]
+        assert jobs.verdict(jobs.find(BUCKET, "bert-base-4x4")) == Verdict("done")
+        assert (tmp_path / "bert-large" / "model.safetensors").is_file()
+        assert storage.path(f"{BUCKET}/wikipedia/ledger.json").is_file()
+
+
+def ends(service: CloudTpu) -> set[str]:
+    """Has the hosts of the named jobs end them, as if the run were complete; BERT-Base from the beginning."""
+    named, answer, asked = {"bert-base-4x4"}, service._get, []
+
+    def end(request):
+        name = request.name.rpartition("/")[2]
+        asked.append(name)
+        if name in named and asked.count(name) > 5:
+            jobs.decide(jobs.find(BUCKET, name), Verdict("done"))
+        return answer(request)
+
+    service._get = end
+    return named
