@@ -162,7 +162,7 @@ class Worker:
 
     def _finish(self, ended: Verdict) -> None:
         """Reports, and gives the slice back: worker 0 when all have reported, the others if it does not."""
-        self._say(f"job {ended.state}. {ended.reason}")
+        self._say(f"job {ended.state}{': ' if ended.reason else ''}{ended.reason}")
         self._tolerantly(self.log.ship)
         if self.number == 0:
             self._wait(lambda: len(self._reported()) >= self.job.workers - 1, self.patience)

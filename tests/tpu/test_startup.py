@@ -95,7 +95,8 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         "PLMJAX_WAIT": "0",
         "TPU_SKIP_MDS_QUERY": "1",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true",
         **{name: os.environ[name] for name in ("TPU_API_ENDPOINT",) if name in os.environ},
         **more,
     }
@@ -121,7 +122,7 @@ def submitted(tpu, cloud: CloudTpu, bucket: Path, *arguments: object) -> str:
 def test_two_hosts_train_to_the_end_though_one_is_killed(
     tpu, cloud: CloudTpu, bucket: Path, project: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    overrides = [*SMALL, "--training.steps", 8, "--checkpoint.every", 2, "--data.path", small_run / "dataset"]
+    overrides = [*SMALL, "--training.steps", 6, "--checkpoint.every", 2, "--data.path", small_run / "dataset"]
     script = submitted(tpu, cloud, bucket, *overrides)
     address = f"127.0.0.1:{free_port()}"
     hosts = []
@@ -144,11 +145,11 @@ def test_two_hosts_train_to_the_end_though_one_is_killed(
     logs = [tpu("logs", "dying", "--worker", index)[1] for index in range(2)]
     for log in logs:
         assert log.count("installed\n") == 1 and "starting it again" in log
-        assert log.rstrip().endswith("job done.")
+        assert log.rstrip().endswith("job done")
     assert re.search(r"newest checkpoint [24]", logs[1])
     workdir = bucket / "runs" / "dying"
     steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    assert steps[-1] == 8 and checkpoints.find(workdir).name == "8"
+    assert steps[-1] == 6 and checkpoints.find(workdir).name == "6"
     assert list((bucket / "compilation").iterdir())
     assert sorted(Bucket(str(bucket)).names("jobs/dying/1/workers")) == ["0.json", "1.json"]
     assert len(cloud.called("DeleteQueuedResource")) == 1
