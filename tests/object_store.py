@@ -28,9 +28,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import google_crc32c
 
-CHUNK = 256 * 1024
-"""A resumable upload's parts, but for the last, are multiples of it."""
-
 
 class Refused(Exception):
     """An answer that is no success: `Refused(status, message)`."""
@@ -45,13 +42,12 @@ class Object:
     content_type: str
     time: float
 
-    def resource(self, bucket: str, name: str, url: str) -> dict:
+    def resource(self, bucket: str, name: str) -> dict:
         """Its metadata as the API gives them."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.time)) + f".{int(self.time % 1 * 1000):03d}Z"
         crc = google_crc32c.value(self.contents).to_bytes(4, "big")
         return {
             "kind": "storage#object",
-            "id": f"{bucket}/{name}/{self.generation}",
             "bucket": bucket,
             "name": name,
             "generation": str(self.generation),
@@ -60,10 +56,8 @@ class Object:
             "size": str(len(self.contents)),
             "md5Hash": base64.b64encode(hashlib.md5(self.contents).digest()).decode(),
             "crc32c": base64.b64encode(crc).decode(),
-            "etag": str(self.generation),
             "timeCreated": moment,
             "updated": moment,
-            "mediaLink": f"{url}/download/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}?alt=media",
         }
 
 
@@ -125,7 +119,7 @@ class ObjectStore:
             made = Object(contents, next(self._generations), kind or "application/octet-stream", time.time())
             self.buckets[bucket][name] = made
             self._changed(bucket)
-            return made.resource(bucket, name, self.url)
+            return made.resource(bucket, name)
 
     def delete(self, bucket: str, name: str) -> None:
         """Removes an object; the caller holds the lock."""
@@ -184,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 (names that http.server asks for)
+    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (names that http.server asks for)
 
     def _route(self, path: str, query: dict, body: bytes) -> tuple[int, dict, dict | bytes]:
         found = re.fullmatch(r"(/upload|/download)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+)(/.*)?)?)?", path)
@@ -213,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             return self._copy(known, found[4], query)
         if prefix != "/download" and query.get("alt") != "media":
-            return 200, {}, known.resource(bucket, name, self.store.url)
+            return 200, {}, known.resource(bucket, name)
         return self._media(known)
 
     def _media(self, known: Object) -> tuple[int, dict, bytes]:
@@ -221,8 +215,6 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "Content-Type": known.content_type,
             "x-goog-generation": str(known.generation),
-            "x-goog-metageneration": "1",
-            "x-goog-stored-content-length": str(len(known.contents)),
             "x-goog-hash": f"crc32c={crc}",
         }
         size = len(known.contents)
@@ -256,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
             if folder:
                 prefixes.append(folder)
             else:
-                items.append(objects[name].resource(bucket, name, self.store.url))
+                items.append(objects[name].resource(bucket, name))
         page = {"nextPageToken": following} if following else {}
         return {"kind": "storage#objects", "items": items, "prefixes": prefixes} | page
 
@@ -268,11 +260,12 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {}, self.store.put(bucket, query["name"], body, query, kind)
         if query.get("uploadType") == "multipart":
             mark = re.search(r'boundary="?([^";]+)', kind)[1].encode()
-            _, described, media, _ = re.split(rb"(?:^|\r?\n)--" + re.escape(mark), body, maxsplit=3)
-            head, contents = (re.split(rb"\r?\n\r?\n", part, maxsplit=1) for part in (described, media))
-            name = json.loads(head[1])["name"]
-            kind = (re.search(rb"(?i)content-type: *([^\r\n]+)", contents[0]) or [b"", b""])[1].decode()
-            return 200, {}, self.store.put(bucket, name, contents[1], query, kind)
+            end = b"\r\n" if body.startswith(b"--" + mark + b"\r\n") else b"\n"  # of a line: clients differ
+            described, media = body.removeprefix(b"--" + mark + end).split(end + b"--" + mark + end, 1)
+            head, contents = media[: media.rindex(end + b"--" + mark)].split(end + end, 1)
+            kind = (re.search(rb"(?i)content-type: *([^\r\n]+)", head) or [b"", b""])[1].decode()
+            name = json.loads(described.split(end + end, 1)[1])["name"]
+            return 200, {}, self.store.put(bucket, name, contents, query, kind)
         name = query.get("name") or json.loads(body)["name"]
         self.store.check(bucket, name, query)
         identity = uuid.uuid4().hex
@@ -295,8 +288,8 @@ class _Handler(BaseHTTPRequestHandler):
             del self.store.uploads[identity]
             resource = self.store.put(bucket, name, bytes(received), query)
             return 200, {"Range": f"bytes=0-{max(len(received) - 1, 0)}"}, resource
-        if len(received) % CHUNK:
-            raise Refused(400, f"Expected parts of a multiple of {CHUNK} bytes, found {len(received)}")
+        if len(received) % (256 * 1024):  # all parts but the last
+            raise Refused(400, f"Expected parts of a multiple of 256 KiB, found {len(received)} bytes")
         return 308, {"Range": f"bytes=0-{len(received) - 1}"} if received else {}, b""
 
     def _copy(self, known: Object, action: str | None, query: dict) -> tuple[int, dict, dict]:

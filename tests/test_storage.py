@@ -280,7 +280,7 @@ def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket:
 
 
 def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Path) -> None:
-    names = {"a/b.txt": b"text", "a/c/d": bytes(6 << 20), "e": b""}
+    names = {"a/b.txt": b"text\r", "a/c/d": bytes(6 << 20), "e": b""}
     for root in (tmp_path / "root", storage.path(f"gs://{bucket}/root")):
         for name, contents in names.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -304,12 +304,13 @@ class _Session:
         self.stop.__exit__()
         if self.profiling:
             jax.profiler.stop_trace()
-        if self.speaks:
-            self.terminal.close()
-            self.file.close()
-        # A save that is under way is finished whatever stopped the run; what stopped it is told before a failed save.
-        with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
-            self.keeper.close()
+        try:
+            if self.speaks:
+                self.terminal.close()
+                self.file.close()
+        finally:  # a save that is under way is finished whatever stopped the run, which is told before a failed save
+            with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
+                self.keeper.close()
 
     def phase(self, program: Program, state: State, done: int) -> State:
         """The steps after `done` to the end of the program's phase."""
