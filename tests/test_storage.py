@@ -3,6 +3,7 @@
 The service is `tests/object_store.py`, reached by the clients that reach the real one.
 """
 
+import itertools
 import json
 import shutil
 import socket
@@ -25,7 +26,7 @@ from plmjax.finetuning import tasks
 from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
 from tests.object_store import Object, ObjectStore
-from tests.training.test_checkpoints import describe, keeper, make_state
+from tests.training.test_checkpoints import describe, keeper, make_state, shapes
 
 TINY = "experiments/bert_tiny.py"
 
@@ -159,6 +160,7 @@ def test_a_run_in_a_bucket_is_evaluated_embedded_and_reported(
 def saved(object_store: ObjectStore) -> dict[str, Object]:
     """A bucket's objects with checkpoints 2 and 3, of three."""
     object_store.create("saved")
+    object_store.moments["saved"] = []
     writer = keeper("gs://saved/checkpoints", keep=2)
     for step in (1, 2, 3):
         writer.save(make_state(step), describe(step))
@@ -172,6 +174,20 @@ def test_checkpoints_in_a_bucket_are_kept_and_removed(saved) -> None:
     params, description = checkpoints.load_parameters("gs://saved")
     np.testing.assert_array_equal(params["kernel"], make_state(3).params["kernel"])
     assert description == describe(3)
+
+
+def test_a_removal_that_was_killed_is_finished(saved, object_store: ObjectStore, bucket: str) -> None:
+    moments = object_store.moments["saved"]
+    fewer = [after for before, after in itertools.pairwise(moments) if len(after) < len(before)]
+    assert len(fewer) > 10
+    object_store.create(bucket, fewer[len(fewer) // 2])
+    assert any(name.startswith("checkpoints/1/") for name in object_store.buckets[bucket])
+    writer = keeper(f"gs://{bucket}/checkpoints", keep=2)
+    state, _ = writer.restore(writer.latest(), shapes(make_state(3)))
+    np.testing.assert_array_equal(state.params["kernel"], make_state(3).params["kernel"])
+    writer.save(make_state(4), describe(4))
+    writer.close()
+    assert {name.split("/")[1] for name in object_store.buckets[bucket]} == {"3", "4"}
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "removed"])
