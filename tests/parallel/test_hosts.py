@@ -14,6 +14,8 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax import experiment
+from plmjax.parallel import hosts
 from plmjax.parallel.roll import HOST_LOST, SAVED
 from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
@@ -42,23 +44,23 @@ def free_port() -> int:
                 return port
 
 
-def start(*command: object, hosts: int = 2, devices: int = 4, only: dict[int, tuple] | None = None) -> list[Ended]:
+def start(*command: object, count: int = 2, devices: int = 4, only: dict[int, tuple] | None = None) -> list[Ended]:
     """Runs `python COMMAND` on every host; `only[host]` are further arguments, or an environment, of that host."""
     address = f"localhost:{free_port()}"
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     processes = []
-    for host in range(hosts):
+    for host in range(count):
         own = (only or {}).get(host, ())
         environment = os.environ | {"XLA_FLAGS": flags} | (own if isinstance(own, dict) else {})
-        if hosts > 1:
-            environment |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(hosts)}
+        if count > 1:
+            environment |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
             environment["JAX_PROCESS_ID"] = str(host)
         line = [sys.executable, *map(str, command), *([] if isinstance(own, dict) else map(str, own))]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen(line, cwd=ROOT, env=environment, **pipes))
     first, after = None, {}
     deadline = time.monotonic() + 300
-    while len(after) < hosts:
+    while len(after) < count:
         for host, process in enumerate(processes):
             if host not in after and process.poll() is not None:
                 first = first or time.monotonic()
@@ -100,7 +102,7 @@ def assert_same_run(expected: Path, found: Path) -> None:
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run on one host of eight devices."""
     workdir = tmp_path_factory.mktemp("hosts") / "one"
-    (ended,) = train(workdir, hosts=1, devices=8)
+    (ended,) = train(workdir, count=1, devices=8)
     assert ended.code == 0, ended.err
     return workdir
 
@@ -120,15 +122,13 @@ def test_two_hosts_lose_what_one_loses(one, two):
 
 
 def test_four_hosts_lose_what_one_loses_and_one_goes_on_from_where_they_stopped(one, tmp_path):
-    ended = train(tmp_path, hosts=4, only={2: {"DOOMED": "4 SIGTERM"}})
+    ended = train(tmp_path, count=4, only={2: {"DOOMED": "4 SIGTERM"}})
     assert [host.code for host in ended] == [SAVED] * 4, [host.err for host in ended]
     (step,) = {host.err.rpartition("saved at step ")[2].split(".")[0] for host in ended}
     assert "Stopped by SIGTERM and saved" in ended[2].err
     assert all("Stopped by SIGTERM on another host" in ended[host].err for host in (0, 1, 3))
-    assert max(checkpoints.Checkpoints(tmp_path / "checkpoints", checkpoints.experiment.Checkpoint()).steps()) == int(
-        step
-    )
-    (ended,) = train(tmp_path, hosts=1, devices=4)
+    assert max(checkpoints.Checkpoints(tmp_path / "checkpoints", experiment.Checkpoint()).steps()) == int(step)
+    (ended,) = train(tmp_path, count=1, devices=4)
     assert ended.code == 0, ended.err
     assert_same_run(one, tmp_path)
 
@@ -181,12 +181,27 @@ def test_hosts_that_do_not_share_a_folder_are_told(small_run, tmp_path):
     assert all("what host 0 writes there, found nothing; name a --workdir" in host.err for host in ended)
 
 
+def test_a_stall_on_one_host_prints_every_stack_once_and_goes_on(capfd):
+    with hosts.watched(experiment.Hosts(stall_minutes=0.01)) as moved:
+        time.sleep(0.9)
+        assert capfd.readouterr().err == ""  # nothing is timed yet
+        moved("waiting for the batch of step 3")
+        time.sleep(2.0)
+        said = capfd.readouterr().err
+        assert said.count("No progress for 0.6 s (waiting for the batch of step 3)") == 1
+        assert "test_a_stall_on_one_host" in said
+    with hosts.watched(experiment.Hosts(stall_minutes=0)) as moved:
+        moved("never watched")
+        time.sleep(0.9)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_host_alone_says_who_is_missing():
     command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
     address = ("--coordinator", f"localhost:{free_port()}")
-    (first,) = start(*command, *address, "--host", 0, hosts=1)
+    (first,) = start(*command, *address, "--host", 0, count=1)
     assert first.code == 2 and "Expected 3 hosts within 1 s, found none for the place of 1, 2;" in first.err
-    (second,) = start(*command, *address, "--host", 1, hosts=1)
+    (second,) = start(*command, *address, "--host", 1, count=1)
     assert second.code == 2 and "Expected host 0 at localhost:" in second.err
-    (third,) = start(*command, "--host", 1, hosts=1)
+    (third,) = start(*command, "--host", 1, count=1)
     assert third.code == 2 and "found no --coordinator;" in third.err
