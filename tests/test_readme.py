@@ -10,6 +10,7 @@ import pytest
 
 from plmjax import cli
 from tests.conftest import SMALL
+from tpu import __main__ as submission
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,6 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Pat
 def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     program, verb, *arguments = shlex.split(command)
+    if program == "python":
+        assert (verb, arguments[0]) == ("-m", "tpu") and "--dry-run" in arguments
+        submission.run(arguments[1:])
+        return
     assert program == "plmjax"
     more = list(SHORTER.get(verb, []))
     if "datasets/mine" in arguments and verb == "pretrain":
