@@ -1,5 +1,6 @@
 """Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762)."""
 
+import functools
 import math
 
 import flax.linen as nn
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.layers.dropout import Dropout
+from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 
 MASKED = -10000.0
@@ -53,7 +55,7 @@ class MultiHeadAttention(nn.Module):
 
         query, key, value = heads("query", queries), heads("key", keys), heads("value", keys)
         query = query * jnp.asarray(1.0 / math.sqrt(size), self.dtype)
-        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=jnp.float32)
+        scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
         if bias is not None:
             scores = scores + bias
         probabilities = jax.nn.softmax(scores, axis=-1).astype(self.dtype)

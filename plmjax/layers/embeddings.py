@@ -1,9 +1,13 @@
 """Tables of learned vectors."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
+
+from plmjax.layers.product import float32_product
 
 
 class Embedding(nn.Module):
@@ -30,4 +34,4 @@ class Embedding(nn.Module):
     def attend(self, x: jax.Array) -> jax.Array:
         """Scores of all rows: [... D] -> float32 [... rows]."""
         table = self.embedding.astype(self.dtype)
-        return jnp.einsum("...D,VD->...V", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+        return float32_product(functools.partial(jnp.einsum, "...D,VD->...V"), x.astype(self.dtype), table)

@@ -361,7 +361,9 @@ class BertForPreTraining(nn.Module):
         """The encoder and the two heads."""
         self.bert = BertModel(self.config, self.execution)
         self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-        self.next_sentence = Projection((2,), ("embed", None), self.config.initializer)
+        self.next_sentence = Projection(
+            (2,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
+        )
 
     def __call__(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
         """As `BertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
@@ -404,7 +406,9 @@ class BertForSequenceClassification(nn.Module):
         """The encoder, dropout and the classifier."""
         self.bert = BertModel(self.config, self.execution)
         self.dropout = Dropout(self.config.hidden_dropout_prob)
-        self.classifier = Projection((self.num_labels,), ("embed", None), self.config.initializer)
+        self.classifier = Projection(
+            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
+        )
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
         """As `BertModel`, with logits [B labels]."""
