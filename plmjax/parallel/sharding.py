@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 RULES = (
@@ -18,6 +19,9 @@ RULES = (
     ("layers", None),
 )
 """First match wins and a mesh axis is used once an array: a batch's activations leave nothing for their "embed"."""
+
+RULES_WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
+"""The rules for one shard of the data axis, where a batch is that shard's rows."""
 
 
 def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -65,15 +69,40 @@ def batch(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(("data", "fsdp"))), tree)
 
 
-def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh, zero: bool) -> Any:
-    """Shardings of an optimizer's state: its leaf for a parameter lies as the parameter does.
+def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
+    """Shardings of the gradient and of what an optimizer keeps of it, from boxed parameters and their shardings.
 
-    With `zero` (ZeRO stage 1, arXiv 1910.02054) it is cut over `data` as well, along its longest dimension that is
-    still whole and divides, so that every replica keeps and updates its own share of the moments. The last dimension
-    is taken when no other will do: a TPU pads it to a multiple of 128.
+    Each is cut over `data` as well (ZeRO stage 1, arXiv 1910.02054), along its longest dimension that is still whole
+    and divides, so that every replica gets the sum of its own share and updates that. The last dimension is taken when
+    no other will do: a TPU pads it to a multiple of 128. A vocabulary is cut along its features before its rows: what
+    looking up a row adds then goes to the devices that hold its features, and no sum over a whole table is needed.
     """
+
+    def place(leaf: Any, sharding: NamedSharding) -> NamedSharding:
+        value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
+        axes = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
+        return NamedSharding(mesh, _over_data(sharding.spec, value.shape, axes, mesh))
+
+    return jax.tree.map(place, params, shardings, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+
+
+def sum_over_data(gradient: Any, shardings: Any, dtype: jnp.dtype) -> Any:
+    """Sums [shards ...], a shard on each device along `data`, to float32 [...] that lies as `shardings` says.
+
+    The network sees arrays of `dtype`. What `shardings` cuts over data may be scattered as it is summed.
+    """
+
+    def add(shards: jax.Array, place: NamedSharding) -> jax.Array:
+        total = jax.lax.reduce_sum(shards.astype(dtype), (0,))
+        return jax.lax.with_sharding_constraint(total, place).astype(jnp.float32)
+
+    return jax.tree.map(add, gradient, shardings)
+
+
+def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
+    """Shardings of an optimizer's state: its leaf for a parameter lies as that parameter's gradient in `shardings`."""
     by_path = {
-        _names(path): (leaf.shape, sharding.spec)
+        _names(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
         )
@@ -82,9 +111,9 @@ def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh, zero: b
     def place(path: Any, leaf: Any) -> NamedSharding:
         names = _names(path)
         for start in range(len(names)):
-            shape, spec = by_path.get(names[start:], (None, None))
+            shape, sharding = by_path.get(names[start:], (None, None))
             if shape == leaf.shape:
-                return NamedSharding(mesh, _over_data(spec, shape, mesh) if zero else spec)
+                return sharding
         return NamedSharding(mesh, PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(place, state)
@@ -94,10 +123,14 @@ def _names(path: Any) -> tuple[str, ...]:
     return tuple(str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", "")))) for entry in path)
 
 
-def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def _over_data(spec: PartitionSpec, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> PartitionSpec:
     entries = list(spec) + [None] * (len(shape) - len(spec))
     pieces = mesh.shape["data"]
     free = [i for i, size in enumerate(shape) if entries[i] is None and size % pieces == 0]
+
+    def preference(i: int) -> tuple[bool, bool, int]:
+        return axes[i : i + 1] != ("vocab",), i < len(shape) - 1, shape[i]
+
     if pieces > 1 and free:
-        entries[max(free, key=lambda i: (i < len(shape) - 1, shape[i]))] = "data"
+        entries[max(free, key=preference)] = "data"
     return PartitionSpec(*entries)

@@ -109,6 +109,8 @@ def train_step(
     vocabulary: Vocabulary,
     accumulation: int,
     carry_axes: Any,
+    shards: int,
+    add_shards: Callable[[Any], Any],
     gradient_dtype: jnp.dtype,
     generator: str,
 ) -> tuple[State, Metrics]:
@@ -127,7 +129,7 @@ def train_step(
         gradient, sums = jax.grad(loss, has_aux=True)(params)
         return jax.tree.map(lambda g: g.astype(jnp.float32), gradient), sums
 
-    gradient, sums = accumulate(microstep, state.carry, carry_axes, batch, dropout, accumulation)
+    gradient, sums = accumulate(microstep, state.carry, carry_axes, batch, dropout, accumulation, shards, add_shards)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
     metrics = {"loss": total_loss(objective, sums.losses, weights), "learning_rate": schedule(state.step)}
     metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
@@ -147,50 +149,72 @@ def accumulate(
     batch: Batch,
     key: jax.Array,
     accumulation: int,
+    shards: int = 1,
+    add_shards: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Sums]:
     """Gradient and sums of a batch taken in so many microbatches.
 
     Microbatch i holds the rows i, i + accumulation, ...: with contiguous rows on every device no row has to move. Carry
     leaves with a "batch" axis are cut alike; others go from microbatch to microbatch.
+
+    Each of the `shards` along the mesh's data axis adds up the gradient of its own rows and drops out by a key of its
+    own; `add_shards` sums gradients [shards ...] once, after the last microbatch. Only where a leaf of the carry has no
+    rows, and so belongs to all shards, is the gradient summed for every microbatch.
     """
     if accumulation == 1:
         return microstep(carry, batch, key)
+    structure = jax.tree.structure(carry)
+    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(carry_axes)]
+    shards = 1 if None in axes else shards
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:
-        shape = (*x.shape[:axis], x.shape[axis] // accumulation, accumulation, *x.shape[axis + 1 :])
-        return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [accumulation, shards, .. B / both ..]
+        shape = (*x.shape[:axis], shards, x.shape[axis] // (shards * accumulation), accumulation, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x.reshape(shape), (axis + 2, axis), (0, 1))
 
     def join(x: jax.Array, axis: int) -> jax.Array:
-        x = jnp.moveaxis(x, 0, axis + 1)
-        return x.reshape((*x.shape[:axis], x.shape[axis] * accumulation, *x.shape[axis + 2 :]))
+        x = jnp.moveaxis(x, (0, 1), (axis + 2, axis))
+        return x.reshape((*x.shape[:axis], -1, *x.shape[axis + 3 :]))
 
-    leaves, structure = jax.tree.flatten(carry)
-    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(carry_axes)]
-    rows = [split(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
-    others = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is None]
-
-    def merge(rows: list[jax.Array], others: list[jax.Array]) -> list[jax.Array]:
+    def merge(rows: list[jax.Array], others: list[jax.Array]) -> Any:
         rows, others = iter(rows), iter(others)
-        return [next(others) if axis is None else next(rows) for axis in axes]
+        return structure.unflatten([next(others) if axis is None else next(rows) for axis in axes])
+
+    def parts(tree: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+        pairs = list(zip(structure.flatten_up_to(tree), axes, strict=True))
+        return [leaf for leaf, axis in pairs if axis is not None], [leaf for leaf, axis in pairs if axis is None]
+
+    def every_shard(rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
+        """(gradient, losses, metrics) of every shard, its rows of the carry; the carry's leaves without rows."""
+
+        def shard(rows: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
+            gradient, sums = microstep(merge(rows, others), microbatch, key)
+            after, shared = parts(sums.carry)
+            return ((gradient, sums.losses, sums.metrics), after), shared
+
+        if shards == 1:
+            made, shared = shard(*jax.tree.map(lambda x: x[0], (rows, microbatch)), key)
+            return *jax.tree.map(lambda x: x[None], made), shared
+        with nn.logical_axis_rules(sharding.RULES_WITHIN_DATA):
+            made, shared = jax.vmap(shard, spmd_axis_name="data")(rows, microbatch, jax.random.split(key, shards))
+        return *made, shared
 
     def body(scanned: Any, slices: Any) -> tuple[Any, list[jax.Array]]:
         total, others = scanned
         rows, microbatch, key = slices
-        gradient, sums = microstep(structure.unflatten(merge(rows, others)), microbatch, key)
-        after = structure.flatten_up_to(sums.carry)
-        rows = [leaf for leaf, axis in zip(after, axes, strict=True) if axis is not None]
-        others = [leaf for leaf, axis in zip(after, axes, strict=True) if axis is None]
-        total = jax.tree.map(jnp.add, total, (gradient, sums.losses, sums.metrics))
-        return (total, others), rows
+        made, rows, others = every_shard(rows, others, microbatch, key)
+        return (jax.tree.map(jnp.add, total, made), others), rows
 
-    microbatches = jax.tree.map(split, batch)
-    keys = jax.random.split(key, accumulation)
-    first = jax.tree.map(lambda x: x[0], (rows, microbatches, keys))
-    shapes = jax.eval_shape(microstep, structure.unflatten(merge(first[0], others)), first[1], first[2])
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (shapes[0], shapes[1].losses, shapes[1].metrics))
-    ((gradient, losses, metrics), others), rows = jax.lax.scan(body, (zeros, others), (rows, microbatches, keys))
-    joined = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    return gradient, Sums(losses=losses, metrics=metrics, carry=structure.unflatten(merge(joined, others)))
+    rows, others = parts(carry)
+    rows = [split(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
+    slices = (rows, jax.tree.map(split, batch), jax.random.split(key, accumulation))
+    first = jax.tree.map(lambda x: x[0], slices)
+    shapes = jax.eval_shape(every_shard, first[0], others, *first[1:])[0]
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    (total, others), rows = jax.lax.scan(body, (zeros, others), slices)
+    gradient = add_shards(total[0]) if shards > 1 else jax.tree.map(lambda g: g[0], total[0])
+    losses, metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), total[1:])
+    rows = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
+    return gradient, Sums(losses=losses, metrics=metrics, carry=merge(rows, others))
 
 
 def evaluation_step(
@@ -266,13 +290,14 @@ def build(
 
     abstract = jax.eval_shape(_scoped(initialize, mesh), jax.random.key(0))
     params_shardings = sharding.boxed(boxed_params, mesh)
+    gradient_dtype, gradient_shardings = jnp.dtype(experiment.training.gradient_dtype), params_shardings
+    if experiment.mesh.zero:
+        gradient_shardings = sharding.over_data(boxed_params, params_shardings, mesh)
     whole = NamedSharding(mesh, PartitionSpec())
     shardings = State(
         step=whole,
         params=params_shardings,
-        optimizer_state=sharding.optimizer_state(
-            abstract.optimizer_state, abstract.params, params_shardings, mesh, experiment.mesh.zero
-        ),
+        optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, gradient_shardings, mesh),
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
     )
@@ -289,7 +314,9 @@ def build(
             vocabulary=vocabulary,
             accumulation=phase.accumulation,
             carry_axes=sharding.logical_axes(boxed_carry),
-            gradient_dtype=jnp.dtype(experiment.training.gradient_dtype),
+            shards=mesh.shape["data"],
+            add_shards=lambda gradient: sharding.sum_over_data(gradient, gradient_shardings, gradient_dtype),
+            gradient_dtype=gradient_dtype,
             generator=dropout_generator(experiment, mesh),
         )
 

@@ -1,14 +1,22 @@
-"""The runs that the core is tested with: BERT and the two strangers, so small that a step takes milliseconds."""
+"""The runs that the core is tested with: every model family and the strangers, so small that a step takes milliseconds.
+
+A new family adds its line to `FAMILIES` and is held to what every step must do: microbatches and meshes of every kind
+give the result of one device.
+"""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from plmjax.data.layouts import Blocks, SentencePairs, Streams
 from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
+from plmjax.finetuning.objectives import SequenceClassification
+from plmjax.finetuning.tasks import Task
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
+from tests.strangers.source import ChainSource, LabelledSource
 
 TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
 OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=2)
@@ -41,6 +49,27 @@ def recurrent() -> Experiment:
     return Experiment(
         RecurrentConfig(), NextTokenOfStream(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT
     )
+
+
+def classification() -> Experiment:
+    """Rows with a label each."""
+    return Experiment(
+        bert().model,
+        SequenceClassification(labels=("even", "odd")),
+        Task(sequence_length=16),
+        optimizer=OPTIMIZER,
+        training=TRAINING,
+        checkpoint=CHECKPOINT,
+    )
+
+
+FAMILIES: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
+    "bert": (bert, ChainSource),
+    "classification": (classification, LabelledSource),
+    "causal": (causal, ChainSource),
+    "recurrent": (recurrent, ChainSource),
+}
+"""Name -> (its experiment, where its batches come from)."""
 
 
 def changed(run: Experiment, **groups: dict[str, Any]) -> Experiment:

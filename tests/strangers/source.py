@@ -98,3 +98,25 @@ class ChainSource:
         for t in range(1, length):
             tokens[:, t] = (3 * tokens[:, t - 1] + noise[:, t]) % (self.size - 5)
         return (tokens + 5).astype(np.int32)
+
+
+@dataclasses.dataclass
+class LabelledSource(ChainSource):
+    """The loop's Source of a downstream task: a label says whether the sum of a row's first half is odd."""
+
+    def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
+        made = self.rows(phase, (0, 0, 0))
+        return {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in made.items()}
+
+    def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """One batch, of the fields of plmjax.finetuning; later rows end in more padding."""
+        rows, length = phase.batch_size, phase.sequence_length
+        tokens = self._tokens(place, rows, length)
+        exists = np.arange(length)[None] < length - np.arange(rows)[:, None] % (length // 2)
+        return {
+            "input_ids": np.where(exists, tokens, 0).astype(np.int32),
+            "segment_ids": exists.astype(np.int32),
+            "token_type_ids": (exists & (np.arange(length) >= length // 4)).astype(np.int32),
+            "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
+            "labels": (tokens[:, : length // 2].sum(axis=1) % 2).astype(np.int32),
+        }

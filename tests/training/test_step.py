@@ -1,4 +1,4 @@
-"""The step: the same numbers on one device and on eight, at once and in microbatches, for BERT and both strangers."""
+"""The step: the same numbers on one device and on eight, at once and in microbatches, for every model family."""
 
 import dataclasses
 import functools
@@ -14,10 +14,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases, step
 from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
-from tests.strangers.source import ChainSource
 
-MODELS = ["bert", "causal", "recurrent"]
-MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "all": (2, 2, 2)}
+MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
 # Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
 SMOOTH = {"epsilon": 1e-3, "warmup_steps": 0}
 
@@ -25,14 +23,15 @@ SMOOTH = {"epsilon": 1e-3, "warmup_steps": 0}
 @functools.cache
 def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> step.Program:
     """One phase of a run of 2 steps, its compiled step shared by the tests."""
-    run = experiments.changed(getattr(experiments, name)(), optimizer=SMOOTH)
+    make, source = experiments.FAMILIES[name]
+    run = experiments.changed(make(), optimizer=SMOOTH)
     zero = settings.pop("zero", True)
     sizes = dict(zip(meshes.AXES, mesh, strict=True)) | {"zero": zero}
     run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
     run = run if dropout else experiments.without_dropout(run)
     devices = jax.devices()[: int(np.prod(mesh))]
     (phase,) = phases.resolve(run)
-    source = ChainSource(run.data)
+    source = source(run.data)
     built = step.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch(phase))
     return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
 
@@ -46,9 +45,9 @@ def begun(name: str):
 @functools.cache
 def batches(name: str) -> list[dict[str, np.ndarray]]:
     """Two batches in which the rows, and so the devices, have very different numbers of targets."""
-    run = getattr(experiments, name)()
-    (phase,) = phases.resolve(experiments.changed(run, training={"steps": 2}))
-    found = list(ChainSource(run.data).train(phase, 0))
+    make, source = experiments.FAMILIES[name]
+    (phase,) = phases.resolve(experiments.changed(make(), training={"steps": 2}))
+    found = list(source(make().data).train(phase, 0))
     for batch in found:
         if "next_weights" in batch:
             batch["next_weights"][4:, 1:] = 0
@@ -75,7 +74,7 @@ def assert_close(expected, found, tolerance: float):
             np.testing.assert_allclose(b, a, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", experiments.FAMILIES)
 def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     expected, metrics = train(program(name), name, 1)
     found, found_metrics = train(program(name, accumulation=4), name, 1)
@@ -86,7 +85,7 @@ def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", experiments.FAMILIES)
 def test_eight_devices_equal_one(name, mesh):
     expected, metrics = train(program(name), name)
     found, found_metrics = train(program(name, MESHES[mesh]), name)
