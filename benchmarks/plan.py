@@ -1,37 +1,71 @@
-"""How long a plan of BERT-Large on a v3:8x8 slice takes here, both phases, as a new user runs it.
+"""What the plan says of the published runs, on every generation that has their slice; a table in Markdown.
 
-    python benchmarks/plan.py [--topology v3:8x8] [--experiment experiments/bert_large_8x8.py]
+    python benchmarks/plan.py [--run experiments/bert_large_8x8.py] [--topology v3:8x8] [--topology v5e:8x8]
 
-The goal is 120 seconds on two cores that nothing else uses. CPU seconds are printed beside it: where other work shares
-the machine they tell what the plan itself took.
+BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB.
+Where a device has too little memory for its rows, they are taken in the fewest microbatches that are estimated to fit,
+shown behind a slash. Each plan runs as a user runs it, in a process of its own; under the table stands how long it took
+(the goal is 120 seconds on two cores that nothing else uses).
 """
 
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
 
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from plmjax import experiment as experiments
+from plmjax import plan_report, plan_search
+from plmjax.parallel import topologies
+from plmjax.training import phases
+
+RUNS = {
+    "experiments/bert_base_4x4.py": "4x4",
+    "experiments/bert_base_4x4.py:lamb_4096": "4x4",
+    "experiments/bert_large_8x8.py": "8x8",
+    "experiments/bert_large_8x8.py:lamb_4096": "8x8",
+}
+GENERATIONS = ("v2", "v3", "v5e", "v6e")
+
+
+def fitting(run: str, topology: str) -> list[str]:
+    """The options that cut a run's batch into microbatches that fit the slice."""
+    composed, options = experiments.load(run), []
+    mesh = plan_search.place(composed, topologies.parse(topology)).mesh
+    for phase in phases.resolve(composed):
+        count = plan_search.fewest_microbatches(composed, phase, mesh)
+        if count > phase.accumulation:
+            options += [f"--phases.{phase.index}.accumulation", str(count)]
+    return options
+
 
 def main() -> None:
-    """Runs the command in a process of its own and prints a line a phase and one for the whole."""
+    """Prints a table a run, each row as soon as it is made."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--experiment", default="experiments/bert_large_8x8.py")
-    parser.add_argument("--topology", default="v3:8x8")
-    options = parser.parse_args()
-    command = [sys.executable, "-m", "plmjax.cli", "plan", options.experiment, "--topology", options.topology, "--json"]
-    start = time.perf_counter()
-    made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    wall = time.perf_counter() - start
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    for phase in made["phases"]:
-        print(f"length {phase['sequence_length']:4d}  {phase['compile_seconds']:6.1f} s to build, compile and read")
-    print(
-        f"whole command  {wall:.1f} s, {used.ru_utime + used.ru_stime:.1f} CPU seconds, goal 120 s on 2 cores "
-        f"(load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
-    )
+    parser.add_argument("--run", action="append", help="one of " + ", ".join(RUNS))
+    parser.add_argument("--topology", action="append", help="a slice, such as v3:8x8")
+    chosen = parser.parse_args()
+    for run in chosen.run or RUNS:
+        print(f"\n`{run}`\n")
+        times = []
+        for number, topology in enumerate(chosen.topology or [f"{name}:{RUNS[run]}" for name in GENERATIONS]):
+            command = [sys.executable, "-m", "plmjax.cli", "plan", run, "--topology", topology, "--json"]
+            start = time.perf_counter()
+            done = subprocess.run([*command, *fitting(run, topology)], stdout=subprocess.PIPE, text=True)
+            times.append(f"{topology} {time.perf_counter() - start:.0f} s")
+            made = json.loads(done.stdout) if done.returncode == 0 else {"topology": topology}
+            names, rows = plan_report.columns([made])
+            if number == 0:
+                print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+            for row in rows or [[topology, *["-"] * (len(names) - 1)]]:
+                print(f"| {' | '.join(row)} |", flush=True)
+            for phase in made.get("phases", ()):
+                for sentence in phase["findings"]:
+                    print(f"finding in phase {phase['phase']} on {topology}: {sentence}", file=sys.stderr)
+        print(f"\nOn the clock: {', '.join(times)} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores).")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.conf import Positional, Suppress, arg
+from tyro.conf import Positional, Suppress, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import storage
@@ -230,24 +230,47 @@ def fill_mask(checkpoint: Positional[Location], text: Positional[str], top: int 
 
 def plan(
     experiment: Positional[str],
-    topology: str,
+    topology: UseAppendAction[tuple[str, ...]] = (),
+    price: UseAppendAction[tuple[str, ...]] = (),
+    search: bool = False,
+    batch_sizes: tuple[int, ...] = (),
+    strict: bool = False,
     json_: Annotated[bool, arg(name="json")] = False,
     overrides: Overrides = (),
 ) -> None:
-    """Compiles the train step for a TPU slice that is not here: does it fit, how fast, how long.
+    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, how dear.
 
     Args:
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
-        topology: Chip and shape, such as v3:8x8 or v5e:4x4.
+        topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
+        price: Of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
+        search: Look for the microbatches and the remat policy that are fastest on the slice.
+        batch_sizes: Batches to search besides the experiment's own.
+        strict: Exit with 1 when a step does what a good one does not.
         json_: Print JSON.
     """
     from plmjax import experiment as experiments
-    from plmjax.plan import plan as run
-    from plmjax.plan import show
+    from plmjax import plan as plans
+    from plmjax import plan_report, plan_search
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
-    made = run(composed, topology)
-    print(json.dumps(made) if json_ else show(made))
+    if not topology:
+        raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
+    if batch_sizes and not search:
+        raise UserError("Expected --search with --batch_sizes, found none; add it.")
+    prices = plans.prices(price)
+    if search:
+        found = [plan_search.search(composed, name, batch_sizes) for name in topology]
+        print(json.dumps(found) if json_ else "\n".join(map(plan_report.search, found)))
+        return
+    if len(topology) == 1:
+        made = [plans.plan(composed, topology[0], prices)]
+        print(json.dumps(made[0]) if json_ else plan_report.page(made[0]))
+    else:
+        made = [plans.plan_or_error(composed, name, prices) for name in topology]
+        print(json.dumps(made) if json_ else plan_report.table(made))
+    if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
+        raise SystemExit(1)
 
 
 def bench(

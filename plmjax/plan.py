@@ -7,7 +7,8 @@ What is read from the compiled program is exact (memory, communication); every t
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
     interconnect  sum over collectives of count x sent bytes / links, where a chip sends for an array of b bytes on c
                   chips: all-reduce 2 b (c-1)/c; all-gather, reduce-scatter and all-to-all b (c-1)/c; permute b on one
-                  link. A group of less than the whole slice has the links of one axis.
+                  link. A group of less than the whole slice has the links of one axis. What goes from slice to
+                  slice has a chip's share of its host's network.
     roofline      the largest of the three: no program is faster
     cycles        the compiler's own estimate of everything but communication / clock
     step          cycles + interconnect, as if neither hid the other; the roofline where there are no cycles
@@ -17,30 +18,26 @@ MFU is model FLOPs / (step x chips x peak).
 
 import dataclasses
 import importlib.metadata
-import io
 import math
 import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from plmjax.errors import UserError
-from plmjax.experiment import Experiment
+from plmjax.errors import UserError, nearest
+from plmjax.experiment import Data, Experiment
 from plmjax.parallel import hlo, sharding, topologies
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, placement, step
 from plmjax.training.metrics import compact
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
-
-SEARCH_COMPILES = 6
-"""Programs compiled at most to find a batch that fits."""
 
 
 class DoesNotFit(Exception):
@@ -68,27 +65,30 @@ class Compilation:
         return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
 
-def plan(experiment: Experiment, topology: str) -> dict[str, Any]:
+def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None = None) -> dict[str, Any]:
     """Everything `plmjax plan` prints, as JSON data; bytes, seconds and FLOPs where a name does not say otherwise.
+
+    prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
             (the message then names what does).
     """
+    from plmjax import plan_search
+
     part = topologies.parse(topology)
-    if not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
-    devices = part.devices()
-    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    placed = placement.place(experiment, devices, vocabulary, placement.of_layout(experiment))
+    placed = place(experiment, part)
     mesh, parts = placed.mesh, []
+    devices = list(mesh.devices.flat)
     for phase in phases.resolve(experiment):
         print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
         try:
             compilation = compile_phase(experiment, phase, mesh)
         except DoesNotFit as error:
-            raise UserError(_what_fits(experiment, phase, mesh, part, error)) from None
-        parts.append(_describe(experiment, compilation, part))
+            raise UserError(plan_search.what_fits(experiment, phase, mesh, part, error)) from None
+        parts.append(describe(experiment, compilation, part))
+    prices = prices or {}
+    price = prices.get(part.chip.name, prices.get(""))
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
     bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
     return {
@@ -108,10 +108,58 @@ def plan(experiment: Experiment, topology: str) -> dict[str, Any]:
         "estimate": {
             "hours": seconds / 3600,
             "chip_hours": seconds / 3600 * part.chips,
+            "cost": None if price is None else price * seconds / 3600 * part.chips,
             "roofline_hours": bound / 3600,
             "model_flops": sum(made["steps"] * made["model_flops"] for made in parts),
         },
     }
+
+
+def plan_or_error(experiment: Experiment, topology: str, prices: dict[str, float]) -> dict[str, Any]:
+    """A plan; of a slice that the run does not fit, the topology and the sentence that says so."""
+    topologies.parse(topology)  # a misspelt slice is no result
+    try:
+        return plan(experiment, topology, prices)
+    except UserError as error:
+        return {"topology": topology, "error": str(error)}
+
+
+def prices(options: Sequence[str]) -> dict[str, float]:
+    """`1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
+
+    Raises:
+        UserError: no price, or one of no generation.
+    """
+    found = {}
+    for option in options:
+        generation, _, price = option.rpartition("=")
+        if generation and generation not in topologies.CHIPS:
+            raise UserError(f"{generation!r} in --price is no TPU generation; {nearest(generation, topologies.CHIPS)}")
+        try:
+            found[generation] = float(price)
+        except ValueError:
+            found[generation] = math.nan
+        if not 0 <= found[generation] < math.inf:
+            raise UserError(f"Expected --price to be a number or v5e=1.2, found {option!r}; give a chip-hour's price.")
+    return found
+
+
+def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+    """The mesh of an experiment on a slice that is not here.
+
+    Raises:
+        UserError: an experiment that is not on text, or a network between slices of unknown speed.
+    """
+    if not isinstance(experiment.data, Data):
+        raise UserError(f"Expected an experiment on text to plan, found one on {type(experiment.data).__name__}.")
+    if part.slices > 1 and not part.chip.network:
+        raise UserError(
+            f"Expected a generation whose network between slices is known, found {part.name}; plan one slice of it."
+        )
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    return placement.place(experiment, part.devices(), vocabulary, placement.of_layout(experiment))
 
 
 def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> Compilation:
@@ -154,8 +202,11 @@ def interconnect_seconds(collectives: list[hlo.Collective], part: topologies.Sli
     """Estimate of the time a step's communication takes on the slice's links when nothing else disturbs it."""
     seconds = 0.0
     for one in collectives:
-        whole = one.group == part.chips * part.chip.devices
-        chips = part.chips if whole else one.group
+        if one.kind == "send":
+            seconds += one.count * one.bytes / (part.chip.network / part.chip.devices)
+            continue
+        whole = one.group == part.chips * part.chip.devices // part.slices
+        chips = part.chips // part.slices if whole else one.group
         links = part.link_bandwidth if whole else part.chip.link
         if chips == 1:
             continue
@@ -172,10 +223,11 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     """What a good train step does not do, one sentence each; an empty list is what to expect.
 
     Looked for: matrix products on float32 where bfloat16 was asked for; gradients sent over the network more than once
-    a step; scores of the vocabulary at more positions than the objective predicts; parameters gathered in pure data
-    parallelism more than once a step (which ZeRO does after its update).
+    a step (a sum that the compiler spreads over a ring of permutes is not seen); scores of the vocabulary at more
+    positions than the objective predicts; parameters gathered in pure data parallelism more than once a step (which
+    ZeRO does after its update).
     """
-    found = []
+    found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
     built, phase = compilation.program, compilation.program.phase
     if step.execution(experiment, "tpu").dtype == jax.numpy.bfloat16:
         products = program.matmuls()
@@ -197,6 +249,8 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     if built.mesh.shape["data"] == built.mesh.size:
         gathered = sum(one.elements * one.count for one in floats if one.kind == "all-gather")
         allowed = sum(sizes) if experiment.mesh.zero else 0
+        if meshes.slices(list(built.mesh.devices.flat)) > 1:
+            allowed += sum(sizes)  # there a sum is a reduce-scatter, an exchange between slices and an all-gather
         if gathered > 1.02 * allowed:
             found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
     scores = program.largest(experiment.model.vocab_size)
@@ -218,7 +272,7 @@ def predicted(experiment: Experiment, program: step.Program) -> int:
     return math.prod(jax.eval_shape(targets, plain).shape)
 
 
-def _describe(experiment: Experiment, compilation: Compilation, part: topologies.Slice) -> dict[str, Any]:
+def describe(experiment: Experiment, compilation: Compilation, part: topologies.Slice) -> dict[str, Any]:
     program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
@@ -271,128 +325,7 @@ def _describe(experiment: Experiment, compilation: Compilation, part: topologies
             "hours": phase.steps * seconds / 3600,
             "chip_hours": phase.steps * seconds / 3600 * part.chips,
         },
+        "bound_by": max((compute, "compute"), (hbm, "hbm"), (interconnect, "interconnect"))[1],
         "findings": findings(read, compilation, experiment),
-        "loops_not_counted": read.unknown_loops,
         "compile_seconds": compilation.seconds,
     }
-
-
-def _what_fits(
-    experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh, part: topologies.Slice, error: DoesNotFit
-) -> str:
-    """The sentence that answers too large a batch, found by compiling smaller ones."""
-    shards = meshes.batch_shards(mesh)
-    rows = phase.batch_size // (shards * phase.accumulation)
-    option = f"phases.{phase.index}" if experiment.phases else "training"
-    found = (
-        f"Expected a step of phase {phase.index} to fit into the {error.available / 2**30:.2f} GiB of a {part.name} "
-        f"device, found {rows} rows of {phase.sequence_length} a device to need {error.needed / 2**30:.2f} GiB"
-    )
-
-    def fits(rows: int, accumulation: int) -> DoesNotFit | None:
-        print(f"phase {phase.index}: trying {rows} rows a device x {accumulation} ...", file=sys.stderr, flush=True)
-        smaller = dataclasses.replace(phase, batch_size=rows * shards * accumulation, accumulation=accumulation)
-        try:
-            compile_phase(experiment, smaller, mesh)
-        except DoesNotFit as too_large:
-            return too_large
-        return None
-
-    # Memory grows by about the same for every row, on top of what does not depend on them: aim, then bisect to 5 %.
-    low, high, compiles = 0, rows, 0
-    fixed = min(_fixed(experiment, phase, mesh), error.available)
-    while high - low > max(1, high // 20) and compiles < SEARCH_COMPILES:
-        slope = (error.needed - fixed) / high
-        aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
-        aim = min(max(aim, low + 1), high - 1)
-        too_large = fits(aim, phase.accumulation)
-        low, high, error = (aim, high, error) if too_large is None else (low, aim, too_large)
-        compiles += 1
-    if low == 0:
-        return f"{found}, and one row does as well; cut the parameters with --mesh.fsdp or take a larger slice."
-    answer = f"{found}; take --{option}.batch_size {low * shards * phase.accumulation}"
-    for more in (more for more in range(2, rows + 1) if rows % more == 0 and rows // more <= low):
-        # The accumulated gradient takes room of its own.
-        if fits(rows // more, phase.accumulation * more) is None:
-            return f"{answer} or --{option}.accumulation {phase.accumulation * more}."
-    return f"{answer}."
-
-
-def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """Bytes a device needs whatever the batch is, about: the state and a gradient."""
-    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    shapes = experiment.data.layout.batch(phase.batch_size, phase.sequence_length)
-    state = step.build(experiment, phase, mesh, vocabulary, shapes).state
-    return 2 * sharding.bytes_on_device(state.params) + sharding.bytes_on_device(state.optimizer_state)
-
-
-def show(made: dict[str, Any]) -> str:
-    """A plan as tables for a terminal or a log."""
-    from rich.console import Console
-    from rich.table import Table
-
-    out = io.StringIO()
-    console = Console(file=out, width=120, highlight=False)
-    console.print(
-        f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
-        f"({made['device_kind']}), {made['hosts']} hosts\n"
-        f"mesh {placement.spelled(made['mesh'].values())}: {made['mesh_reason']}\n"
-        f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}"
-    )
-    for phase in made["phases"]:
-        table = Table(show_header=False, title=f"phase {phase['phase']}: {phase['steps']:,} steps")
-        for section in _rows(made, phase):
-            for name, value in section:
-                table.add_row(name, value)
-            table.add_section()
-        console.print(table)
-        for sentence in phase["findings"]:
-            console.print(f"finding: {sentence}", soft_wrap=True)
-        if phase["loops_not_counted"]:
-            console.print(f"finding: the trips of {', '.join(phase['loops_not_counted'])} are not known, counted once.")
-    total = made["estimate"]
-    console.print(
-        f"whole run, estimated: {total['hours']:.1f} h, {total['chip_hours']:.0f} chip-hours, "
-        f"{total['model_flops']:.3g} model FLOPs; by the roofline at least {total['roofline_hours']:.1f} h"
-    )
-    return out.getvalue().rstrip()
-
-
-def _rows(made: dict[str, Any], phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
-    memory, estimate = phase["memory"], phase["estimate"]
-    yield [
-        (
-            "batch",
-            f"{phase['rows_per_device']} rows x {phase['shards']} shards x {phase['accumulation']} microbatches = "
-            f"{phase['batch_size']} rows of {phase['sequence_length']} = {phase['tokens_per_step']:,} tokens a step",
-        )
-    ]
-    names = ("parameters", "optimizer", "carry_and_batch", "layout_padding", "results", "activations", "code")
-    yield [(f"HBM a device: {name.replace('_', ' ')}", f"{memory[name] / 2**20:10.1f} MiB") for name in names] + [
-        (
-            "HBM a device: total",
-            f"{memory['total'] / 2**20:10.1f} MiB of {memory['device'] / 2**20:.0f} "
-            f"({memory['total'] / memory['device']:.0%})",
-        )
-    ]
-    total = sum(one["bytes"] * one["count"] for one in phase["collectives"])
-    shown = [one for one in phase["collectives"] if one["bytes"] * one["count"] >= total / 1000]
-    yield [
-        (
-            f"{one['kind']} {one['dtype']}",
-            f"{one['count']:5d} x {one['bytes'] / 2**20:8.2f} MiB over {one['group']} devices",
-        )
-        for one in shown
-    ] + [("collectives in total", f"{total / 2**20:.1f} MiB")]
-    milliseconds = {name: f"{1e3 * value:9.2f} ms" for name, value in estimate.items() if "_seconds" in name and value}
-    yield [
-        ("model FLOPs a step", f"{compact(phase['model_flops'])}"),
-        ("estimate: compute at peak", milliseconds["compute_seconds"]),
-        ("estimate: HBM at full bandwidth", milliseconds["hbm_seconds"]),
-        ("estimate: interconnect", milliseconds.get("interconnect_seconds", "none")),
-        ("estimate: roofline", milliseconds["roofline_seconds"]),
-        ("estimate: compiler's cycles", milliseconds.get("cycles_seconds", "not known for this chip")),
-        ("estimate: step", f"{milliseconds['step_seconds']}, {estimate['tokens_per_second']:,.0f} tokens/s"),
-        ("estimate: MFU", f"{estimate['mfu']:9.1%}"),
-        ("estimate: phase", f"{estimate['hours']:.1f} h, {estimate['chip_hours']:.0f} chip-hours"),
-    ]

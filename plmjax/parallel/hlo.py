@@ -12,7 +12,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
+)  # fmt: skip
+"""Operations that communicate; a TPU program of several slices sends from one to the next."""
 LONGEST_LOOP = 100_000
 """Trips that are counted before a loop is given up as endless."""
 
@@ -24,6 +27,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
     "async-start", "async-update", "async-done", "partition-id", "replica-id", "custom-call", "opt-barrier", "domain",
+    "recv",
 }  # fmt: skip
 _ARITHMETIC = {
     "add": lambda a, b: a + b,
@@ -184,6 +188,8 @@ class Program:
             ]
             # A start's result holds its operands as well; the larger side is the array that exists once a device.
             arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
+            if kind == "send":
+                arrays = operands[:1]  # the other one is a token
             if kind == "all-gather":
                 arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
             if kind == "all-reduce" and _is_scattered(instruction.computation):

@@ -5,7 +5,8 @@ machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
 
 Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}. Links: Norrie et al.,
 "The Design Process for Google's Training Chips" (IEEE Micro 2021) for v2 and v3 (496 and 656 Gbit/s a link and
-direction); "How to Scale Your Model" (jax-ml.github.io/scaling-book) for v4 to v6e; the TPU7x page for 7x.
+direction); "How to Scale Your Model" (jax-ml.github.io/scaling-book) for v4 to v6e; the TPU7x page for 7x. Network
+between slices: the v5e and v6e pages (2 x 100 and 4 x 200 Gbit/s for the 8 chips of a host), the book for v5p.
 Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
 2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
 Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kubernetes-engine/docs/concepts/plan-tpus for
@@ -60,6 +61,9 @@ class Chip:
     """Its value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer it."""
     machine: str = ""
     """GKE's machine type before the number of its chips."""
+    network: float = 0.0
+    """Its share of its host's network to other slices, one direction, bytes/s; 0 where slices are not joined, or where
+    the speed is not published."""
     hosts_of: int = 4
     """Chips of one host in a slice of several."""
     largest_host: int = 4
@@ -83,12 +87,13 @@ CHIPS = {
              options=(("chip_config_name", "megacore"),)),
         Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
-             machine="ct5lp-hightpu", largest_host=8),
+             machine="ct5lp-hightpu", largest_host=8, network=3.125e9),
         Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
-             accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu"),
+             accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu",
+             network=6.25e9),
         Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
-             largest_host=8),
+             largest_host=8, network=12.5e9),
         Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, spelling="tpu7x",
              accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
     )

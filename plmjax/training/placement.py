@@ -73,7 +73,8 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
         kept = kept_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
         bytes_of: dict[Sizes, float] = {}
         for sizes in possible:
-            bytes_of[sizes] = needed(run, resolved, kept, sizes, devices, vocabulary, shapes)
+            state = held(run, resolved[0], sizes, devices, vocabulary, shapes)
+            bytes_of[sizes] = max(needed(phase, sizes, state, one) for phase, one in zip(resolved, kept, strict=True))
             if bytes_of[sizes] <= USABLE * memory:
                 break
         chosen = min(bytes_of, key=bytes_of.get)
@@ -117,31 +118,30 @@ def _divides(sizes: Sizes, resolved: list[ResolvedPhase], cut: dict[str, set[int
     )
 
 
-def needed(
+def held(
     run: Experiment,
-    resolved: Sequence[ResolvedPhase],
-    kept: Sequence[tuple[int, int]],
+    phase: ResolvedPhase,
     sizes: Sizes,
     devices: Sequence[jax.Device],
     vocabulary: Vocabulary,
     shapes: Shapes,
-) -> float:
-    """Bytes that the hungriest of some phases needs on a device of a mesh of these sizes.
-
-    kept: `residuals` of one row and of two, for every phase.
-    """
+) -> tuple[int, int]:
+    """Bytes of (the parameters, the optimizer's state) on a device of a mesh of these sizes."""
     grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
-    state = step.build(run, resolved[0], grid, vocabulary, shapes(resolved[0])).state
-    parameters = sharding.bytes_on_device(state.params)
+    state = step.build(run, phase, grid, vocabulary, shapes(phase)).state
+    return sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
+
+
+def needed(phase: ResolvedPhase, sizes: Sizes, held: tuple[int, int], kept: tuple[int, int]) -> float:
+    """Bytes that a phase needs on a device of a mesh of these sizes.
+
+    held: what `held` counts. kept: `residuals` of one row and of two.
+    """
     data, fsdp, tensor = sizes
-
-    def grows(phase: ResolvedPhase, one: int, two: int) -> float:
-        rows = phase.batch_size // (data * fsdp * phase.accumulation)
-        gradients = parameters * (1 if phase.accumulation == 1 else 2)
-        return gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
-
-    most = max(grows(phase, *counted) for phase, counted in zip(resolved, kept, strict=True))
-    return parameters + sharding.bytes_on_device(state.optimizer_state) + most
+    rows = phase.batch_size // (data * fsdp * phase.accumulation)
+    gradients = held[0] * (1 if phase.accumulation == 1 else 2)
+    one, two = kept
+    return sum(held) + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
 
 
 def kept_of_rows(

@@ -53,9 +53,11 @@ def test_the_estimate_is_what_the_compiler_takes():
     ):
         run = experiments.load(f"experiments/bert_{name}.py")
         devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
-        vocabulary, resolved = Vocabulary.placeholder(run.model.vocab_size), phases.resolve(run)
-        kept = placement.kept_of_rows(run, resolved, "tpu", vocabulary, shapes)
-        found = placement.needed(run, resolved, kept, (len(devices), 1, 1), devices, vocabulary, shapes)
+        vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), phases.resolve(run)[-1]
+        sizes = (len(devices), 1, 1)
+        (kept,) = placement.kept_of_rows(run, [last], "tpu", vocabulary, shapes)
+        state = placement.held(run, last, sizes, devices, vocabulary, shapes)
+        found = placement.needed(last, sizes, state, kept)
         assert found / 2**30 == pytest.approx(gib, rel=0.06)
 
 

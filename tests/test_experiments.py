@@ -1,0 +1,73 @@
+"""Every experiment of experiments/ makes a step: its program is built and traced, nothing is compiled or computed."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax import plan
+from plmjax.data.layouts import Layout
+from plmjax.experiment import Experiment
+from plmjax.models.bert import BertConfig
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import topologies
+from plmjax.training import phases, step
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+from tests.test_goldens import ROOT, functions
+
+RUNS = [
+    f"experiments/{file.name}:{name}"
+    for file in sorted((ROOT / "experiments").glob("*.py"))
+    for name in functions(file)
+]
+PUBLISHED = {"experiments/bert_base_4x4.py": "v2:4x4", "experiments/bert_large_8x8.py": "v3:8x8"}
+
+
+def complete(run: Experiment) -> Experiment:
+    """The run with what only its checkpoint and its data say: a model, labels and a number of steps."""
+    if run.model is None:
+        run = dataclasses.replace(run, model=BertConfig.tiny(), training=dataclasses.replace(run.training, steps=10))
+    if not getattr(run.objective, "labels", True):
+        run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, labels=("no", "yes")))
+    return run
+
+
+def batch(run: Experiment, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
+    """The global batch of a phase, as the run's source gives it."""
+    layout = getattr(run.data, "layout", None)
+    if isinstance(layout, Layout):
+        return layout.batch(phase.batch_size, phase.sequence_length)
+    tokens, row = (phase.batch_size, phase.sequence_length), (phase.batch_size,)
+    fields = {name: jax.ShapeDtypeStruct(tokens, jnp.int32) for name in ("input_ids", "segment_ids", "token_type_ids")}
+    label = jax.ShapeDtypeStruct(row, run.objective.label_dtype)
+    return fields | {"row_ids": jax.ShapeDtypeStruct(row, jnp.int32), "labels": label}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_its_step_can_be_traced(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = complete(experiments.load(name))
+    mesh = meshes.make(run.mesh, jax.devices())
+    for phase in phases.resolve(run):
+        program = step.build(run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), batch(run, phase))
+        state, metrics = jax.eval_shape(program.train, program.state, program.batch)
+        assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)
+        assert metrics["loss"].shape == () and metrics["loss"].dtype == jnp.float32
+
+
+def test_experiments_were_found():
+    assert len(RUNS) > len(list(Path(ROOT / "experiments").glob("*.py"))) >= 5
+
+
+@pytest.mark.slow  # compiles the published runs for a TPU, both lengths, a minute or two each
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_run_compiles_and_does_nothing_a_good_step_does_not(name):
+    made = plan.plan(experiments.load(name), PUBLISHED[name])
+    assert topologies.parse(PUBLISHED[name]).name == made["topology"]
+    for phase in made["phases"]:
+        assert phase["findings"] == []
+        assert phase["memory"]["total"] < phase["memory"]["device"]
