@@ -66,9 +66,9 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def object_store() -> Iterator[ObjectStore]:
-    """A local Cloud Storage that every client of this process and of those it starts talks to from now on."""
+    """A local Cloud Storage that every client of this process and of those it starts talks to."""
     with ObjectStore() as store, store.environment():
         yield store
 
