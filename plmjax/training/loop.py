@@ -333,7 +333,7 @@ class _Session:
             self._profile(step)
             if len(pending) > 1:  # two steps are enough to be ahead of the device
                 jax.block_until_ready(pending[-2])
-            self.moved(f"waiting for the batch of step {step}", timed=True)
+            self.moved(f"waiting for the batch of step {step}", timed=step > done + 1)  # the first may index the text
             asked = time.perf_counter()
             batch = next(batches)
             if not pending or pending[-1]["loss"].is_ready():  # nothing was left to compute while it was waited for
