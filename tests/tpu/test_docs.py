@@ -3,6 +3,7 @@
 The bucket is an object store and Cloud TPU a gRPC server of this machine; the run itself is one that is finished.
 """
 
+import functools
 import re
 import shlex
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from plmjax import cli, storage
+from plmjax import experiment as experiments
+from plmjax.parallel import topologies
 from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
@@ -22,11 +25,7 @@ PAGE = (package.ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.strip().splitlines()]
 SUBMISSIONS = [command[3:] for command in COMMANDS if command[:4] == ["python", "-m", "tpu", "submit"]]
-SHORTER = {
-    "plan": "--model.hidden_size 128 --model.num_attention_heads 2 --model.intermediate_size 128 "
-    "--model.num_hidden_layers 1 --model.vocab_size 1024",
-    "tokenizer": "--vocab_size 1024",
-}
+SHORTER = {"tokenizer": ["--vocab_size", "1024"]}
 """Options that turn minutes into seconds; nothing else is added to a command."""
 BUCKET = "gs://my-bucket"
 
@@ -49,6 +48,15 @@ def test_the_walk_on_this_machine(
     shutil.copy(prose, tmp_path / "wikipedia")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tpu.follow.time.sleep", lambda seconds: None)
+    planned = []
+
+    @functools.wraps(cli.plan)
+    def dry(experiment: str, topology: str | tuple[str, ...], **others: object) -> None:
+        """A plan without the compiler, which README.md's plans are made with."""
+        names = (topology,) if isinstance(topology, str) else topology
+        planned.extend((experiments.load(experiment), topologies.parse(name)) for name in names)
+
+    monkeypatch.setitem(cli.VERBS, "plan", dry)
     with ObjectStore() as store, store.environment(), CloudTpu() as service:
         service.zones = ("us-west4-a", "us-central1-f", "europe-west4-a")
         store.create("my-bucket")
@@ -59,7 +67,7 @@ def test_the_walk_on_this_machine(
         ended = ends(service)
         for command in COMMANDS:
             if command[0] == "plmjax":
-                cli.run([*command[1:], *SHORTER.get(command[1], "").split()])
+                cli.run([*command[1:], *SHORTER.get(command[1], [])])
             else:
                 assert command[:3] == ["python", "-m", "tpu"]
                 if command[3] == "watch":
@@ -69,6 +77,7 @@ def test_the_walk_on_this_machine(
                 capsys.readouterr()
                 program.run(["status", "bert-large-8x8", "--bucket", BUCKET])
                 assert re.search(r"^progress +step 6 of 6", capsys.readouterr().out, re.M)
+        assert [piece.name for _, piece in planned] == ["v2:4x4", "v5e:4x4", "v3:8x8", "v5e:8x8"]
         assert not service.resources
         assert jobs.names(BUCKET) == ["bert-base-4x4", "two-slices"]
         assert jobs.verdict(jobs.find(BUCKET, "bert-base-4x4")) == Verdict("done")
