@@ -14,11 +14,13 @@ An attempt is one slice that was asked for. A new one begins when a slice is los
 import dataclasses
 import json
 import re
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plmjax.errors import UserError, nearest
-from plmjax.parallel import topologies
 from tpu.bucket import Bucket
+
+if TYPE_CHECKING:
+    from plmjax.parallel import topologies
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Names that Cloud TPU and Kubernetes both take, short enough for the suffixes that both append."""
@@ -59,8 +61,10 @@ class Job:
     """Attempt that its last submission began with."""
 
     @property
-    def slice(self) -> topologies.Slice:
+    def slice(self) -> "topologies.Slice":
         """All its slices, in the one table of chips."""
+        from plmjax.parallel import topologies  # brings JAX, which a host that only watches over a run need not load
+
         count = f"*{self.slices}" if self.slices > 1 else ""
         return topologies.parse(f"{self.accelerator}:{self.topology}{count}")
 

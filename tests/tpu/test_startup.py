@@ -2,10 +2,10 @@
 
 Only what this machine cannot have is replaced, by the script's own settings for rehearsals: the environment takes its
 libraries from this interpreter instead of the package registry (PLMJAX_INSTALL), the hosts find each other by JAX's own
-variables instead of the slice's metadata, the bucket is a folder, and Cloud TPU is the local service.
+variables instead of the slice's metadata, and Cloud TPU and Cloud Storage are servers of this machine.
 """
 
-import json
+import dataclasses
 import os
 import re
 import shutil
@@ -18,13 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from plmjax.training import checkpoints
+from plmjax import storage
+from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
+from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
 from tpu import job as jobs
-from tpu import package
+from tpu import package, queue, startup
 from tpu.bucket import Bucket
 
+BUCKET = "gs://my-bucket"
 DYING = '''
 """bert_tiny, of which one host dies once, after the second checkpoint."""
 
@@ -79,6 +82,13 @@ def cloud(monkeypatch: pytest.MonkeyPatch):
         yield running
 
 
+@pytest.fixture
+def store():
+    with ObjectStore() as running, running.environment():
+        running.create("my-bucket")
+        yield running
+
+
 def environment(home: Path, **more: str) -> dict[str, str]:
     """Of a host: nothing of this process but the path, and what the rehearsal replaces."""
     install = home.parent / "install"
@@ -108,7 +118,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def submitted(tpu, cloud: CloudTpu, bucket: Path, *arguments: object) -> str:
+def submitted(tpu, cloud: CloudTpu, bucket: Path | str, *arguments: object) -> str:
     """The startup script of a job of two hosts, as the service was given it."""
     code, _, said = tpu(
         "submit", "experiments/dying.py", "--project", "p", "--zone", "us-west4-a", "--accelerator", "v4",
@@ -119,42 +129,135 @@ def submitted(tpu, cloud: CloudTpu, bucket: Path, *arguments: object) -> str:
     return request.queued_resource.tpu.node_spec[0].node.metadata["startup-script"]
 
 
+@pytest.mark.slow  # two hosts start JAX twice each: three quarters of a minute
 def test_two_hosts_train_to_the_end_though_one_is_killed(
-    tpu, cloud: CloudTpu, bucket: Path, project: Path, small_run: Path, tmp_path: Path
+    tpu, cloud: CloudTpu, store: ObjectStore, project: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    overrides = [*SMALL, "--training.steps", 6, "--checkpoint.every", 2, "--data.path", small_run / "dataset"]
-    script = submitted(tpu, cloud, bucket, *overrides)
+    for file in (file for file in (small_run / "dataset").rglob("*") if file.is_file()):
+        store.put("my-bucket", f"data/{file.relative_to(small_run / 'dataset').as_posix()}", file.read_bytes())
+    overrides = [*SMALL, "--training.steps", 6, "--checkpoint.every", 2, "--data.path", f"{BUCKET}/data"]
+    script = submitted(tpu, cloud, BUCKET, *overrides)
     address = f"127.0.0.1:{free_port()}"
     hosts = []
     for index in range(2):
         home = tmp_path / f"host{index}"
         home.mkdir()
         told = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
-        settings = environment(home, DIED=str(tmp_path / "died"), **told)
+        settings = environment(home, DIED=str(tmp_path / "died"), **told, **store.variables())
         hosts.append(subprocess.Popen(["bash", "-c", script], cwd=home, env=settings, start_new_session=True))
     try:
-        assert [host.wait(timeout=400) for host in hosts] == [0, 0]
+        codes = [host.wait(timeout=400) for host in hosts]
     finally:
         for host in hosts:
             if host.poll() is None:
                 os.killpg(host.pid, signal.SIGKILL)
-        print(tpu("logs", "dying")[1], tpu("logs", "dying", "--worker", 1)[1])
-    job = jobs.find(str(bucket), "dying")
+    logs = [tpu("logs", "dying", "--bucket", BUCKET, "--worker", index)[1] for index in range(2)]
+    assert codes == [0, 0], "\n".join(logs)
+    job = jobs.find(BUCKET, "dying")
     assert jobs.verdict(job) == jobs.Verdict("done")
     assert (tmp_path / "died").exists()
-    logs = [tpu("logs", "dying", "--worker", index)[1] for index in range(2)]
     for log in logs:
         assert log.count("installed\n") == 1 and "starting it again" in log
         assert log.rstrip().endswith("job done")
     assert re.search(r"newest checkpoint [24]", logs[1])
-    workdir = bucket / "runs" / "dying"
-    steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    workdir = storage.path(f"{BUCKET}/runs/dying")
+    steps = [line["step"] for line in metrics.read(workdir / "metrics.jsonl")]
     assert steps[-1] == 6 and checkpoints.find(workdir).name == "6"
-    assert list((bucket / "compilation").iterdir())
-    assert sorted(Bucket(str(bucket)).names("jobs/dying/1/workers")) == ["0.json", "1.json"]
+    assert Bucket(BUCKET).names("compilation")
+    assert Bucket(BUCKET).names("jobs/dying/1/workers") == ["0.json", "1.json"]
     assert len(cloud.called("DeleteQueuedResource")) == 1
     installed = list((tmp_path / "host1" / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/cli.py"))
     assert len(installed) == 1
+
+
+CURL = """#!/usr/bin/env bash
+# A host's metadata server, Cloud Storage and Cloud TPU: says what it is asked, and writes down how.
+address="${{@: -1}}"
+echo "$*" >>{requests}
+while [ $# -gt 1 ]; do
+  case "$1" in --output) output="$2" ;; --data-binary) data="${{2#@}}" ;; esac
+  shift
+done
+case "$address" in
+  */service-accounts/default/token) echo '{{"access_token":"a.token","expires_in":3599,"token_type":"Bearer"}}' ;;
+  */attributes/agent-worker-number) printf 1 ;;
+  */attributes/tpu-env) printf "ACCELERATOR_TYPE: 'v4-16'\nMEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '3'\n" ;;
+  *alt=media) cp {archive} "$output" ;;
+  */upload/*) cat "$data" >>{uploaded} ;;
+esac
+"""
+
+
+def test_a_host_knows_itself_by_its_metadata_and_speaks_with_its_own_identity(
+    tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(tpu, cloud, bucket, "--training.batch_size", 48)
+    there = jobs.find(str(bucket), "dying")
+    script = startup.render(dataclasses.replace(there, bucket=f"{BUCKET}/deep", slices=3))
+    programs, requests, uploaded = tmp_path / "bin", tmp_path / "requests", tmp_path / "uploaded"
+    programs.mkdir()
+    archive = bucket / there.package
+    (programs / "curl").write_text(CURL.format(requests=requests, archive=archive, uploaded=uploaded))
+    (programs / "curl").chmod(0o755)
+    home = tmp_path / "host"
+    home.mkdir()
+    settings = environment(home, PLMJAX_INSTALL="no_such_installer")
+    settings["PATH"] = f"{programs}:{settings['PATH']}"
+    assert subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=100).returncode == 2
+    asked = requests.read_text().splitlines()
+    package_name = there.package.replace("/", "%2F")
+    folder = "deep%2Fjobs%2Fdying%2F1%2F"
+    objects = "https://storage.googleapis.com/storage/v1/b/my-bucket/o"
+    uploads = "https://storage.googleapis.com/upload/storage/v1/b/my-bucket/o?uploadType=media&name="
+    assert sum(line.endswith(f"{objects}/deep%2F{package_name}?alt=media") for line in asked) == 3
+    assert sum(f"{uploads}{folder}logs%2F5%2F" in line for line in asked) == 3
+    assert sum(line.endswith(f"{uploads}{folder}verdict.json") for line in asked) == 1
+    assert asked[-1].endswith(f"--request DELETE https://tpu.googleapis.com/v2/{queue.resource(there)}?force=true")
+    for line in asked:
+        assert "--header Authorization: Bearer a.token " in line or "metadata.google.internal" in line
+    assert '"Worker 5 could not install the project' in uploaded.read_text()
+    assert "worker 5 of 6" in uploaded.read_text()
+
+
+def test_an_old_python_is_replaced_by_uvs(tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path) -> None:
+    script = submitted(tpu, cloud, bucket)
+    home, programs = tmp_path / "host", tmp_path / "bin"
+    home.mkdir()
+    programs.mkdir()
+    (programs / "python3").write_text(
+        "#!/usr/bin/env bash\n"
+        '[ "$*" = "-m pip install --quiet --target $HOME/plmjax/uv uv" ] || exit 1\n'
+        'mkdir -p "$HOME/plmjax/uv/bin"\n'
+        'printf \'#!/usr/bin/env bash\\necho "$*" >>"$HOME/asked"\\n\' >"$HOME/plmjax/uv/bin/uv"\n'
+        'chmod +x "$HOME/plmjax/uv/bin/uv"\n'
+    )
+    (programs / "python3").chmod(0o755)
+    settings = environment(home, JAX_PROCESS_ID="0", PLMJAX_PYTHON="python3", PLMJAX_INSTALL="false")
+    settings["PATH"] = f"{programs}:/usr/bin:/bin"
+    assert subprocess.run(["bash", "-c", script.replace("RESOURCE=", "RESOURCE= #")], env=settings).returncode == 2
+    venv = home / "plmjax" / f"{Path(jobs.find(str(bucket), 'dying').package).name.removesuffix('.tar.gz')}.venv"
+    assert (home / "asked").read_text().splitlines() == [f"venv --seed --python 3.12 {venv}"] * 3
+
+
+def test_a_mistake_ends_the_job_with_its_sentence(
+    tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
+) -> None:
+    script = submitted(tpu, cloud, bucket, "--data.path", tmp_path / "nowhere")
+    home = tmp_path / "host"
+    home.mkdir()
+    settings = environment(home, TPU_WORKER_ID="0", PLMJAX_WORK="--every 0.2 --patience 0")
+    assert subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=200).returncode == 2
+    ended = jobs.verdict(jobs.find(str(bucket), "dying"))
+    log = tpu("logs", "dying")[1]
+    assert ended.state == "failed" and ended.reason.startswith("plmjax: Expected") and "nowhere" in ended.reason, log
+    assert log.count("installed\n") == 1 and ended.reason in log and "starting it again" not in log
+    assert len(cloud.called("DeleteQueuedResource")) == 1
+    (installed,) = (home / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/cli.py")
+    # The machine starts again: its environment is there, and the job has ended.
+    installed.touch()
+    before = installed.stat().st_mtime_ns
+    assert subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=200).returncode == 2
+    assert installed.stat().st_mtime_ns == before and len(tpu("logs", "dying")[1]) > len(log)
 
 
 def test_a_host_that_cannot_install_says_so_and_ends_the_job(
