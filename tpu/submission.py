@@ -3,12 +3,14 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jax.sharding import AbstractMesh
 
 from plmjax import experiment as experiments
+from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
@@ -69,6 +71,9 @@ def prepare(
     files = sorted({*package.files(package.ROOT), inside})
     bucket = bucket.rstrip("/")
     _check_bucket(bucket)
+    workdir = workdir.rstrip("/")
+    if workdir and not Bucket(bucket).local and not storage.in_bucket(workdir):
+        raise UserError(f"Expected --workdir in a bucket, where every host can write, found {workdir!r}; correct it.")
     _check_text(run, bucket, files)
     packed, archive = package.pack(files, package.ROOT)
     name = name or path.stem.replace("_", "-").lower()
@@ -86,7 +91,7 @@ def prepare(
         topology="x".join(map(str, piece.shape)),
         slices=piece.slices,
         bucket=bucket,
-        workdir=workdir.rstrip("/") or f"{bucket}/runs/{name}",
+        workdir=workdir or f"{bucket}/runs/{name}",
         package=packed,
         jax=importlib.metadata.version("jax"),
         runtime=runtime or piece.chip.runtime,
@@ -138,9 +143,14 @@ def continued(submission: Submission) -> Submission:
     """The submission as the bucket knows the job: the next attempt of one that ended, or the first.
 
     Raises:
-        UserError: the name belongs to another experiment, or to a job that still has its slice.
+        UserError: the bucket is a folder; the name belongs to another experiment, or to a job that still has its slice.
     """
     job = submission.job
+    if Bucket(job.bucket).local and not os.environ.get(queue.ENDPOINT):
+        raise UserError(
+            f"Expected --bucket gs://NAME, which the hosts can read, found the folder {job.bucket}; a folder is for "
+            f"--dry-run, and for rehearsals with {queue.ENDPOINT}."
+        )
     before = jobs.read(job.bucket, job.name)
     if before is None:
         return submission

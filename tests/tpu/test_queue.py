@@ -8,6 +8,7 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
+from tests.object_store import ObjectStore
 from tpu import job as jobs
 from tpu import queue
 from tpu.job import Verdict
@@ -149,17 +150,20 @@ def test_a_service_out_of_reach(tpu, submit, service, monkeypatch: pytest.Monkey
     assert code == 2 and "try again" in said
 
 
-def test_missing_credentials_are_a_sentence(tpu, bucket: Path, submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_a_sentence(tpu, monkeypatch: pytest.MonkeyPatch) -> None:
     import google.auth
 
     def none(*arguments: object, **keywords: object) -> None:
         raise google.auth.exceptions.DefaultCredentialsError("none")
 
-    monkeypatch.delenv("TPU_API_ENDPOINT")
     monkeypatch.setattr(google.auth, "default", none)
-    code, _, said = submit()
-    assert code == 2 and "gcloud auth application-default login" in said
-    assert jobs.names(str(bucket)) == []
+    arguments = ["--project", "p", "--zone", "us-west4-a", "--accelerator", "v5e", "--topology", "4x4"]
+    with ObjectStore() as store, store.environment():
+        store.create("my-bucket")
+        code, _, said = tpu("submit", TINY, *arguments, "--bucket", "gs://my-bucket")
+        assert code == 2 and "gcloud auth application-default login" in said
+        assert not store.buckets["my-bucket"]
+        assert "gs://none" in tpu("submit", TINY, *arguments, "--bucket", "gs://none")[2]
 
 
 def test_a_name_belongs_to_one_experiment_and_one_slice(tpu, submit, service, bucket: Path) -> None:

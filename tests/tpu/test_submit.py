@@ -136,6 +136,8 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
         *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
     )
     assert "number of devices" in fails(*usual, "--", "--mesh.tensor", 3)
+    assert "--workdir in a bucket" in fails(*usual, "--workdir", "runs/mine")
+    assert "found the folder" in fails(*replaced("--bucket", tmp_path))
     outside = tmp_path / "mine.py"
     shutil.copy(LARGE, outside)
     assert "put it into experiments/" in fails(outside, *usual[1:])
