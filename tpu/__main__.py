@@ -176,6 +176,7 @@ def delete(name: Positional[str], bucket: str = "") -> None:
 
     job = jobs.find(_bucket(bucket), name)
     if job.project:
+        print("giving the slice back", flush=True)
         Queue(job).delete()
     Bucket(job.bucket).remove(f"jobs/{name}")
     print(f"{name} is deleted; its run is in {job.workdir}")

@@ -115,13 +115,17 @@ def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -
         time.sleep(every)
 
 
+SILENCE = 3600.0
+"""Seconds for which the hosts of a slice that is ACTIVE may have nothing to say, not even that they install."""
+
+
 def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
     """Follows a job to its end, asks anew for slices that are lost, and gives everything back.
 
     Raises:
         UserError: Cloud TPU refuses what it is asked.
     """
-    shown = ""
+    shown, active = "", None
     while True:
         queue = Queue(job)
         found = queue.state()
@@ -130,8 +134,9 @@ def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
         if line != shown:
             say(line)
             shown = line
+        active = (active or time.monotonic()) if found.name == "ACTIVE" else None
         if ended is None:
-            ended = _hopeless(job, found)
+            ended = _hopeless(job, found, time.monotonic() - active if active else 0)
         if ended is not None:
             if found.name != "ABSENT":
                 say("giving the slice back")
@@ -148,8 +153,10 @@ def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
             time.sleep(every)
 
 
-def _hopeless(job: Job, found: State) -> Verdict | None:
-    """Why no slice of this job will do any more work, if so."""
+def _hopeless(job: Job, found: State, seconds: float) -> Verdict | None:
+    """Why the job will do no more work, if so; its slice has been ACTIVE for so many seconds."""
+    if seconds > SILENCE and not Bucket(job.bucket).names(f"{job.folder}/logs"):
+        return Verdict("failed", f"No host of the slice has written a log within {SILENCE / 60:.0f} minutes.")
     if found.name == "FAILED":
         return Verdict("failed", f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
     if found.name in ("ABSENT", "DELETING"):

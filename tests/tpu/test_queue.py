@@ -110,6 +110,12 @@ def test_what_does_not_come_back_ends_the_job(submit, service, life, sentence) -
     assert len(service.called("CreateQueuedResource")) == 1 and not service.resources
 
 
+def test_a_slice_whose_hosts_never_speak_is_given_back(submit, service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpu.follow.SILENCE", 0.0)
+    code, printed, _ = submit("--spot")
+    assert code == 1 and "No host of the slice has written a log" in printed and not service.resources
+
+
 @pytest.mark.parametrize(
     ("code", "message", "sentence"),
     [
