@@ -11,7 +11,10 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save; a second one stops at once."""
+    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save; a Ctrl-C after that stops at once.
+
+    SIGTERM may come several times: a machine that shuts down sends it to every process, and parents pass it on.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -25,6 +28,6 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: Any) -> None:
-        if self.received is not None:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = signal.Signals(number)
+        self.received = self.received or signal.Signals(number)
