@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Names that Cloud TPU and Kubernetes both take, short enough for the suffixes that both append."""
+JOIN_SECONDS = 1800
+"""For which a host waits for the others: machines start and install at their own pace, and some are repaired first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +95,8 @@ class Job:
 
     def command(self) -> list[str]:
         """What every worker runs."""
-        return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *self.overrides]
+        waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
+        return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *waiting, *self.overrides]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     for line in (
         "JAX_COMPILATION_CACHE_DIR=gs://b/compilation",
         "# Every worker runs: plmjax pretrain experiments/bert_large_8x8.py --workdir gs://b/runs/bert-large-8x8 "
-        "--data.path gs://b/wikipedia --training.batch_size 512",
+        "--join_seconds 1800 --data.path gs://b/wikipedia --training.batch_size 512",
         f"PACKAGE={name}",
         "WORKERS=16",
     ):
