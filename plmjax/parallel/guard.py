@@ -112,7 +112,7 @@ class Guard:
         self._selector.register(child, selectors.EVENT_READ, self._from_child)
         relay = Relay(errors)
         self._selector.register(errors, selectors.EVENT_READ, relay.forward)
-        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
+        signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(pid, number))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the trainer as well
         code = None
         while code is None and not self.stopped:
@@ -324,6 +324,11 @@ class Relay:
         """Passes on the rest of a trainer that has ended."""
         while self.forward():
             pass
+
+
+def _pass_on(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may have ended at this very moment
+        os.kill(pid, number)
 
 
 def _ended(pid: int) -> int | None:
