@@ -7,16 +7,20 @@ import pytest
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch):
+    """A fresh Cloud TPU."""
+    with CloudTpu() as running:
+        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
+        yield running
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch):
-    """A fresh Cloud TPU; waiting costs no time."""
-    with CloudTpu() as running:
-        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
-        monkeypatch.setattr("time.sleep", lambda seconds: None)
-        yield running
+def service(cloud: CloudTpu, monkeypatch: pytest.MonkeyPatch) -> CloudTpu:
+    """The same where waiting costs no time."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    return cloud
 
 
 @pytest.fixture

@@ -76,13 +76,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch):
-    with CloudTpu() as running:
-        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
-        yield running
-
-
-@pytest.fixture
 def store():
     with ObjectStore() as running, running.environment():
         running.create("my-bucket")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.tpu.service import CloudTpu
 from tpu import job as jobs
 from tpu import submission
 from tpu.bucket import Bucket
@@ -58,13 +57,6 @@ def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     yield make
     signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch):
-    with CloudTpu() as running:
-        monkeypatch.setenv("TPU_API_ENDPOINT", running.address)
-        yield running
 
 
 def left() -> list[str]:
