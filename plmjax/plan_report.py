@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -11,6 +12,7 @@ from plmjax.training.metrics import compact
 from plmjax.training.placement import spelled
 
 WIDTH = 120
+TABLE_WIDTH = 160  # no more than its columns need
 
 
 def page(made: dict[str, Any]) -> str:
@@ -41,14 +43,15 @@ def page(made: dict[str, Any]) -> str:
 
 def table(plans: list[dict[str, Any]]) -> str:
     """Several slices side by side, a row a phase; a slice that the run does not fit has a sentence instead."""
-    console, out = _console()
+    console, out = _console(TABLE_WIDTH)
     first = next((made for made in plans if "phases" in made), None)
     if first:
         console.print(f"{first['model']}, {first['parameters']:,} parameters; compiled by {first['compiler']}")
     names, rows = columns(plans)
-    shown = Table(caption="Every time is an estimate. A step is bound by the largest of compute, HBM and network.")
+    caption = "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network)."
+    shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:
-        shown.add_column(name, justify="left" if name in ("slice", "bound by") else "right", overflow="fold")
+        shown.add_column(name, justify="left" if name in ("slice", "bound by") else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row, end_section=bool(row[-2] or row[-1]))
     console.print(shown)
@@ -120,10 +123,10 @@ def search(found: dict[str, Any]) -> str:
     return out.getvalue().rstrip()
 
 
-def _console() -> tuple[Console, io.StringIO]:
+def _console(width: int = WIDTH) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
     on_terminal = Console().is_terminal
-    return Console(file=out, width=WIDTH, highlight=False, force_terminal=on_terminal), out
+    return Console(file=out, width=width, highlight=False, force_terminal=on_terminal), out
 
 
 def _findings(console: Console, made: dict[str, Any], phases: list[dict[str, Any]]) -> None:

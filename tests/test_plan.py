@@ -118,6 +118,15 @@ def test_links_of_a_slice_carry_what_the_formulas_say():
     )
 
 
+def test_what_goes_between_slices_takes_the_hosts_network():
+    # A sum over two slices is a reduce-scatter in each, an exchange of what that leaves, and an all-gather in each.
+    part, one = topologies.parse("v5e:4x4*2"), topologies.parse("v5e:4x4")
+    inside = [Collective(kind, "bf16", 1.6e9, 8e8, 16, 1) for kind in ("reduce-scatter", "all-gather")]
+    across = Collective("send", "bf16", 1e8, 5e7, 16, 3)
+    assert interconnect_seconds(inside, part) == interconnect_seconds(inside, one) == pytest.approx(2 * 1.5e9 / 90e9)
+    assert interconnect_seconds([*inside, across], part) == pytest.approx(2 * 1.5e9 / 90e9 + 3e8 / 3.125e9)
+
+
 @pytest.mark.parametrize(
     ("changed", "topology", "sentence"),
     [
@@ -189,6 +198,7 @@ def test_several_slices_stand_in_one_table(made):
     assert set(column["bound by"]) <= {"compute", "HBM", "interconnect"}
     assert column["hours"][0] == "" and float(column["hours"][1]) >= 0 and "cost" in column
     text = plan_report.table([made, misfit, dear])
+    assert all(len(line.rstrip()) <= 140 for line in text.splitlines()[:12]) and "…" not in text
     assert "v2:2x2: Expected a step of phase 0 to fit into 7.48 GiB." in text
     assert "v5e:2x2: mesh data 4 x fsdp 1 x tensor 1: all devices share the batch; needs about" in text
 

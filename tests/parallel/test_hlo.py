@@ -97,6 +97,18 @@ def test_a_written_program_is_read_to_the_byte():
     assert program.largest(32) == Array("f32", (32, 8))
 
 
+def test_what_is_sent_to_another_slice_is_counted_once_and_moves_nothing_else():
+    sent = """  %token = token[] after-all()
+  %out = (f32[4,8]{1,0}, u32[], token[]) send(%y, %token), channel_id=7, is_host_transfer=true
+  %in = (f32[4,8]{1,0}, u32[], token[]) recv(%token), channel_id=8, is_host_transfer=true
+  %sent = token[] send-done(%out), channel_id=7
+  %moved ="""
+    program = Program(WRITTEN.replace("  %moved =", sent, 1))
+    found = [one for one in program.collectives() if one.kind == "send"]
+    assert found == [Collective("send", "f32", bytes=128.0, elements=32, group=8, count=1)]
+    assert program.hbm_bytes() == Program(WRITTEN).hbm_bytes()
+
+
 def test_a_loop_that_ends_by_its_data_is_named_and_taken_once():
     text = WRITTEN.replace("%nine = s32[] constant(9)", "%nine = s32[] custom-call(%x)")
     program = Program(text)
