@@ -8,7 +8,7 @@ steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; 15 % of the
 sentence. The text is the user's own: the paper took English Wikipedia (2,500M words) and BooksCorpus (800M words).
 
 Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512; all times are estimates, none is measured:
-a step of 64 and 241 ms (roofline 24 and 105 ms), MFU 38% and 43%, 1.9 and 5.9 GiB of the
+a step of 64 and 245 ms (roofline 24 and 105 ms), MFU 38% and 43%, 1.9 and 5.9 GiB of the
 8 of a core; 23 hours and 364 chip-hours for the whole run.
 The paper trained it in 4 days on 4 Cloud TPUs (16 chips).
 

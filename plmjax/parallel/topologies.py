@@ -133,7 +133,7 @@ def device_memory(device: jax.Device) -> float | None:
     """Memory of a device for arrays and programs, bytes; None where it is the machine's own (a CPU) or not told."""
     if chip := chip_of(device.device_kind):
         return chip.memory / chip.devices
-    if device.platform == "cpu":
+    if device.platform == "cpu" or jax.process_count() > 1:  # hosts that are told different figures would part ways
         return None
     return (device.memory_stats() or {}).get("bytes_limit")
 

@@ -94,6 +94,12 @@ def test_peaks_of_gpus():
     assert topologies.peak_flops("cpu") is None
 
 
+def test_memory_of_a_device_is_the_tables_and_a_cpus_is_not_known():
+    assert topologies.device_memory(topologies.parse("v2:2x2").devices()[0]) == 8 * 2**30  # half a chip's
+    assert topologies.device_memory(topologies.parse("v5e:2x2").devices()[0]) == 16 * 2**30
+    assert topologies.device_memory(jax.devices()[0]) is None
+
+
 def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():
     v5e = topologies.CHIPS["v5e"].link
     assert topologies.parse("v5e:8x8").link_bandwidth == 2 * v5e
