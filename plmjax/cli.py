@@ -1,6 +1,7 @@
 """The command line: one function a verb. It parses, calls and prints, and knows no mathematics."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.conf import Positional, Suppress, UseAppendAction, arg
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
-from plmjax.parallel.hosts import JOIN_SECONDS
+from plmjax.parallel.hosts import Meeting
 
 Location = Annotated[
     Path,
@@ -108,10 +109,7 @@ def prepare(
 def pretrain(
     experiment: Positional[str],
     workdir: Location | None = None,
-    coordinator: str | None = None,
-    hosts: int | None = None,
-    host: int | None = None,
-    join_seconds: float = JOIN_SECONDS,
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
     overrides: Overrides = (),
 ) -> None:
     """Pretrains an experiment; run again on the same workdir, it resumes.
@@ -122,12 +120,8 @@ def pretrain(
     Args:
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
-        coordinator: NAME:PORT of host 0, where the hosts meet.
-        hosts: Number of hosts.
-        host: Which of them this is, from 0.
-        join_seconds: Seconds to wait for all of them.
     """
-    peers.join(coordinator, hosts, host, join_seconds)
+    peers.join(meeting)
     from plmjax import experiment as experiments
     from plmjax.pretrain import pretrain as run
 
@@ -140,10 +134,7 @@ def finetune(
     experiment: Positional[str],
     from_: Annotated[str, arg(name="from")],
     workdir: Location | None = None,
-    coordinator: str | None = None,
-    hosts: int | None = None,
-    host: int | None = None,
-    join_seconds: float = JOIN_SECONDS,
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
     overrides: Overrides = (),
 ) -> None:
     """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
@@ -154,12 +145,8 @@ def finetune(
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
-        coordinator: NAME:PORT of host 0, where the hosts meet.
-        hosts: Number of hosts.
-        host: Which of them this is, from 0.
-        join_seconds: Seconds to wait for all of them.
     """
-    peers.join(coordinator, hosts, host, join_seconds)
+    peers.join(meeting)
     from plmjax import experiment as experiments
     from plmjax.finetuning.run import finetune as run
 
@@ -441,7 +428,10 @@ def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
         raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:
-        known = [f"--{parameter.strip('_')}" for parameter in inspect.signature(verb).parameters]
+        parameters = inspect.signature(verb).parameters
+        groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
+        names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
+        known = [f"--{name.strip('_')}" for name in names]
         raise UserError(f"{program} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
     return call
 

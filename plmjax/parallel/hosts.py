@@ -6,6 +6,7 @@ over a socket pair (messages: `roll`). A run on one host has no guard, and every
 """
 
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -18,9 +19,8 @@ from collections.abc import Callable, Iterator
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.parallel import guard, platform
-from plmjax.parallel.roll import HOST_LOST, Message
+from plmjax.parallel.roll import HOST_LOST
 
-JOIN_SECONDS = 300.0
 GUARD_PORT = 8479
 """Of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
 
@@ -70,14 +70,22 @@ class _Here:
 _here = _Here()
 
 
-def join(coordinator: str | None, count: int | None, index: int | None, seconds: float = JOIN_SECONDS) -> None:
-    """Joins the hosts of the run, and starts JAX among them; nothing where there is but this one.
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """Where the hosts of a run meet; what is not given, the environment or the metadata of the TPU slice say."""
 
-    coordinator: NAME:PORT at which host 0 waits; by default, like the next two, what JAX_COORDINATOR_ADDRESS,
-        JAX_NUM_PROCESSES and JAX_PROCESS_ID say, or else the metadata of the TPU slice.
-    count: hosts of the run.
-    index: which of them this is.
-    seconds: to wait for all of them.
+    coordinator: str | None = None
+    """NAME:PORT of host 0, where the hosts meet; $JAX_COORDINATOR_ADDRESS by default."""
+    hosts: int | None = None
+    """Number of hosts; $JAX_NUM_PROCESSES by default."""
+    host: int | None = None
+    """Which of them this is, from 0; $JAX_PROCESS_ID by default."""
+    join_seconds: float = 300.0
+    """Seconds to wait for all of them."""
+
+
+def join(meeting: Meeting) -> None:
+    """Joins the hosts of the run, and starts JAX among them; nothing where there is but this one.
 
     Must be called before JAX has been used: it forks, and what returns is the trainer.
 
@@ -85,13 +93,13 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         UserError: part of this is missing or wrong, or not every host came.
     """
     given = {
-        "--coordinator": coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
-        "--hosts": count if count is not None else os.environ.get("JAX_NUM_PROCESSES"),
-        "--host": index if index is not None else os.environ.get("JAX_PROCESS_ID"),
+        "--coordinator": meeting.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        "--hosts": meeting.hosts if meeting.hosts is not None else os.environ.get("JAX_NUM_PROCESSES"),
+        "--host": meeting.host if meeting.host is not None else os.environ.get("JAX_PROCESS_ID"),
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 3:
-        found = _slice() if platform.has_tpu() else None
+        found = _slice(meeting.join_seconds) if platform.has_tpu() else None
         if found is None:
             return
         given = dict(zip(given, found, strict=True))
@@ -107,7 +115,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"Expected whole numbers for --hosts and --host, found {count!r} and {index!r}.") from None
     if count == 1:
         return
-    watcher = guard.Guard(str(address), count, index, seconds)
+    watcher = guard.Guard(str(address), count, index, meeting.join_seconds)
     service = watcher.join()
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
@@ -137,18 +145,18 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         count,
         index,
         cluster_detection_method="deactivate",
-        initialization_timeout=int(seconds),
+        initialization_timeout=int(meeting.join_seconds),
         heartbeat_timeout_seconds=patience,
         shutdown_timeout_seconds=patience,
     )
 
 
-def _slice() -> tuple[str, int, int] | None:
+def _slice(seconds: float) -> tuple[str, int, int] | None:
     """(address, hosts, index) of the TPU slice that this machine is a host of; None where it is the only one."""
     from jax._src import clusters  # jax.distributed.initialize asks the same, and has no public way of only asking
 
     address, count, index, _ = clusters.ClusterEnv.auto_detect_unset_distributed_params(
-        None, None, None, None, None, int(JOIN_SECONDS)
+        None, None, None, None, None, int(seconds)
     )
     if address is None or count in (None, 1):
         return None
@@ -223,6 +231,3 @@ def speaks() -> bool:
     import jax
 
     return jax.process_index() == 0
-
-
-__all__ = ["JOIN_SECONDS", "Message", "agree", "failed", "in_turn", "join", "leave", "speaks", "watched"]
