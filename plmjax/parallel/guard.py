@@ -18,7 +18,7 @@ import time
 from typing import NoReturn
 
 from plmjax.errors import UserError
-from plmjax.parallel.roll import HOST_LOST, SAVED, Message, Roll
+from plmjax.parallel.roll import CRASHED, HOST_LOST, SAVED, Message, Roll
 
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
@@ -66,9 +66,10 @@ class Guard:
         self.members: dict[int, Lines] = {}
         self.started = ""
         self.stopped: Message | None = None
-        self.sentence = ""
+        self.sentence = "its own output says why."
         self._server_heard = time.monotonic()
         self._beaten = 0.0
+        self._child_closed = False
         self._silent_seconds = 0.0
         self._selector = selectors.DefaultSelector()
 
@@ -118,10 +119,13 @@ class Guard:
         while code is None and not self.stopped:
             self._pump()
             code = _ended(pid)
-        if code is not None and code < 0 and self.index:
-            # JAX ends this trainer the moment host 0's is gone: give host 0 the time to say what happened.
+        if code is not None:  # what it said last may still be on its way
+            self._pump_until(lambda: self._child_closed, LINGER_SECONDS)
+        # Where a host is gone, JAX ends the others' trainers or fails in them, perhaps before the news is here.
+        follows = code == CRASHED or (code is not None and code < 0 and self.index > 0)
+        if follows:
             self._pump_until(lambda: self.stopped, LINGER_SECONDS)
-        own = code is not None and (self.stopped is None or code >= 0)
+        own = code is not None and not (follows and self.stopped)
         if code is None:
             if self.stopped["stacks"]:
                 os.kill(pid, signal.SIGUSR1)
@@ -135,8 +139,9 @@ class Guard:
             return self.stopped["stop"]
         if code < 0:
             self.sentence = f"its process was killed by {signal.Signals(-code).name}."
+        if code < 0 or code == CRASHED:
             print(f"plmjax: This host stopped: {self.sentence}", file=sys.stderr, flush=True)
-        self._tell({"ended": code, "sentence": self.sentence or "it failed; its own output says why."})
+        self._tell({"ended": code, "sentence": self.sentence})
         if self.index == 0 and code in (0, SAVED):
             self._pump_until(lambda: self.stopped or self._all_ended(), ENDING_SECONDS)
         self._linger()
@@ -235,6 +240,7 @@ class Guard:
         messages = self.child.receive()
         if messages is None:
             self._selector.unregister(self.child.connection)
+            self._child_closed = True
             return
         for message in messages:
             if "failed" in message:

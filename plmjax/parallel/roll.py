@@ -19,6 +19,8 @@ Message = dict[str, Any]
 
 HOST_LOST = 69  # EX_UNAVAILABLE of sysexits.h: another host is gone; run the same command on all of them again
 SAVED = 75  # EX_TEMPFAIL: stopped as it was asked to, after saving
+CRASHED = 1
+"""Exit code of what has a traceback."""
 MISTAKE = 2
 """Exit code of a `UserError`: started again the same command would fail again."""
 

@@ -84,8 +84,8 @@ def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_run, finished, tmp_path, monkeypatch):
     train = TaskSource.train
 
-    def stopping(self, phase, start):
-        for number, batch in enumerate(train(self, phase, start)):
+    def stopping(self, phase, start, places):
+        for number, batch in enumerate(train(self, phase, start, places)):
             if number == 20:
                 os.kill(os.getpid(), signal.SIGTERM)
             yield batch
