@@ -272,7 +272,7 @@ def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monke
     assert larger["left_out"]
 
 
-@pytest.mark.slow  # compiles eight programs for a TPU, about a minute and a half of CPU
+@pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU
 def test_too_large_a_batch_is_answered_with_one_that_fits():
     large = dataclasses.replace(experiment(batch_size=2**16), phases=(), data=Data(SentencePairs()))
     with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
