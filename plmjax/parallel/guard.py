@@ -1,7 +1,7 @@
 """The guard of a host: a parent process that watches its trainer, and speaks with the guards of the other hosts.
 
 A collective that waits for a dead host waits for ever, and JAX's own coordination service ends every process with
-SIGABRT and pages of addresses. The guard imports no JAX, so nothing that hangs there hangs it: it knows at once of a
+SIGABRT and pages of addresses. The guard never starts JAX, so nothing that hangs there hangs it: it knows at once of a
 host that dies, within a stated time of one that is silent or does not get on, ends its own trainer, and says in one
 sentence which host it was. The guards are connected to host 0's (`roll.Roll`), one line of JSON a message.
 """
