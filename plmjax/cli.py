@@ -20,7 +20,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, ar
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import Meeting
@@ -475,14 +475,14 @@ def _ending(error: BaseException) -> tuple[int, str]:
 
     match error:
         case UserError():
-            return 2, str(error)
+            return MISTAKE, str(error)
         case Interrupted():
-            return Interrupted.EXIT_CODE, f"{error} Run the same command again to go on."
+            return SAVED, f"{error} Run the same command again to go on."
         case KeyboardInterrupt():
             return 130, "Stopped."
         case Exception() if sentence := storage.explain(error):
-            return 2, sentence
-    return 1, ""
+            return MISTAKE, sentence
+    return CRASHED, ""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,17 @@
-"""The one exception a user is meant to read: one sentence, no traceback, exit code 2."""
+"""The one exception a user is meant to read, one sentence and no traceback; and the exit codes of every command."""
 
 import difflib
 from collections.abc import Iterable
+
+DONE = 0
+CRASHED = 1
+"""Exit code of what has a traceback."""
+MISTAKE = 2
+"""Exit code of a `UserError`: started again the same command would fail again."""
+HOST_LOST = 69
+"""Another host is gone (EX_UNAVAILABLE of sysexits.h): run the same command on all of them again."""
+SAVED = 75
+"""Stopped as it was asked to, after saving (EX_TEMPFAIL): run the same command again."""
 
 
 class UserError(Exception):

@@ -357,3 +357,14 @@ def _unreachable(bucket: str, error: BaseException) -> str:
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     what = f"STORAGE_EMULATOR_HOST ({emulator})" if emulator else "the network"
     return f"Expected an answer for {SCHEME}{bucket}, found the storage service out of reach ({reason}); check {what}."
+
+
+def finished_steps(folder: Path) -> list[int]:
+    """Steps of the finished checkpoints in a folder of them, ascending; none where there is no such folder."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and is_finished(entry))
+
+
+def is_finished(checkpoint: Path) -> bool:
+    """Whether Orbax has finished a checkpoint: renamed its folder or, in a bucket, written its last object."""
+    return (checkpoint / "commit_success.txt").is_file() if in_bucket(checkpoint) else checkpoint.is_dir()

@@ -107,7 +107,7 @@ def test_whatever_is_there_when_a_run_is_killed_is_whole(run, object_store: Obje
         if steps not in seen:
             seen.add(steps)
             object_store.create("killed", moment)
-            assert checkpoints.finished(storage.path("gs://killed/run/checkpoints")) == [*steps]
+            assert storage.finished_steps(storage.path("gs://killed/run/checkpoints")) == [*steps]
             for step in steps:
                 found = storage.path(f"gs://killed/run/checkpoints/{step}")
                 checkpoints.verify(found, ("params", "training", "description", "tokenizer"))
@@ -169,7 +169,7 @@ def saved(object_store: ObjectStore) -> dict[str, Object]:
 
 
 def test_checkpoints_in_a_bucket_are_kept_and_removed(saved) -> None:
-    assert checkpoints.finished(storage.path("gs://saved/checkpoints")) == [2, 3]
+    assert storage.finished_steps(storage.path("gs://saved/checkpoints")) == [2, 3]
     assert not [name for name in saved if name.startswith("checkpoints/1/")]
     params, description = checkpoints.load_parameters("gs://saved")
     np.testing.assert_array_equal(params["kernel"], make_state(3).params["kernel"])

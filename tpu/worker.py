@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import UserError
-from plmjax.training.interruption import Interrupted
+from plmjax.errors import DONE, HOST_LOST, MISTAKE, SAVED, UserError
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
 from tpu.queue import Queue
 
-DONE, MISTAKE, CRASH, PEER_LOST, STOPPED = 0, 2, 1, 69, Interrupted.EXIT_CODE
-"""Exit codes of plmjax: the run is complete; the user has to mend something; a defect; another host died or hung;
-SIGTERM, after saving. Beyond 128, or below 0 as Python sees it, a signal ended it."""
 CRASHES = 3
 """Crashes in a row, with no new checkpoint between them, that end a job."""
 STOPS = 20
@@ -33,10 +29,8 @@ STOPS = 20
 
 
 def checkpoint(workdir: str) -> int | None:
-    """Step of the newest checkpoint of a run directory."""
-    folder = storage.path(workdir) / "checkpoints"
-    steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
-    return max(steps, default=None)
+    """Step of the newest finished checkpoint of a run directory."""
+    return max(storage.finished_steps(storage.path(workdir) / "checkpoints"), default=None)
 
 
 @dataclasses.dataclass
@@ -56,7 +50,7 @@ class Restarts:
             return Verdict("failed", said)
         if step != self.step:
             self.step, self.crashes, self.stops = step, 0, 0
-        if code < 0 or code > 128 or code in (PEER_LOST, STOPPED):
+        if code < 0 or code > 128 or code in (HOST_LOST, SAVED):
             self.stops += 1
             kind, number, limit = "was stopped", self.stops, STOPS
         else:
@@ -123,7 +117,7 @@ class Worker:
             if self.stopping and code != DONE:
                 self._say(f"this machine is stopped, plmjax ended with {code}")
                 self._tolerantly(self.log.ship)
-                return STOPPED
+                return SAVED
             if code is None:
                 continue
             step = self._tolerantly(lambda: checkpoint(self.job.workdir))

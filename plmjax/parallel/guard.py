@@ -17,8 +17,8 @@ import sys
 import time
 from typing import NoReturn
 
-from plmjax.errors import UserError
-from plmjax.parallel.roll import CRASHED, HOST_LOST, SAVED, Message, Roll
+from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
+from plmjax.parallel.roll import Message, Roll
 
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5

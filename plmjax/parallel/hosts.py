@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from plmjax import experiment
-from plmjax.errors import UserError
+from plmjax.errors import HOST_LOST, UserError
 from plmjax.parallel import guard, platform
-from plmjax.parallel.roll import HOST_LOST
 
 GUARD_PORT = 8479
 """Of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""

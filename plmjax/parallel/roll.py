@@ -15,14 +15,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-Message = dict[str, Any]
+from plmjax.errors import HOST_LOST, MISTAKE, SAVED
 
-HOST_LOST = 69  # EX_UNAVAILABLE of sysexits.h: another host is gone; run the same command on all of them again
-SAVED = 75  # EX_TEMPFAIL: stopped as it was asked to, after saving
-CRASHED = 1
-"""Exit code of what has a traceback."""
-MISTAKE = 2
-"""Exit code of a `UserError`: started again the same command would fail again."""
+Message = dict[str, Any]
 
 
 @dataclasses.dataclass

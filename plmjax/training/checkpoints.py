@@ -229,7 +229,7 @@ class Checkpoints:
 
     def _failed(self, error: Exception) -> UserError:
         try:  # Orbax's own list leaves out at once what it would remove if this save were finished
-            kept = ", ".join(map(str, finished(self.directory))) or "none"
+            kept = ", ".join(map(str, storage.finished_steps(self.directory))) or "none"
         except Exception:
             kept = "those that are there"
         return UserError(
@@ -265,28 +265,16 @@ def find(path: Path) -> Path:
         UserError: there is no finished checkpoint.
     """
     path = storage.path(path)
-    if path.name.isdigit() and _is_finished(path):
+    if path.name.isdigit() and storage.is_finished(path):
         return storage.absolute(path)
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    steps = finished(folder)
+    steps = storage.finished_steps(folder)
     if not steps:
         raise UserError(
             f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
             f"one first."
         )
     return storage.absolute(folder) / str(max(steps))
-
-
-def finished(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints in a folder of them, ascending; none where there is no such folder."""
-    entries = list(folder.iterdir()) if folder.is_dir() else []
-    return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and _is_finished(entry))
-
-
-def _is_finished(directory: Path) -> bool:
-    if storage.in_bucket(directory):
-        return (directory / "commit_success.txt").is_file()  # Orbax's last object
-    return directory.is_dir()
 
 
 def describe(directory: Path) -> Description:

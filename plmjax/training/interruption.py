@@ -5,9 +5,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """SIGTERM or Ctrl-C came and the state is saved; the command line ends with `EXIT_CODE`."""
-
-    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
+    """SIGTERM or Ctrl-C came and the state is saved; the command line ends with `errors.SAVED`."""
 
 
 class StopSignals:

@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import experiment as experiments
+from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak, topologies
 from plmjax.parallel.votes import Votes
-from plmjax.training import checkpoints, header, phases, placement
+from plmjax.training import header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
@@ -173,7 +174,7 @@ def check_resume(workdir: Path, run: Experiment) -> None:
         )
     if path.exists():
         changed = experiments.differences(experiments.read(path), run, experiments.FREE)
-        trained = checkpoints.finished(workdir / "checkpoints")
+        trained = storage.finished_steps(workdir / "checkpoints")
         for name, (before, after) in changed.items():
             if not trained and not name.startswith(experiments.PREPARED):
                 continue

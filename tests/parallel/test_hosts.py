@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from plmjax import experiment
+from plmjax.errors import HOST_LOST, SAVED
 from plmjax.parallel import hosts
-from plmjax.parallel.roll import HOST_LOST, SAVED
 from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
 

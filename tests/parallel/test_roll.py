@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from plmjax.parallel.roll import HOST_LOST, SAVED, Roll
+from plmjax.errors import HOST_LOST, SAVED
+from plmjax.parallel.roll import Roll
 
 
 class Run:
