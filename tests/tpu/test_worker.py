@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from plmjax import storage
 from tpu import job as jobs
-from tpu import submission
+from tpu import submission, worker
 from tpu.bucket import Bucket
 from tpu.job import Verdict
 from tpu.worker import CRASHES, STOPS, Log, Restarts, Worker
@@ -197,3 +198,12 @@ def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: P
     assert len(parts) > 5
     assert b"".join((bucket / "logs" / "0" / part).read_bytes() for part in parts) == log.path.read_bytes()
     assert log.last_line().endswith("line 49")
+
+
+def test_a_checkpoint_that_is_still_being_written_to_a_bucket_is_no_progress(object_store):
+    object_store.create("progress")
+    folder = storage.path("gs://progress/run/checkpoints/3")
+    storage.write(folder / "manifest.json", "{}")
+    assert worker.checkpoint("gs://progress/run") is None
+    storage.write(folder / "commit_success.txt", "")
+    assert worker.checkpoint("gs://progress/run") == 3
