@@ -38,7 +38,6 @@ Location = Annotated[
 """A local path or one in a bucket; pathlib would make gs:/b of gs://b."""
 Overrides = Suppress[tuple[str, ...]]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
-Architecture = Literal["auto", "BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification"]
 
 
 def tokenizer_train(
@@ -289,7 +288,7 @@ def bench(
 def import_(
     source: Positional[Location],
     checkpoint: Positional[Location],
-    architecture: Architecture = "auto",
+    architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
     """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
@@ -305,7 +304,7 @@ def import_(
     print(import_checkpoint(source, checkpoint, architecture, tokenizer))
 
 
-def export(checkpoint: Positional[Location], output: Positional[Location], architecture: Architecture = "auto") -> None:
+def export(checkpoint: Positional[Location], output: Positional[Location], architecture: str = "auto") -> None:
     """Writes a checkpoint as transformers' own files.
 
     Args:

@@ -149,12 +149,12 @@ def embed(
     layers = run.model.num_hidden_layers
     if not -layers - 1 <= layer <= layers:
         raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}.")
-    tokenizer, longest = finetuning.tokenizer_of(description), run.model.max_position_embeddings
+    tokenizer, longest = finetuning.tokenizer_of(description), run.model.longest
     _check_special(tokenizer, "cls", "sep")
     encoded = tokenizer.encode_batch(lines)
     rows = [join([ids], longest, tokenizer.vocabulary)[0] for ids in encoded]
-    name, module = run.model.encoder(step.execution(run, jax.default_backend()))
-    params = jax.device_put(params[name])
+    module = run.model.encoder(step.execution(run, jax.default_backend()))
+    params = jax.device_put(params[module.name])
     vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
     for chosen, batch in _batches(rows, longest, batch_size, max(tokenizer.vocabulary.pad, 0)):
         hidden = np.asarray(_hidden_state(module, layer % (layers + 1), params, batch))
@@ -234,7 +234,7 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
             f"{checkpoint}; take the run that it was fine-tuned from."
         )
     _check_special(tokenizer, "cls", "sep", "mask")
-    vocabulary, longest = tokenizer.vocabulary, run.model.max_position_embeddings
+    vocabulary, longest = tokenizer.vocabulary, run.model.longest
     if top < 1 or top > vocabulary.size:
         raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}.")
     ids = tokenizer.encode(text.replace(MASK, tokenizer.tokens([vocabulary.mask])[0]))

@@ -19,39 +19,15 @@ import numpy as np
 from plmjax import storage
 from plmjax.data import order, pairs
 from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams
+from plmjax.data.rows import Fields, Rows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
-
-Fields = dict[str, np.ndarray]
 
 _INDEX_VERSION = 1
 _CONTENTS = "index.json"
 _WINDOW = 1 << 16
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
-
-
-class Rows:
-    """Rows 0..count-1 of a split under one layout."""
-
-    count: int
-
-    def train(self, step: int, batch_size: int, rows: np.ndarray, key: np.ndarray) -> np.ndarray:
-        """Which rows the places `rows` of global batch `step` hold, int64: a new order every epoch, without a seam."""
-        return order.shuffled(step * batch_size + rows, self.count, key)
-
-    def evaluation_steps(self, batch_size: int) -> int:
-        """Batches that hold every row once."""
-        return -(-self.count // batch_size)
-
-    def evaluation(self, step: int, batch_size: int, rows: np.ndarray) -> np.ndarray:
-        """As `train`, every row once and in order; -1 where none is left."""
-        numbers = step * batch_size + rows
-        return np.where(numbers < self.count, numbers, -1)
-
-    def fields(self, rows: np.ndarray) -> Fields:
-        """The fields of these rows, without row_ids; every row must exist."""
-        raise NotImplementedError(f"{type(self).__name__} must say what a row holds.")
 
 
 def open_rows(

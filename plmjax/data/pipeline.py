@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import index, order, tensorflow_runtime
+from plmjax.data.rows import Rows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Data
@@ -110,7 +111,7 @@ class Source:
 
         return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
 
-    def _open_rows(self, split: str, sequence_length: int) -> index.Rows:
+    def _open_rows(self, split: str, sequence_length: int) -> Rows:
         rows = index.open_rows(self._dataset, split, self._data.layout, sequence_length, self.vocabulary, self._seed)
         if rows.count > np.iinfo(np.int32).max:
             raise UserError(
@@ -122,7 +123,7 @@ class Source:
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
 
-    def _batch(self, rows: index.Rows, which: np.ndarray) -> Batch:
+    def _batch(self, rows: Rows, which: np.ndarray) -> Batch:
         exists = which >= 0
         fields = rows.fields(which[exists])
         if not exists.all():

@@ -120,6 +120,7 @@ class Architecture:
 class Adapter:
     """A system as the other library has it.
 
+    config: class of the model's config.
     architectures: name of its class -> architecture.
     read_config: config.json's content -> the model's config.
     write_config: module, names of its labels -> config.json's content.
@@ -130,6 +131,7 @@ class Adapter:
     example: a random batch for a config, integer arrays by the names of arguments that both libraries share.
     """
 
+    config: type
     architectures: Mapping[str, Architecture]
     read_config: Callable[[Mapping[str, Any]], Any]
     write_config: Callable[[nn.Module, Sequence[str]], dict[str, Any]]
@@ -137,6 +139,11 @@ class Adapter:
     canonical: Callable[[Tensors, str], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]
+
+    def knows(self, module: nn.Module) -> bool:
+        """Whether one of the architectures stands for the module."""
+        known = any(architecture.module is type(module) for architecture in self.architectures.values())
+        return known and type(module.config) is self.config
 
     def architecture(self, name: str) -> Architecture:
         """The architecture of that name, or a UserError with the nearest one."""

@@ -156,16 +156,19 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
 
 def has_form(model: nn.Module) -> bool:
     """Whether an adapter knows the model."""
-    return any(known.module is type(model) for adapter in ADAPTERS.values() for known in adapter.architectures.values())
+    return any(adapter.knows(model) for adapter in ADAPTERS.values())
 
 
 def adapter_of(model: nn.Module) -> Adapter:
     """The adapter that knows the model, or a UserError naming the models that have one."""
     for adapter in ADAPTERS.values():
-        if any(known.module is type(model) for known in adapter.architectures.values()):
+        if adapter.knows(model):
             return adapter
-    modules = (known.module.__name__ for adapter in ADAPTERS.values() for known in adapter.architectures.values())
-    raise UserError(f"{type(model).__name__} has no transformers form; supported are {', '.join(modules)}.")
+    names = (name for adapter in ADAPTERS.values() for name in adapter.architectures)
+    raise UserError(
+        f"{type(model).__name__} of a {type(model.config).__name__} has no transformers form; supported are those of "
+        f"{', '.join(names)}."
+    )
 
 
 def architecture_of(model: nn.Module) -> str:

@@ -375,7 +375,7 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
             f"Expected a tokenizer of at most the model's {size} tokens, found {vocabulary.size}; take another one "
             f"or set --model.vocab_size {vocabulary.size}."
         )
-    positions = getattr(experiment.model, "max_position_embeddings", phase.sequence_length)
+    positions = getattr(experiment.model, "longest", phase.sequence_length)
     if phase.sequence_length > positions:
         raise UserError(
             f"Expected rows of at most the model's {positions} positions, found a sequence length of "

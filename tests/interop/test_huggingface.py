@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from plmjax.errors import UserError
-from plmjax.interop import bert, huggingface
+from plmjax.interop import bert, encoder, huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
 from tests.interop.odd_bert import SIZES, random_params
@@ -67,7 +67,7 @@ def test_reads_a_transformers_model_with_equal_outputs(tmp_path, architecture, a
     assert type(model).__name__ == architecture and model.config.hidden_act == activation
     assert huggingface.compare(model, params, tmp_path) <= 1e-5
 
-    inputs = bert.example(model.config)
+    inputs = encoder.example(model.config)
     expected = theirs(**{name: torch.from_numpy(value) for name, value in inputs.items()}, output_hidden_states=True)
     ours = jax.jit(lambda params: model.apply({"params": params}, **inputs, output_hidden_states=True))(params)
     real = inputs["attention_mask"] > 0

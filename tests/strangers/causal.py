@@ -31,6 +31,10 @@ class CausalConfig:
     max_position_embeddings: int = 32
     dropout: float = 0.1
 
+    @property
+    def longest(self) -> int:
+        return self.max_position_embeddings
+
     def for_pretraining(self, execution: Execution) -> "CausalModel":
         return CausalModel(self, execution)
 

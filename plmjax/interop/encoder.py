@@ -1,0 +1,168 @@
+"""What the adapters of BERT, RoBERTa, ALBERT and ELECTRA share: names of tensors, configs, heads."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.interop.adapter import FLAT, SAME, Parameter, Tensors, weight
+from plmjax.layers.encoder import EncoderConfig
+from plmjax.objectives.objective import Objective
+
+Config = TypeVar("Config", bound=EncoderConfig)
+
+REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""Settings of transformers that change what is computed, with the one value that these models implement."""
+
+LOGITS = {"logits": "logits"}
+HIDDEN = {"last_hidden_state": "last_hidden_state"}
+POOLED = {**HIDDEN, "pooler_output": "pooler_output"}
+"""Name of an output of ours -> its name in transformers."""
+
+
+def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Parameter, ...]:
+    """Kernel, whose first `inputs` axes are summed over, and bias of a projection."""
+    return (
+        Parameter(f"{path}/kernel", f"{tensor}.weight", weight(inputs)),
+        Parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
+    )
+
+
+def layer_norm(path: str, tensor: str) -> tuple[Parameter, ...]:
+    """Scale and bias of a layer normalisation."""
+    return (Parameter(f"{path}/scale", f"{tensor}.weight"), Parameter(f"{path}/bias", f"{tensor}.bias", SAME))
+
+
+def table(name: str) -> Parameter:
+    """One of the tables of the embeddings."""
+    return Parameter(f"embeddings/{name}/embedding", f"embeddings.{name}.weight")
+
+
+def under(prefix: str, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters as modules with a head hold them, in a part of that name in both libraries."""
+    return tuple(
+        dataclasses.replace(one, path=f"{prefix}/{one.path}", tensor=f"{prefix}.{one.tensor}") for one in parameters
+    )
+
+
+EMBEDDINGS = (
+    *(table(name) for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")),
+    *layer_norm("embeddings/layer_norm", "embeddings.LayerNorm"),
+)
+_OURS, _THEIRS = "encoder/layers", "encoder.layer.{layer}"
+LAYERS = (
+    *dense(f"{_OURS}/attention/query", f"{_THEIRS}.attention.self.query"),
+    *dense(f"{_OURS}/attention/key", f"{_THEIRS}.attention.self.key"),
+    *dense(f"{_OURS}/attention/value", f"{_THEIRS}.attention.self.value"),
+    *dense(f"{_OURS}/attention/output", f"{_THEIRS}.attention.output.dense", inputs=2),
+    *layer_norm(f"{_OURS}/attention_layer_norm", f"{_THEIRS}.attention.output.LayerNorm"),
+    *dense(f"{_OURS}/feed_forward/intermediate", f"{_THEIRS}.intermediate.dense"),
+    *dense(f"{_OURS}/feed_forward/output", f"{_THEIRS}.output.dense"),
+    *layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.output.LayerNorm"),
+)
+"""Of BERT, RoBERTa and ELECTRA alike, layers with parameters of their own."""
+CLASSIFIER = dense("classifier", "classifier")
+
+
+def read_config(
+    found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any] = REQUIRED
+) -> Config:
+    """The config of a config.json; what is not set there has transformers' default.
+
+    defaults: where transformers' differ from those of `kind`. Raises UserError for a setting that the model does not
+    implement and for a value of another type.
+    """
+    for name, value in required.items():
+        if name in found and (found[name] or None) != (value or None):
+            raise UserError(
+                f"The config sets {name} to {found[name]!r}, but this {kind.__name__.removesuffix('Config').upper()} "
+                f"knows {value!r} only; take another."
+            )
+    given = dict(defaults)
+    for field in dataclasses.fields(kind):
+        value = found.get(field.name)
+        if value is None:
+            continue
+        expected = {int: (int,), float: (int, float), str: (str,)}[field.type]
+        if isinstance(value, bool) or not isinstance(value, expected):
+            raise UserError(f"The config must set {field.name} to {field.type.__name__}, found {value!r}; correct it.")
+        given[field.name] = field.type(value)
+    return kind(**given)
+
+
+def write_config(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
+    """What transformers needs to build the same model."""
+    config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
+    if hasattr(model, "num_labels"):
+        labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
+        config["id2label"] = {str(label): name for label, name in enumerate(labels)}
+        config["label2id"] = {name: label for label, name in enumerate(labels)}
+    return config
+
+
+def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
+    """The objective that trains a module with a head of a downstream task, and data without a path."""
+    from plmjax.finetuning.objectives import Regression, SequenceClassification
+    from plmjax.finetuning.tasks import Task
+
+    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(getattr(model, "num_labels", 0)))
+    return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Task()
+
+
+def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str]) -> dict[str, str]:
+    """`names` (today's name -> name in the file) without the tensors that repeat another.
+
+    ties: copy -> what it is tied to, which takes its place where it is absent. Raises UserError where two differ.
+    """
+    kept = dict(names)
+    for copy, tied in ties.items():
+        if copy not in kept:
+            continue
+        if tied not in kept:
+            kept[tied] = kept.pop(copy)
+            continue
+        if not np.array_equal(tensors.read(kept[copy]), tensors.read(kept[tied])):
+            raise UserError(
+                f"{tensors.origin} must hold {copy} tied to {tied}, but the two differ, which this model cannot "
+                "express; tie them and save the model again."
+            )
+        del kept[copy]
+    return kept
+
+
+def example(config: EncoderConfig) -> dict[str, np.ndarray]:
+    """int64 [2 T] input_ids, attention_mask (the second row is padded) and token_type_ids; T is at most 32.
+
+    No token but the filling is the padding token.
+    """
+    generator = np.random.default_rng(0)
+    length = min(32, config.longest)
+    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
+    ids = generator.integers(0, config.vocab_size - 1, (2, length))
+    return {
+        "input_ids": np.where(mask, ids + (ids >= config.pad_token_id), config.pad_token_id),
+        "attention_mask": mask.astype(np.int64),
+        "token_type_ids": generator.integers(0, config.type_vocab_size, (2, length)),
+    }
+
+
+def labels_option(found: Mapping[str, Any], default: float | None = None) -> dict[str, Any]:
+    """The classification head's own settings; `default` is transformers' classifier dropout where None is not it."""
+    dropout = found.get("classifier_dropout", default)
+    if dropout is not None and dropout != found.get("hidden_dropout_prob", 0.1):
+        raise UserError(
+            f"The config sets classifier_dropout to {dropout}, but this model drops the head's input at "
+            "hidden_dropout_prob; set classifier_dropout to null."
+        )
+    return {"num_labels": len(found["id2label"]) if found.get("id2label") else found.get("num_labels", 2)}

@@ -1,0 +1,239 @@
+"""The bidirectional encoder that BERT introduced and that RoBERTa, ALBERT and ELECTRA keep.
+
+    x = norm(words[input_ids] + positions[0..T) + types[token_type_ids])
+    x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))
+
+Normalisation comes after each sum (Vaswani et al., arXiv 1706.03762; Devlin et al., arXiv 1810.04805). What differs
+from system to system, the sizes, the positions, what layers share, the heads, stands in the systems' own files.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import UserError, nearest
+from plmjax.layers.attention import MultiHeadAttention, padding_bias, segment_bias
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.projection import Projection
+from plmjax.layers.stack import stack
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes of an encoder, named as in transformers' config.json; the defaults are BERT-Base, uncased.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown activation.
+    """
+
+    vocab_size: int = 30522
+    """Tokens of the vocabulary."""
+    hidden_size: int = 768
+    """Features of a token, D."""
+    num_hidden_layers: int = 12
+    """Layers, L."""
+    num_attention_heads: int = 12
+    """Attention heads, N."""
+    intermediate_size: int = 3072
+    """Features inside the feed-forward network, F."""
+    hidden_act: str = "gelu_new"
+    """gelu_new (tanh form), gelu (exact) or relu."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout of the embeddings and of each sublayer's output."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout of attention probabilities."""
+    max_position_embeddings: int = 512
+    """Longest sequence."""
+    type_vocab_size: int = 2
+    """Kinds of segment: first and second text."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution that is cut at two of them to draw weights."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in layer normalisation."""
+    pad_token_id: int = 0
+    """Id that fills rows; kept for transformers, attention goes by the mask."""
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise UserError(f"Expected --model.{name} of at least 1, found {getattr(self, name)}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"Expected --model.{name} from 0 to below 1, found {getattr(self, name)}.")
+        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
+                f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise UserError(f"Unknown activation {self.hidden_act!r}; {nearest(self.hidden_act, ACTIVATIONS)}")
+
+    @classmethod
+    def _sized(cls, layers: int, hidden: int, heads: int, overrides: dict[str, Any], **defaults: Any) -> Self:
+        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+        return cls(**(sizes | {"intermediate_size": 4 * hidden} | defaults | overrides))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_position_embeddings
+
+    def layers_flops(self, batch_size: int, sequence_length: int) -> float:
+        """Model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
+
+        6 (L (4 D^2 + 2 D F) + 2 L T D) a token.
+        """
+        size = self.hidden_size
+        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * sequence_length * size
+        return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal, cut at two standard deviations; as in TensorFlow the cut is not made up for (0.88 x the range)."""
+        return nn.initializers.truncated_normal(self.initializer_range)
+
+
+@flax.struct.dataclass
+class EncoderOutput:
+    """What the modules of an encoder return; fields that a module does not compute are None.
+
+    last_hidden_state: [B T D].
+    hidden_states: [L+1 B T D], the embeddings first; only when asked for.
+    pooler_output: [B D], or [B K D] where `cls_positions` are given.
+    logits: float32; masked language model [B T V], or [B P V] where `masked_positions` are given;
+        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels].
+    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 says that the second text follows the first.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None = None
+    pooler_output: jax.Array | None = None
+    logits: jax.Array | None = None
+    seq_relationship_logits: jax.Array | None = None
+
+
+def gather_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """Chosen tokens of each row: [B T D], int [B P] -> [B P D]."""
+    return jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")
+
+
+def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
+    """The token that stands for its sequence: [B T D] -> [B D], or [B K D] where packed sequences begin int [B K]."""
+    return x[:, 0] if cls_positions is None else gather_positions(x, cls_positions)
+
+
+def attention_bias(attention_mask: jax.Array | None, segment_ids: jax.Array | None) -> jax.Array | None:
+    """What is added to attention scores, float32, broadcasting to [B N T T]; None hides nothing."""
+    bias = None if segment_ids is None else segment_bias(segment_ids)
+    if attention_mask is None:
+        return bias
+    padding = padding_bias(attention_mask)
+    return padding if bias is None else bias + padding
+
+
+def check_inputs(longest: int, input_ids: jax.Array, *others: jax.Array | None) -> None:
+    """Raises ValueError for inputs of unequal shapes and UserError for rows of more than `longest` tokens."""
+    if input_ids.ndim != 2 or any(x is not None and x.shape != input_ids.shape for x in others):
+        shapes = [x.shape for x in (input_ids, *others) if x is not None]
+        raise ValueError(f"Expected token inputs that all have the shape [B T], found {shapes}.")
+    if input_ids.shape[1] > longest:
+        raise UserError(
+            f"Expected rows of at most {longest} tokens, the positions of the model, found {input_ids.shape[1]}; "
+            "shorten the rows or set --model.max_position_embeddings."
+        )
+
+
+class InputEmbeddings(nn.Module):
+    """norm(words + positions + types), each a table of rows of `features` numbers."""
+
+    config: EncoderConfig
+    features: int
+    execution: Execution
+
+    def setup(self) -> None:
+        """Three tables and a norm."""
+        config, dtype = self.config, self.execution.dtype
+        size, init = self.features, config.initializer
+        self.word_embeddings = Embedding(config.vocab_size, size, "vocab", init, dtype)
+        self.position_embeddings = Embedding(config.max_position_embeddings, size, None, init, dtype)
+        self.token_type_embeddings = Embedding(config.type_vocab_size, size, None, init, dtype)
+        self.layer_norm = LayerNorm(config.layer_norm_eps, dtype)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def __call__(
+        self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """Three int [B T] -> [B T features]; without token types all are of type 0."""
+        token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        x = self.word_embeddings(input_ids) + self.position_embeddings(positions)
+        x = self.layer_norm(x + self.token_type_embeddings(token_type_ids))
+        return nn.with_logical_constraint(self.dropout(x, deterministic), ("batch", "length", "embed"))
+
+
+class EncoderLayer(nn.Module):
+    """One encoder layer: two sublayers, each followed by dropout, the residual sum and a norm."""
+
+    config: EncoderConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, bias: jax.Array | None) -> jax.Array:
+        """[B T D], attention bias broadcast to [B N T T] -> [B T D]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        dropout = Dropout(config.hidden_dropout_prob)
+        attention = MultiHeadAttention(
+            config.num_attention_heads, config.attention_probs_dropout_prob, init, dtype, name="attention"
+        )
+        feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
+
+        attended = dropout(attention(x, x, bias, deterministic=self.deterministic), self.deterministic)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")(x + attended)
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        transformed = dropout(feed_forward(x), self.deterministic)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")(x + transformed)
+        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+
+class Encoder(nn.Module):
+    """L layers whose parameters are stacked [L ...] under `layers`."""
+
+    config: EncoderConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, bias: jax.Array | None, *, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """[B T D] -> [B T D] and, when asked for, [L+1 B T D] with the input first."""
+        layer = EncoderLayer(self.config, self.execution, deterministic, name="layers")
+        last, outputs = stack(layer, self.config.num_hidden_layers, self.execution, output_hidden_states, x, bias)
+        return last, jnp.concatenate([x[None], outputs]) if output_hidden_states else None
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """words . norm(activation(W x + b)) + c, the scores of all tokens; W maps to the features of the word table."""
+
+    config: EncoderConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
+        """[B P D] and the word table -> float32 [B P V]."""
+        config, dtype = self.config, self.execution.dtype
+        x = Projection((words.features,), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
+        x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        logits = words.attend(x) + self.param("bias", zeros, (config.vocab_size,))
+        return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
