@@ -123,9 +123,9 @@ class EncoderOutput:
     seq_relationship_logits: jax.Array | None = None
 
 
-def gather_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Chosen tokens of each row: [B T D], int [B P] -> [B P D]."""
-    return jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")
+def gather_positions(x: jax.Array, positions: jax.Array | None) -> jax.Array:
+    """Chosen tokens of each row: [B T D], int [B P] -> [B P D]; all of them without positions."""
+    return x if positions is None else jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")
 
 
 def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
@@ -220,6 +220,55 @@ class Encoder(nn.Module):
         layer = EncoderLayer(self.config, self.execution, deterministic, name="layers")
         last, outputs = stack(layer, self.config.num_hidden_layers, self.execution, output_hidden_states, x, bias)
         return last, jnp.concatenate([x[None], outputs]) if output_hidden_states else None
+
+
+class EncoderModel(nn.Module):
+    """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b); a system makes the parts.
+
+    `setup` of a subclass names them `embeddings`, `encoder` and, with `pooling`, `pooler`.
+    """
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    pooling: bool = True
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        cls_positions: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """Encodes rows of tokens.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens that may be attended to; all by default.
+            token_type_ids: int [B T], 0 for the first text of a pair, 1 for the second; 0 by default.
+            positions: int [B T], from 0 in every sequence; 0..T-1 by default.
+            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; tokens attend to
+                each other iff theirs are equal and above 0.
+            cls_positions: int [B K], where the packed sequences begin; the pooler reads position 0 without them.
+            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: whether to return the output of every layer.
+
+        Raises:
+            UserError: the rows are longer than the position table.
+            ValueError: an input's shape does not fit the others'.
+        """
+        check_inputs(self.config.longest, input_ids, attention_mask, token_type_ids, positions, segment_ids)
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+        bias = attention_bias(attention_mask, segment_ids)
+        x = self.embeddings(input_ids, token_type_ids, positions, deterministic=deterministic)
+        x, hidden_states = self.encoder(x, bias, deterministic=deterministic, output_hidden_states=output_hidden_states)
+        pooled = jnp.tanh(self.pooler(first_tokens(x, cls_positions))) if self.pooling else None
+        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
 
 
 class MaskedLanguageModelHead(nn.Module):

@@ -19,18 +19,15 @@ from typing import Any, Self
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
     Encoder,
     EncoderConfig,
+    EncoderModel,
     EncoderOutput,
     InputEmbeddings,
     MaskedLanguageModelHead,
-    attention_bias,
-    check_inputs,
-    first_tokens,
     gather_positions,
 )
 from plmjax.layers.execution import Execution
@@ -114,12 +111,10 @@ class BertConfig(EncoderConfig):
         return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
 
 
-class BertModel(nn.Module):
+class BertModel(EncoderModel):
     """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
 
     config: BertConfig
-    execution: Execution = Execution()
-    pooling: bool = True
 
     def setup(self) -> None:
         """The three parts."""
@@ -128,44 +123,6 @@ class BertModel(nn.Module):
         if self.pooling:
             size = self.config.hidden_size
             self.pooler = Projection((size,), ("embed", "mlp"), self.config.initializer, self.execution.dtype)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        token_type_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        segment_ids: jax.Array | None = None,
-        cls_positions: jax.Array | None = None,
-        *,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
-    ) -> EncoderOutput:
-        """Encodes rows of tokens.
-
-        Args:
-            input_ids: int [B T].
-            attention_mask: [B T], 1 for tokens that may be attended to; all by default.
-            token_type_ids: int [B T], 0 for the first text of a pair, 1 for the second; 0 by default.
-            positions: int [B T], from 0 in every sequence; 0..T-1 by default.
-            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; tokens attend to
-                each other iff theirs are equal and above 0.
-            cls_positions: int [B K], where the packed sequences begin; the pooler reads position 0 without them.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: whether to return the output of every layer.
-
-        Raises:
-            UserError: the rows are longer than the position table.
-            ValueError: an input's shape does not fit the others'.
-        """
-        check_inputs(self.config.longest, input_ids, attention_mask, token_type_ids, positions, segment_ids)
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
-        bias = attention_bias(attention_mask, segment_ids)
-        x = self.embeddings(input_ids, token_type_ids, positions, deterministic=deterministic)
-        x, hidden_states = self.encoder(x, bias, deterministic=deterministic, output_hidden_states=output_hidden_states)
-        pooled = jnp.tanh(self.pooler(first_tokens(x, cls_positions))) if self.pooling else None
-        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
 
 
 class BertForPreTraining(nn.Module):
@@ -187,8 +144,7 @@ class BertForPreTraining(nn.Module):
     ) -> EncoderOutput:
         """As `BertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
         output = self.bert(input_ids, **inputs)
-        hidden = output.last_hidden_state
-        hidden = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
         return output.replace(
             logits=self.masked_language_model(hidden, self.bert.embeddings.word_embeddings),
             seq_relationship_logits=self.next_sentence(output.pooler_output),
@@ -211,8 +167,7 @@ class BertForMaskedLM(nn.Module):
     ) -> EncoderOutput:
         """As `BertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
         output = self.bert(input_ids, **inputs)
-        hidden = output.last_hidden_state
-        hidden = hidden if masked_positions is None else gather_positions(hidden, masked_positions)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
         return output.replace(logits=self.masked_language_model(hidden, self.bert.embeddings.word_embeddings))
 
 
