@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import SentencePairs
+from plmjax.interop.bert import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.vocabulary import Vocabulary
-from tests.models.test_bert import ODD, converted, reference
+from tests.models.encoders import converted, reference
+from tests.models.test_bert import ODD
 
 VOCABULARY = Vocabulary.placeholder(ODD.vocab_size)
 
@@ -66,7 +68,7 @@ def test_loss_equals_transformers() -> None:
         next_sentence_label=tensor(batch["next_sentence_labels"][:, 0]),
     )
     module = objective.module(ODD, Execution())
-    params = converted(model.named_parameters(), module)
+    params = converted(ADAPTER, model.named_parameters(), module)
     loss, metrics = jax.jit(lambda params: total(objective, module, params, batch))(params)
     np.testing.assert_allclose(loss, expected.loss.detach(), rtol=1e-5)
     logits, relation = expected.prediction_logits.detach().numpy(), expected.seq_relationship_logits.detach().numpy()
