@@ -17,7 +17,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from plmjax.errors import UserError, nearest
 from plmjax.layers.execution import Execution
@@ -118,7 +117,8 @@ class MaskedLanguageModel(Objective):
         special = jnp.isin(ids, jnp.array(vocabulary.special, jnp.int32))
         eligible = (segments > 0) & ~special
         same = segments[:, None] == segments[None, :]  # [T T]
-        budget = jnp.asarray(self._budgets(length))[jnp.sum(same, axis=1)]
+        budget = self._budget(jax.random.fold_in(key, 1), jnp.sum(same, axis=1), segments)
+        budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         # A draw whose low bits are the position: no two are equal, so that the order is strict.
         draw = jax.random.bits(key, (length,), jnp.uint32)
         draw = (draw << max(1, (length - 1).bit_length())) | jnp.arange(length, dtype=jnp.uint32)
@@ -135,18 +135,22 @@ class MaskedLanguageModel(Objective):
         taken = _draw_words(sizes, starts, budget, same, upto)
         return jnp.any(together & taken[None, :], axis=1)
 
-    def _budgets(self, length: int) -> np.ndarray:
-        """Predictions of a sequence by its number of tokens, rounded by Python as in the released code."""
-        counts = np.array([max(1, round(self.rate * n)) for n in range(length + 1)], np.int32)
-        return np.minimum(counts, self.max_predictions) if self.max_predictions else counts
+    def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
+        """int [T]: predictions of each token's sequence by its number of tokens, which Python rounds as released."""
+        counts = [max(1, round(self.rate * n)) for n in range(len(lengths) + 1)]
+        return jnp.array(counts, jnp.int32)[lengths]
 
     def _replace(self, key: jax.Array, ids: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         """What the encoder is shown in place of the chosen tokens [P]."""
         kind, token = jax.random.split(key)
         kind = jax.random.uniform(kind, ids.shape)
-        token = jax.random.randint(token, ids.shape, 0, vocabulary.size, ids.dtype)
+        token = self._random_tokens(token, ids.shape, vocabulary)
         other = jnp.where(kind < self.mask_share + self.random_share, token, ids)
         return jnp.where(kind < self.mask_share, vocabulary.mask, other)
+
+    def _random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
+        """What stands in place of a token that is replaced by another: any token, special ones included."""
+        return jax.random.randint(key, shape, 0, vocabulary.size, jnp.int32)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Token inputs that the batch has, and the positions to predict."""
