@@ -83,6 +83,10 @@ class Optimizer:
     """Parameters whose path holds one of these words are not decayed."""
     frozen: tuple[str, ...] = ()
     """Parameters whose path begins with one of these names are not trained."""
+    layer_decay: float = 1.0
+    """Factor from the learning rate of a layer to that of the layer below it; 1 gives all layers one rate."""
+    unfreeze_every: int = 0
+    """Steps from which on each next group of parameters is trained, the head first; 0 trains all from the start."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,26 +1,24 @@
 """Update rules: BERT's AdamW as its authors wrote it, the textbook AdamW, and LAMB.
 
 Each is a chain of optax transformations: clip by the global norm, direction, decoupled decay, (trust ratio,) learning
-rate. Everything but the two norms is elementwise, so the moments have the parameters' shapes and shard as they do. A
-parameter is known by its path, "encoder/layers/attention/query/kernel".
+rate. Everything but the two norms is elementwise, so the moments have the parameters' shapes and shard as they do.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jax.tree_util import GetAttrKey, KeyPath
+from jax.tree_util import KeyPath
 
 from plmjax import experiment
 from plmjax.errors import UserError, nearest
+from plmjax.training import paths
+from plmjax.training.layer_rates import layer_rates
 from plmjax.training.schedules import schedule
 
 Params = Any
-LAYERS = "layers"
-"""Logical axis along which the parameters of a model's layers are stacked."""
 
 
 def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.GradientTransformation:
@@ -28,7 +26,7 @@ def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.
 
     Args:
         params: the parameters, abstract ones too, boxed with their logical axes. Only paths and axes are read; the
-            transformation itself takes the same tree boxed or unboxed. LAMB alone needs the axes.
+            transformation itself takes the same tree boxed or unboxed. LAMB and rates of layers need the axes.
 
     Raises:
         UserError: an unknown rule or schedule, a setting out of range, or a frozen name that no parameter has.
@@ -41,12 +39,14 @@ def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.
         clip_by_global_norm(optimizer.clip_norm),
         RULES[optimizer.name](optimizer, schedule(optimizer, steps), params),
     )
+    if optimizer.layer_decay != 1 or optimizer.unfreeze_every:
+        update = layer_rates(update, optimizer.layer_decay, optimizer.unfreeze_every, params)
     if not optimizer.frozen:
         return update
     _check_frozen(optimizer.frozen, params)
 
     def frozen(tree: Params) -> Params:
-        return _map_named(lambda name, _: _begins(name, optimizer.frozen), tree)
+        return paths.map_named(lambda name, _: _begins(name, optimizer.frozen), tree)
 
     def trained(tree: Params) -> Params:
         return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
@@ -60,7 +60,7 @@ def decay_mask(params: Params, exclude: tuple[str, ...]) -> Params:
     A parameter is left out when its path contains a word of `exclude`, as the regular expressions of bert
     optimization.py do: "bias" leaves out "predictions/output_bias" as well.
     """
-    return _map_named(lambda name, _: not any(word in name for word in exclude), params)
+    return paths.map_named(lambda name, _: not any(word in name for word in exclude), params)
 
 
 def gradient_norm(state: optax.OptState) -> jax.Array:
@@ -128,12 +128,12 @@ def scale_by_trust_ratio(axes: dict[str, tuple]) -> optax.GradientTransformation
     """
 
     def ratio(parameter: jax.Array, update: jax.Array, names: tuple) -> jax.Array:
-        within = tuple(axis for axis in range(parameter.ndim) if names[axis : axis + 1] != (LAYERS,))
+        within = tuple(axis for axis in range(parameter.ndim) if names[axis : axis + 1] != (paths.LAYERS,))
         size, length = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (parameter, update))
         return jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1), 1)
 
     def scale(path: KeyPath, update: jax.Array, parameter: jax.Array) -> jax.Array:
-        name = _name(path)
+        name = paths.name(path)
         return update * ratio(parameter, update, axes[name]) if name in axes else update
 
     return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params))
@@ -187,27 +187,12 @@ RULES: dict[str, Callable[[experiment.Optimizer, optax.Schedule, Params], optax.
 """Name -> (settings, learning rate, boxed parameters) -> the rule, given clipped gradients."""
 
 
-def _is_parameter(node: Any) -> bool:
-    return isinstance(node, nn.meta.AxisMetadata | jax.sharding.PartitionSpec)
-
-
-def _name(path: KeyPath) -> str:
-    """A parameter's path, the same whether it is boxed or not (a box is an attribute in the path)."""
-    inside = [key for key in path if not isinstance(key, GetAttrKey)]
-    return jax.tree_util.keystr(tuple(inside), simple=True, separator="/")
-
-
-def _map_named(function: Callable[[str, Any], Any], tree: Params) -> Params:
-    """`function(path, parameter)` of every parameter, a boxed one with its box."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: function(_name(path), leaf), tree, is_leaf=_is_parameter)
-
-
 def _begins(name: str, prefixes: tuple[str, ...]) -> bool:
     return any(f"{name}/".startswith(f"{prefix}/") for prefix in prefixes)
 
 
 def _check_frozen(prefixes: tuple[str, ...], params: Params) -> None:
-    names = jax.tree.leaves(_map_named(lambda name, _: name, params))
+    names = jax.tree.leaves(paths.map_named(lambda name, _: name, params))
     for prefix in prefixes:
         if not any(_begins(name, (prefix,)) for name in names):
             parts = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
@@ -226,9 +211,9 @@ def _axes(params: Params, chosen: Params) -> dict[str, tuple]:
     def note(path: KeyPath, is_chosen: bool, parameter: Any) -> None:
         if not is_chosen:
             return
-        if not _is_parameter(parameter):
-            raise ValueError(f"LAMB needs the logical axes of {_name(path)!r}: build it from boxed parameters.")
-        found[_name(path)] = tuple(getattr(parameter, "names", parameter))
+        if not paths.is_parameter(parameter):
+            raise ValueError(f"LAMB needs the logical axes of {paths.name(path)!r}: build it from boxed parameters.")
+        found[paths.name(path)] = tuple(getattr(parameter, "names", parameter))
 
     jax.tree_util.tree_map_with_path(note, chosen, params)
     return found

@@ -1,0 +1,29 @@
+"""What a parameter is called: its path, "bert/encoder/layers/attention/query/kernel", boxed with axes or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.tree_util import GetAttrKey, KeyPath
+
+LAYERS = "layers"
+"""Logical axis along which the parameters of a model's layers are stacked."""
+
+
+def is_parameter(node: Any) -> bool:
+    """Whether a node of a tree is a box, or the axes in place of one: what counts as one parameter."""
+    return isinstance(node, nn.meta.AxisMetadata | jax.sharding.PartitionSpec)
+
+
+def name(path: KeyPath) -> str:
+    """A parameter's path, the same whether it is boxed or not (a box is an attribute in the path)."""
+    inside = [key for key in path if not isinstance(key, GetAttrKey)]
+    return jax.tree_util.keystr(tuple(inside), simple=True, separator="/")
+
+
+def map_named(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """`function(path, parameter, ...)` of every parameter, a boxed one with its box."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, *leaves: function(name(path), *leaves), tree, *others, is_leaf=is_parameter
+    )
