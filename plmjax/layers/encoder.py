@@ -114,6 +114,7 @@ class EncoderOutput:
     logits: float32; masked language model [B T V], or [B P V] where `masked_positions` are given;
         classification of sequences [B labels] (or [B K labels]), of tokens [B T labels].
     seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 says that the second text follows the first.
+    sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 says that the two texts stand in their order.
     """
 
     last_hidden_state: jax.Array
@@ -121,6 +122,7 @@ class EncoderOutput:
     pooler_output: jax.Array | None = None
     logits: jax.Array | None = None
     seq_relationship_logits: jax.Array | None = None
+    sop_logits: jax.Array | None = None
 
 
 def gather_positions(x: jax.Array, positions: jax.Array | None) -> jax.Array:

@@ -1,13 +1,11 @@
-"""A stack of equal layers as one loop over stacked parameters."""
+"""A loop over layers as one compiled body: a stack of layers of their own, or one layer again and again."""
 
-from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 
 from plmjax.layers.execution import REMAT_POLICIES, Execution
-
-Layer = Callable[..., jax.Array]
 
 
 def stack(
@@ -21,6 +19,32 @@ def stack(
     Returns:
         the last output, and all outputs [length ...] if `keep` asks for them.
     """
+    parameters = {
+        "variable_axes": {"params": 0},
+        "split_rngs": {"params": True, "dropout": True},
+        "metadata_params": {nn.PARTITION_NAME: "layers"},
+    }
+    return _loop(parameters, layer, length, execution, keep, x, *arguments)
+
+
+def repeat(
+    layer: nn.Module, length: int, execution: Execution, keep: bool, x: jax.Array, *arguments: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """As `stack`, every time with the same parameters; they have no axis "layers". Dropout differs all the same."""
+    parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
+    return _loop(parameters, layer, length, execution, keep, x, *arguments)
+
+
+def _loop(
+    parameters: dict[str, Any],
+    layer: nn.Module,
+    length: int,
+    execution: Execution,
+    keep: bool,
+    x: jax.Array,
+    *arguments: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The loop itself; `parameters` tells `nn.scan` which of them a trip is given."""
 
     def body(layer: nn.Module, x: jax.Array, *arguments: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         x = layer(x, *arguments)
@@ -29,12 +53,5 @@ def stack(
     if execution.remat != "none":
         # A compiled loop cannot merge the second forward pass with the first; straight code must be kept from it.
         body = nn.remat(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=execution.unroll > 1)
-    return nn.scan(
-        body,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,
-        length=length,
-        unroll=execution.unroll,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )(layer, x, *arguments)
+    scan = nn.scan(body, in_axes=nn.broadcast, length=length, unroll=execution.unroll, **parameters)
+    return scan(layer, x, *arguments)
