@@ -73,6 +73,7 @@ class PairRows(Rows):
         self._split = dataset.split(split)
         self._length = sequence_length
         self._pack = layout.pack
+        self._labels = layout.labels
         self._vocabulary = vocabulary
         training = split == "train"
         settings = {
@@ -137,8 +138,8 @@ class PairRows(Rows):
             "positions": positions,
             "token_type_ids": spread(np.where(padding, 0, slots % 2)),
             "cls_positions": np.where(present, begins, 0).astype(np.int32),
-            "next_sentence_labels": np.where(present, pair["random"], 0).astype(np.int32),
-            "next_sentence_weights": present.astype(np.float32),
+            f"{self._labels}_labels": np.where(present, pair["label"], 0).astype(np.int32),
+            f"{self._labels}_weights": present.astype(np.float32),
         }
 
 

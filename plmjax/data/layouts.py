@@ -12,6 +12,7 @@ Fields of a batch (B rows, T tokens, K sequences packed in a row):
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,9 @@ class SentencePairs(Layout):
     1 = B is from another document); next_sentence_weights float32 [B K] (0 where a row holds fewer sequences).
     """
 
+    labels: ClassVar[str] = "next_sentence"
+    swap_probability: ClassVar[float] = 0.0
+
     short_probability: float = 0.1
     """Share of the passes over a document that make pairs for a shorter target length, drawn uniformly from 2."""
     random_next_probability: float = 0.5
@@ -76,8 +80,8 @@ class SentencePairs(Layout):
         return super().batch(batch_size, sequence_length) | {
             "token_type_ids": _int32(batch_size, sequence_length),
             "cls_positions": sequences,
-            "next_sentence_labels": sequences,
-            "next_sentence_weights": jax.ShapeDtypeStruct((batch_size, self.pack), jnp.float32),
+            f"{self.labels}_labels": sequences,
+            f"{self.labels}_weights": jax.ShapeDtypeStruct((batch_size, self.pack), jnp.float32),
         }
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
@@ -95,9 +99,27 @@ class SentencePairs(Layout):
             ),
             "token_type_ids": np.broadcast_to(within * 2 >= sequence_length, batch["input_ids"].shape).astype(np.int32),
             "cls_positions": np.broadcast_to(starts, shape).astype(np.int32),
-            "next_sentence_labels": labels,
-            "next_sentence_weights": np.ones(shape, np.float32),
+            f"{self.labels}_labels": labels,
+            f"{self.labels}_weights": np.ones(shape, np.float32),
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(SentencePairs):
+    """Sentence pairs whose parts are consecutive, in their order or swapped, as ALBERT's create_pretraining_data.py.
+
+    Adds what sentence pairs do, but sentence_order_labels (0 = in order; 1 = swapped, or B is from another document)
+    and sentence_order_weights instead of those of the next sentence.
+    """
+
+    labels: ClassVar[str] = "sentence_order"
+
+    random_next_probability: float = 0.0
+    """How often the second part comes from another document; it always does where one sentence is left."""
+    swap_probability: float = 0.5
+    """How often the parts of the other pairs are swapped."""
+    duplicates: int = 40
+    """Passes over the text, each with draws of its own, that make up one epoch."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sentence pairs as google-research/bert's create_pretraining_data.py draws them, for a whole split at array speed.
+"""Sentence pairs as BERT's and ALBERT's create_pretraining_data.py draw them, for a whole split at array speed.
 
 Both parts of a pair are one run of tokens of the corpus, so a pair is five numbers (`PAIR`) and no token is copied. The
 published procedure walks through one document after another; here many documents walk in step, one lane each, and every
@@ -19,8 +19,9 @@ from plmjax.data import order
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.store import Split
 
-PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("random", "u1")])
-"""Tokens a_start..a_start + a_length of the split, b likewise; random is 1 where B is from another document."""
+PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("label", "u1")])
+"""Tokens a_start..a_start + a_length of the split, b likewise; label is 1 where B is from another document or, swapped,
+from before A."""
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 _TRIES = 10
@@ -29,6 +30,7 @@ _TASK_PAIRS = 1 << 19
 
 # Which draw of a pair's key is for what.
 _SPLIT_AT, _IS_RANDOM, _START, _A_FRONT, _B_FRONT, _DOCUMENT = range(6)
+_IS_SWAPPED = _DOCUMENT + _TRIES
 
 
 def draw_pairs(
@@ -93,20 +95,21 @@ class _Walk:
         single = stop - cursor == 1
         middle = cursor + 1 + np.where(single, 0, order.below(order.fold(key, _SPLIT_AT), stop - cursor - 1))
         random = single | order.chance(order.fold(key, _IS_RANDOM), self._layout.random_next_probability)
-        a_length = at[middle] - first
-        b_start = at[middle]
-        b_stop = at[stop]
+        swapped = ~random & order.chance(order.fold(key, _IS_SWAPPED), self._layout.swap_probability)
+        a_start, a_stop, b_start, b_stop = first, at[middle], at[middle], at[stop]
         changed = np.flatnonzero(random)
         b_start[changed], b_stop[changed] = self._random_next(
-            document[changed], (target - a_length)[changed], key[changed]
+            document[changed], (target - (a_stop - a_start))[changed], key[changed]
         )
+        a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
+        a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
         pairs = np.empty(len(cursor), PAIR)
-        a_cut, b_cut = truncation(a_length, b_stop - b_start, self._longest)
-        pairs["a_start"] = first + order.heads(order.fold(key, _A_FRONT), a_cut)
+        a_cut, b_cut = truncation(a_stop - a_start, b_stop - b_start, self._longest)
+        pairs["a_start"] = a_start + order.heads(order.fold(key, _A_FRONT), a_cut)
         pairs["b_start"] = b_start + order.heads(order.fold(key, _B_FRONT), b_cut)
-        pairs["a_length"] = a_length - a_cut
+        pairs["a_length"] = a_stop - a_start - a_cut
         pairs["b_length"] = b_stop - b_start - b_cut
-        pairs["random"] = random
+        pairs["label"] = random | swapped
         return pairs, np.where(random, middle, stop)  # the sentences a random B displaced are used again
 
     def _random_next(self, document: np.ndarray, target: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

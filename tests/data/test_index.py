@@ -64,7 +64,7 @@ def test_a_pair_is_laid_out_as_published(dataset):
         )
         assert list(tokens) == [WORDS.cls, *a, WORDS.sep, *b, WORDS.sep]
         assert list(types) == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-        assert label == pair["random"]
+        assert label == pair["label"]
 
 
 @pytest.mark.parametrize("pack", [2, 3, 8])

@@ -125,7 +125,7 @@ def drawn(split, layout, sequence_length, seed, passes):
         (
             split.tokens(pair["a_start"], pair["a_start"] + pair["a_length"]).tolist(),
             split.tokens(pair["b_start"], pair["b_start"] + pair["b_length"]).tolist(),
-            bool(pair["random"]),
+            bool(pair["label"]),
         )
         for pair in found
     ]
@@ -172,7 +172,7 @@ def test_has_the_published_distribution(tmp_path):
         (found["a_length"], [len(a) for a, _, _ in expected]),
         (found["b_length"], [len(b) for _, b, _ in expected]),
         (found["a_length"].astype(int) + found["b_length"], [len(a) + len(b) for a, b, _ in expected]),
-        (found["random"], [label for _, _, label in expected]),
+        (found["label"], [label for _, _, label in expected]),
     ):
         error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
         assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error

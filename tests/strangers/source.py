@@ -82,9 +82,10 @@ class ChainSource:
             "positions": positions,
             "token_type_ids": (positions >= 4).astype(np.int32),
             "cls_positions": np.where(full > 0, begins, 0),
-            "next_sentence_labels": np.where(full > 0, labels, 0),
+            f"{self.data.layout.labels}_labels": np.where(full > 0, labels, 0),
         }
-        return {name: values.astype(np.int32) for name, values in fields.items()} | {"next_sentence_weights": full}
+        weights = {f"{self.data.layout.labels}_weights": full}
+        return {name: values.astype(np.int32) for name, values in fields.items()} | weights
 
     def _generator(self, place: tuple[int, ...], stream: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, *place])
