@@ -114,8 +114,7 @@ class MaskedLanguageModel(Objective):
     def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         """bool [T]: which tokens of a row are to be predicted."""
         length = len(ids)
-        special = jnp.isin(ids, jnp.array(vocabulary.special, jnp.int32))
-        eligible = (segments > 0) & ~special
+        eligible = eligible_tokens(ids, segments, vocabulary)
         same = segments[:, None] == segments[None, :]  # [T T]
         budget = self._budget(jax.random.fold_in(key, 1), jnp.sum(same, axis=1), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
@@ -127,8 +126,7 @@ class MaskedLanguageModel(Objective):
             rank = jnp.sum(upto & eligible[None, :], axis=1)
             return eligible & (rank <= budget)
 
-        before = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1] & (segments[1:] == segments[:-1])])
-        starts = eligible & ~(jnp.asarray(vocabulary.continuation)[ids] & before)
+        starts = word_starts(ids, segments, eligible, vocabulary)
         word = jnp.cumsum(starts)
         together = (word[:, None] == word[None, :]) & eligible[:, None] & eligible[None, :]
         sizes = jnp.where(starts, jnp.sum(together, axis=1), 0)
@@ -182,6 +180,17 @@ class MaskedLanguageModel(Objective):
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """The encoder's, with P predictions a row."""
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
+
+
+def eligible_tokens(ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """bool [T]: the tokens of a row that may be chosen."""
+    return (segments > 0) & ~jnp.isin(ids, jnp.array(vocabulary.special, jnp.int32))
+
+
+def word_starts(ids: jax.Array, segments: jax.Array, eligible: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """bool [T]: the first tokens of the words of a row."""
+    before = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1] & (segments[1:] == segments[:-1])])
+    return eligible & ~(jnp.asarray(vocabulary.continuation)[ids] & before)
 
 
 def _draw_words(sizes: jax.Array, words: jax.Array, budget: jax.Array, same: jax.Array, upto: jax.Array) -> jax.Array:

@@ -1,0 +1,64 @@
+"""The masked language model and a label for every pair of sentences: what BERT's and ALBERT's tasks share."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.encoder import EncoderOutput
+from plmjax.layers.execution import Execution
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Batch, Sums, apply, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class PairLabels:
+    """A question about a pair that is answered by 0 or 1.
+
+    term: name in the loss and the metrics. field: labels are in the batch under FIELD_labels, int32 [B K], and counted
+    by FIELD_weights, float32 [B K]. logits: the encoder's output [B K 2].
+    """
+
+    term: str
+    field: str
+    logits: str
+
+    def weight(self, batch: Batch) -> jax.Array:
+        """Number of sequences in a batch, float32; never 0, so that a batch of filling loses nothing."""
+        return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
+
+    def sums(self, outputs: EncoderOutput, batch: Batch) -> Sums:
+        """Nats and hits of the labels."""
+        labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
+        logits = getattr(outputs, self.logits)
+        loss = jnp.sum(weights * cross_entropy(logits, labels))
+        hits = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
+        count = jnp.sum(weights)
+        return Sums({self.term: loss}, {f"{self.term}_loss": (loss, count), f"{self.term}_accuracy": (hits, count)})
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTokensAndPairs(MaskedLanguageModel):
+    """mean nats of the hidden tokens + mean nats of the labels of `pairs`, which a subclass names."""
+
+    pairs: ClassVar[PairLabels]
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with both heads."""
+        return config.for_pretraining(execution)
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """As the masked language model, and where the packed sequences begin."""
+        return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Predictions and sequences."""
+        return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
+
+    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+        """Both parts of one forward pass."""
+        outputs = apply(self, module, params, batch, dropout)
+        tokens, pairs = self.masked_sums(outputs.logits, batch, carry), self.pairs.sums(outputs, batch)
+        return Sums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics, carry)
