@@ -7,7 +7,6 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.interop import encoder
 from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
@@ -52,28 +51,12 @@ def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
 
 
 def canonical(tensors: Tensors, architecture: str) -> Tensors:
-    """The tensors under today's names, whichever version and class of transformers wrote them.
-
-    `LayerNorm.gamma` and `.beta` become weight and bias, `bert.` is added or taken away, the buffers of positions and
-    types are left out, as are the decoder's weight and bias once they are seen to equal what they are tied to.
-    """
-    names: dict[str, str] = {}
-    for old in tensors.shapes:
-        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", old))
-        new = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", new)
-        if re.fullmatch(r"bert\.embeddings\.(position_ids|token_type_ids)", new):
-            continue
-        if new in names:
-            raise UserError(f"{tensors.origin} holds {names[new]} and {old}, which are the same tensor; remove one.")
-        names[new] = old
+    """The tensors under today's names."""
     ties = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
-    names = encoder.without_copies(tensors, names, ties)
-    if architecture == "BertModel":
-        names = {new.removeprefix("bert."): old for new, old in names.items()}
-    return tensors.renamed(names)
+    return encoder.canonical(tensors, "bert", ties, bare=architecture == "BertModel")
 
 
 def optional(name: str) -> bool:

@@ -1,6 +1,7 @@
 """What the adapters of BERT, RoBERTa, ALBERT and ELECTRA share: names of tensors, configs, heads."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -118,6 +119,26 @@ def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective,
 
     labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(getattr(model, "num_labels", 0)))
     return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Task()
+
+
+def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], *, bare: bool) -> Tensors:
+    """The tensors under today's names, whichever version and class of transformers wrote them.
+
+    `LayerNorm.gamma` and `.beta` become weight and bias, the prefix `system.` is added (or taken away from a model
+    without a head, which is `bare`), the buffers of positions and types are left out, as is every copy of `ties` once
+    it is seen to equal what it is tied to.
+    """
+    names: dict[str, str] = {}
+    for old in tensors.shapes:
+        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", old))
+        new = re.sub(r"^(embeddings|encoder|pooler)\.", rf"{system}.\1.", new)
+        if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new):
+            continue
+        if new in names:
+            raise UserError(f"{tensors.origin} holds {names[new]} and {old}, which are the same tensor; remove one.")
+        names[new] = old
+    names = without_copies(tensors, names, ties)
+    return tensors.renamed({new.removeprefix(f"{system}.") if bare else new: old for new, old in names.items()})
 
 
 def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str]) -> dict[str, str]:

@@ -21,13 +21,13 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError
-from plmjax.interop import bert
+from plmjax.interop import albert, bert
 from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
 from plmjax.layers.execution import Execution
 
 log = logging.getLogger(__name__)
 
-ADAPTERS: dict[str, Adapter] = {"bert": bert.ADAPTER}
+ADAPTERS: dict[str, Adapter] = {"albert": albert.ADAPTER, "bert": bert.ADAPTER}
 """model_type of config.json -> adapter."""
 
 TOLERANCE = 1e-5

@@ -8,11 +8,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, SentenceOrder, SentencePairs, Streams
 from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
 from plmjax.finetuning.objectives import SequenceClassification
 from plmjax.finetuning.tasks import Task
+from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
@@ -35,6 +37,13 @@ def bert() -> Experiment:
     )
     data = Data(layout=SentencePairs(pack=2), sequence_length=16)
     return Experiment(model, BertPretraining(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def albert() -> Experiment:
+    """Two pairs a row, three trips through one layer."""
+    sizes = {**dataclasses.asdict(bert().model), "embedding_size": 8, "num_hidden_layers": 3}
+    data = Data(layout=SentenceOrder(pack=2), sequence_length=16)
+    return dataclasses.replace(bert(), model=AlbertConfig(**sizes), objective=AlbertPretraining(), data=data)
 
 
 def causal() -> Experiment:
@@ -65,6 +74,7 @@ def classification() -> Experiment:
 
 FAMILIES: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "bert": (bert, ChainSource),
+    "albert": (albert, ChainSource),
     "classification": (classification, LabelledSource),
     "causal": (causal, ChainSource),
     "recurrent": (recurrent, ChainSource),

@@ -1,0 +1,104 @@
+"""ALBERT as transformers has it: its config.json, and the names and arrangement of its tensors."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.data.layouts import SentenceOrder
+from plmjax.experiment import Data
+from plmjax.interop import encoder
+from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.models.albert import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    AlbertForSequenceClassification,
+    AlbertModel,
+)
+from plmjax.objectives.albert import AlbertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Objective
+
+ONE_GROUP = {"num_hidden_groups": 1, "inner_group_num": 1}
+"""Several groups of layers that share, or several layers to share, were tried by the authors and never published."""
+
+_OURS, _THEIRS = "encoder/layer", "encoder.albert_layer_groups.0.albert_layers.0"
+BODY = (
+    *encoder.EMBEDDINGS,
+    *encoder.dense("encoder/embedding_hidden_mapping_in", "encoder.embedding_hidden_mapping_in"),
+    *encoder.dense(f"{_OURS}/attention/query", f"{_THEIRS}.attention.query"),
+    *encoder.dense(f"{_OURS}/attention/key", f"{_THEIRS}.attention.key"),
+    *encoder.dense(f"{_OURS}/attention/value", f"{_THEIRS}.attention.value"),
+    *encoder.dense(f"{_OURS}/attention/output", f"{_THEIRS}.attention.dense", inputs=2),
+    *encoder.layer_norm(f"{_OURS}/attention_layer_norm", f"{_THEIRS}.attention.LayerNorm"),
+    *encoder.dense(f"{_OURS}/feed_forward/intermediate", f"{_THEIRS}.ffn"),
+    *encoder.dense(f"{_OURS}/feed_forward/output", f"{_THEIRS}.ffn_output"),
+    *encoder.layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.full_layer_layer_norm"),
+    *encoder.dense("pooler", "pooler"),
+)
+HEADED = (
+    *encoder.under("albert", BODY),
+    *encoder.dense("masked_language_model/transform", "predictions.dense"),
+    *encoder.layer_norm("masked_language_model/layer_norm", "predictions.LayerNorm"),
+    Parameter("masked_language_model/bias", "predictions.bias"),
+    *encoder.dense("sentence_order", "sop_classifier.classifier"),
+    *encoder.CLASSIFIER,
+)
+
+
+def read_config(found: Mapping[str, Any]) -> AlbertConfig:
+    """The AlbertConfig of a config.json; transformers' defaults are those of xxlarge."""
+    names = ("hidden_size", "num_attention_heads", "intermediate_size")
+    names += ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    defaults = {name: getattr(AlbertConfig.xxlarge(), name) for name in names}
+    return encoder.read_config(found, AlbertConfig, defaults, encoder.REQUIRED | ONE_GROUP)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' AlbertConfig needs to build the same model."""
+    return encoder.write_config(model, labels, "albert") | ONE_GROUP
+
+
+def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
+    """The objective that trains a module, and data without a path."""
+    if not isinstance(model, AlbertModel | AlbertForPreTraining | AlbertForMaskedLM):
+        return encoder.downstream_task(model, labels)
+    objective = MaskedLanguageModel() if isinstance(model, AlbertForMaskedLM) else AlbertPretraining()
+    return objective, Data(SentenceOrder(), sequence_length=min(128, model.config.longest))
+
+
+def canonical(tensors: Tensors, architecture: str) -> Tensors:
+    """The tensors under today's names."""
+    ties = {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    }
+    return encoder.canonical(tensors, "albert", ties, bare=architecture == "AlbertModel")
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' ALBERT classes, the pooler included."""
+    return re.match(r"(predictions|sop_classifier|classifier|qa_outputs|albert\.pooler)\.", name) is not None
+
+
+_PRETRAINING = {"logits": "prediction_logits", "sop_logits": "sop_logits"}
+
+ADAPTER = Adapter(
+    config=AlbertConfig,
+    architectures={
+        "AlbertModel": Architecture(AlbertModel, BODY, encoder.POOLED, within="albert"),
+        "AlbertForPreTraining": Architecture(AlbertForPreTraining, HEADED, _PRETRAINING),
+        "AlbertForMaskedLM": Architecture(AlbertForMaskedLM, HEADED, encoder.LOGITS),
+        "AlbertForSequenceClassification": Architecture(
+            AlbertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    task=task,
+    canonical=canonical,
+    optional=optional,
+    example=encoder.example,
+)

@@ -1,0 +1,242 @@
+"""ALBERT: a lite BERT (Lan et al., ICLR 2020, arXiv 1909.11942; google-research/albert).
+
+BERT with two ideas that take away parameters, and one that makes the second task harder:
+
+    x = W norm(words[input_ids] + positions[0..T) + types[token_type_ids]) + b     tables of E numbers, W: E -> D
+    L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))     with one and the same layer
+    masked token:    softmax(words . norm(gelu(W' x_i + b')) + c)                  W': D -> E
+    sentence order:  softmax(W''' tanh(W'' x_[CLS] + b'') + b''')                  do two neighbours stand in order?
+
+Factorised embeddings (section 3.1): a vocabulary of V tokens costs V E + E D parameters instead of V D. Cross-layer
+sharing: L layers cost what one does, in memory, in the optimizer and on the network; they compute as much as ever.
+
+Deviation: the map from E to D is there for E = D too, as in transformers; the released code then leaves it out.
+Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.encoder import (
+    EncoderConfig,
+    EncoderLayer,
+    EncoderModel,
+    EncoderOutput,
+    InputEmbeddings,
+    MaskedLanguageModelHead,
+    gather_positions,
+)
+from plmjax.layers.execution import Execution
+from plmjax.layers.projection import Projection
+from plmjax.layers.stack import repeat
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig(EncoderConfig):
+    """Sizes of an ALBERT; the defaults are ALBERT-base of version 1.
+
+    The named sizes take overrides: `AlbertConfig.base(vocab_size=8192)`. Version 2 has the same sizes, was trained
+    longer, on more text, and drops nothing out.
+    """
+
+    vocab_size: int = 30000
+    """Tokens of the vocabulary."""
+    embedding_size: int = 128
+    """Features of a row of the embedding tables, E."""
+    classifier_dropout_prob: float = 0.1
+    """Dropout before a classifier."""
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        super().__post_init__()
+        if self.embedding_size < 1:
+            raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
+        if not 0 <= self.classifier_dropout_prob < 1:
+            raise UserError(
+                f"Expected --model.classifier_dropout_prob from 0 to below 1, found {self.classifier_dropout_prob}."
+            )
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """ALBERT-base: 11,813,810 parameters with its pretraining heads."""
+        return cls._sized(12, 768, 12, overrides)
+
+    @classmethod
+    def large(cls, **overrides: Any) -> Self:
+        """ALBERT-large: 17,847,474 parameters with its pretraining heads."""
+        return cls._sized(24, 1024, 16, overrides)
+
+    @classmethod
+    def xlarge(cls, **overrides: Any) -> Self:
+        """ALBERT-xlarge: 59,021,490 parameters with its pretraining heads."""
+        return cls._sized(24, 2048, 16, overrides)
+
+    @classmethod
+    def xxlarge(cls, **overrides: Any) -> Self:
+        """ALBERT-xxlarge: 223,158,450 parameters with its pretraining heads; without dropout in both versions."""
+        return cls._sized(12, 4096, 64, overrides, **NO_DROPOUT)
+
+    @classmethod
+    def base_v2(cls, **overrides: Any) -> Self:
+        """ALBERT-base, version 2."""
+        return cls.base(**(NO_DROPOUT | overrides))
+
+    @classmethod
+    def large_v2(cls, **overrides: Any) -> Self:
+        """ALBERT-large, version 2."""
+        return cls.large(**(NO_DROPOUT | overrides))
+
+    @classmethod
+    def xlarge_v2(cls, **overrides: Any) -> Self:
+        """ALBERT-xlarge, version 2."""
+        return cls.xlarge(**(NO_DROPOUT | overrides))
+
+    @classmethod
+    def xxlarge_v2(cls, **overrides: Any) -> Self:
+        """ALBERT-xxlarge, version 2."""
+        return cls.xxlarge(**overrides)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two trips through a layer of 128, embeddings of 64; not a published size."""
+        return cls._sized(2, 128, 2, overrides, embedding_size=64)
+
+    def for_pretraining(self, execution: Execution) -> "AlbertForPreTraining":
+        """The encoder with the masked language model's and the sentence order head."""
+        return AlbertForPreTraining(self, execution)
+
+    def for_masked_language_model(self, execution: Execution) -> "AlbertForMaskedLM":
+        """The encoder with the masked language model's head alone."""
+        return AlbertForMaskedLM(self, execution)
+
+    def encoder(self, execution: Execution, *, pooling: bool = False) -> "AlbertModel":
+        """The encoder alone, under the name that its parameters have in every other module."""
+        return AlbertModel(self, execution, pooling, name="albert")
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "AlbertForSequenceClassification":
+        """The module that labels whole rows, or gives each `outputs` numbers."""
+        return AlbertForSequenceClassification(self, execution, outputs)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+
+        Matrix products only: 6 (E D + L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D E + E V) a prediction.
+        """
+        mapping = self.embedding_size * self.hidden_size
+        head = mapping + self.embedding_size * self.vocab_size
+        products = sequence_length * mapping + predictions * head
+        return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * products
+
+
+class SharedLayers(nn.Module):
+    """The map from the embeddings to the layer's features, and L trips through the one layer there is."""
+
+    config: AlbertConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, bias: jax.Array | None, *, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """[B T E] -> [B T D] and, when asked for, [L+1 B T D] with the mapped embeddings first."""
+        config, execution = self.config, self.execution
+        mapping = Projection(
+            (config.hidden_size,),
+            (None, "embed"),
+            config.initializer,
+            execution.dtype,
+            name="embedding_hidden_mapping_in",
+        )
+        x = nn.with_logical_constraint(mapping(x), ("batch", "length", "embed"))
+        layer = EncoderLayer(config, execution, deterministic, name="layer")
+        last, outputs = repeat(layer, config.num_hidden_layers, execution, output_hidden_states, x, bias)
+        return last, jnp.concatenate([x[None], outputs]) if output_hidden_states else None
+
+
+class AlbertModel(EncoderModel):
+    """Embeddings of E numbers, the shared layer and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
+
+    config: AlbertConfig
+
+    def setup(self) -> None:
+        """The three parts."""
+        config, execution = self.config, self.execution
+        self.embeddings = InputEmbeddings(config, config.embedding_size, execution)
+        self.encoder = SharedLayers(config, execution)
+        if self.pooling:
+            self.pooler = Projection((config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype)
+
+
+class AlbertForPreTraining(nn.Module):
+    """ALBERT with both of its pretraining heads."""
+
+    config: AlbertConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The encoder and the two heads."""
+        self.albert = AlbertModel(self.config, self.execution)
+        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+        self.sentence_order = Projection(
+            (2,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
+        )
+
+    def __call__(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """As `AlbertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
+        output = self.albert(input_ids, **inputs)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
+        return output.replace(
+            logits=self.masked_language_model(hidden, self.albert.embeddings.word_embeddings),
+            sop_logits=self.sentence_order(output.pooler_output),
+        )
+
+
+class AlbertForMaskedLM(nn.Module):
+    """ALBERT with the masked language model's head alone and no pooler."""
+
+    config: AlbertConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The encoder and the head."""
+        self.albert = AlbertModel(self.config, self.execution, pooling=False)
+        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+
+    def __call__(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """As `AlbertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
+        output = self.albert(input_ids, **inputs)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
+        return output.replace(logits=self.masked_language_model(hidden, self.albert.embeddings.word_embeddings))
+
+
+class AlbertForSequenceClassification(nn.Module):
+    """ALBERT with a linear layer on the pooled [CLS] after dropout; one label makes it a regression."""
+
+    config: AlbertConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The encoder, dropout and the classifier."""
+        self.albert = AlbertModel(self.config, self.execution)
+        self.dropout = Dropout(self.config.classifier_dropout_prob)
+        self.classifier = Projection(
+            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
+        )
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """As `AlbertModel`, with logits [B labels]."""
+        output = self.albert(input_ids, deterministic=deterministic, **inputs)
+        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))
