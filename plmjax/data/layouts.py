@@ -123,6 +123,15 @@ class SentenceOrder(SentencePairs):
 
 
 @dataclasses.dataclass(frozen=True)
+class FullSentences(Layout):
+    """<s> sentence sentence ... </s>, as many whole sentences as a row holds (RoBERTa section 4.2, FULL-SENTENCES).
+
+    Sentences stand in the order of the text and go on across the ends of documents, between which a further </s>
+    stands. A row is one sequence and adds no fields.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
 class Blocks(Layout):
     """Rows of T consecutive tokens, documents joined by the end token, in shuffled order (causal language models).
 

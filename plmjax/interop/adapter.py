@@ -106,6 +106,8 @@ class Architecture:
     parameters: every parameter of the module; it may list more.
     outputs: name of an output -> its name there.
     options: config.json's content -> fields of the module besides config and execution.
+    parts: name -> shape of the tensors there are -> such fields that config.json does not tell.
+    arguments: module -> what transformers' class must be told beside config.json to be the same.
     within: the name under which modules with a head hold this one's parameters; empty for those with a head.
     """
 
@@ -113,6 +115,8 @@ class Architecture:
     parameters: tuple[Parameter, ...]
     outputs: Mapping[str, str]
     options: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda found: {}
+    parts: Callable[[Mapping[str, Shape]], dict[str, Any]] = lambda shapes: {}
+    arguments: Callable[[nn.Module], dict[str, Any]] = lambda module: {}
     within: str = ""
 
 

@@ -264,13 +264,16 @@ class EncoderModel(nn.Module):
             ValueError: an input's shape does not fit the others'.
         """
         check_inputs(self.config.longest, input_ids, attention_mask, token_type_ids, positions, segment_ids)
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
         bias = attention_bias(attention_mask, segment_ids)
-        x = self.embeddings(input_ids, token_type_ids, positions, deterministic=deterministic)
+        rows = self.position_rows(input_ids, positions)
+        x = self.embeddings(input_ids, token_type_ids, rows, deterministic=deterministic)
         x, hidden_states = self.encoder(x, bias, deterministic=deterministic, output_hidden_states=output_hidden_states)
         pooled = jnp.tanh(self.pooler(first_tokens(x, cls_positions))) if self.pooling else None
         return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+
+    def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """Which row of the position table every token takes, int [B T]."""
+        return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
 
 
 class MaskedLanguageModelHead(nn.Module):

@@ -46,13 +46,16 @@ def inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
 # ------------------------------------------------------------------------------------------------- transformers
 
 
-def reference(name: str, config: EncoderConfig, **extra: Any) -> Any:
-    """A transformers model with large random weights, biases and scales, so that every parameter matters."""
+def reference(name: str, config: EncoderConfig, arguments: Mapping[str, Any] = {}, **extra: Any) -> Any:
+    """A transformers model with large random weights, biases and scales, so that every parameter matters.
+
+    extra: what its config has besides. arguments: what its class is told besides the config.
+    """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     made = getattr(transformers, type(config).__name__)(**dataclasses.asdict(config), **extra)
     torch.manual_seed(0)
-    model = getattr(transformers, name)._from_config(made, attn_implementation="eager").eval()
+    model = getattr(transformers, name)._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.15)

@@ -1,0 +1,97 @@
+"""RoBERTa as transformers has it: its config.json, and the names and arrangement of its tensors."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.data.layouts import FullSentences
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.interop import encoder
+from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.models.roberta import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaModel,
+)
+from plmjax.objectives.objective import Objective
+from plmjax.objectives.roberta import RobertaPretraining
+
+BODY = (*encoder.EMBEDDINGS, *encoder.LAYERS, *encoder.dense("pooler", "pooler.dense"))
+HEADED = (
+    *encoder.under("roberta", BODY),
+    *encoder.dense("masked_language_model/transform", "lm_head.dense"),
+    *encoder.layer_norm("masked_language_model/layer_norm", "lm_head.layer_norm"),
+    Parameter("masked_language_model/bias", "lm_head.bias"),
+    *encoder.dense("classifier/dense", "classifier.dense"),
+    *encoder.dense("classifier/output", "classifier.out_proj"),
+)
+
+
+def read_config(found: Mapping[str, Any]) -> RobertaConfig:
+    """The RobertaConfig of a config.json; transformers' defaults are BERT's, those of no published RoBERTa."""
+    defaults = {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
+    return encoder.read_config(found, RobertaConfig, defaults, encoder.REQUIRED | {"hidden_act": "gelu"})
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' RobertaConfig needs to build the same model.
+
+    Raises UserError for another activation than the exact GELU: transformers' head has that one whatever the config
+    says, while ours goes by the config as fairseq's does.
+    """
+    if model.config.hidden_act != "gelu":
+        raise UserError(
+            f"Expected a RoBERTa with the activation 'gelu', which transformers has in its head, found "
+            f"{model.config.hidden_act!r}; it cannot be exported."
+        )
+    return encoder.write_config(model, labels, "roberta")
+
+
+def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
+    """The objective that trains a module, and data without a path."""
+    if isinstance(model, RobertaForSequenceClassification):
+        return encoder.downstream_task(model, labels)
+    return RobertaPretraining(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
+
+
+def canonical(tensors: Tensors, architecture: str) -> Tensors:
+    """The tensors under today's names."""
+    ties = {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+    return encoder.canonical(tensors, "roberta", ties, bare=architecture == "RobertaModel")
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' RoBERTa classes, the pooler included."""
+    return re.match(r"(lm_head|classifier|qa_outputs|roberta\.pooler)\.", name) is not None
+
+
+ADAPTER = Adapter(
+    config=RobertaConfig,
+    architectures={
+        "RobertaModel": Architecture(
+            RobertaModel,
+            BODY,
+            encoder.POOLED,
+            parts=lambda shapes: {"pooling": "pooler.dense.weight" in shapes},
+            arguments=lambda module: {"add_pooling_layer": module.pooling},
+            within="roberta",
+        ),
+        "RobertaForMaskedLM": Architecture(RobertaForMaskedLM, HEADED, encoder.LOGITS),
+        "RobertaForSequenceClassification": Architecture(
+            RobertaForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    task=task,
+    canonical=canonical,
+    optional=optional,
+    example=encoder.example,
+)

@@ -1,0 +1,135 @@
+"""RoBERTa's checkpoints in and out: equal outputs, equal bits, with the pooler that transformers adds and without."""
+
+import json
+
+import pytest
+
+from plmjax.data.layouts import FullSentences
+from plmjax.errors import UserError
+from plmjax.finetuning.objectives import SequenceClassification
+from plmjax.interop import huggingface
+from plmjax.interop.roberta import ADAPTER
+from plmjax.models.roberta import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaModel,
+)
+from plmjax.objectives.roberta import RobertaPretraining
+from tests.interop.odd_bert import SIZES, random_params
+from tests.interop.test_huggingface import assert_same_bits, rewrite, set_config
+from tests.models import encoders
+
+transformers = pytest.importorskip("transformers")
+
+CONFIG = RobertaConfig(**SIZES | {"max_position_embeddings": 21})
+MODULES = {
+    "with pooler": RobertaModel(CONFIG, pooling=True),
+    "without pooler": RobertaModel(CONFIG),
+    "masked language model": RobertaForMaskedLM(CONFIG),
+    "classifier": RobertaForSequenceClassification(CONFIG, num_labels=4),
+}
+AUTO = {
+    "RobertaModel": "AutoModel",
+    "RobertaForMaskedLM": "AutoModelForMaskedLM",
+    "RobertaForSequenceClassification": "AutoModelForSequenceClassification",
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
+    model = MODULES[name]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    architecture = type(model).__name__
+    assert type(getattr(transformers, AUTO[architecture]).from_pretrained(tmp_path)).__name__ == architecture
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
+
+    again, loaded = huggingface.load(tmp_path)
+    assert again == model
+    assert_same_bits(params, loaded)
+    huggingface.save(again, loaded, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_reads_a_transformers_model_with_equal_outputs(tmp_path, name):
+    model = MODULES[name]
+    architecture = type(model).__name__
+    theirs = encoders.reference(
+        architecture,
+        CONFIG,
+        **({"num_labels": 4} if hasattr(model, "num_labels") else {}),
+        arguments=ADAPTER.architectures[architecture].arguments(model),
+    )
+    theirs.save_pretrained(tmp_path)
+    found, params = huggingface.load(tmp_path)
+    assert found == model
+    assert huggingface.compare(found, params, tmp_path) <= 1e-5
+
+
+def test_a_pretrained_model_is_written_as_an_encoder_without_pooler(tmp_path):
+    model = MODULES["masked language model"]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path, architecture="RobertaModel")
+    assert huggingface.compare(model, params, tmp_path, "RobertaModel") <= 1e-5
+    smaller, _ = huggingface.load(tmp_path)
+    assert smaller == MODULES["without pooler"]
+
+
+def test_what_the_released_files_hold_besides_is_left_out(tmp_path, caplog):
+    """roberta-base as published: a masked language model's file with an unused pooler, the decoder and a buffer."""
+    import numpy as np
+
+    model = MODULES["masked language model"]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    size = CONFIG.hidden_size
+
+    def publish(tensors):
+        return tensors | {
+            "roberta.pooler.dense.weight": np.ones((size, size), np.float32),
+            "roberta.pooler.dense.bias": np.ones(size, np.float32),
+            "lm_head.decoder.weight": tensors["roberta.embeddings.word_embeddings.weight"].copy(),
+            "lm_head.decoder.bias": tensors["lm_head.bias"].copy(),
+            "roberta.embeddings.position_ids": np.arange(CONFIG.max_position_embeddings)[None],
+        }
+
+    rewrite(tmp_path, publish)
+    assert_same_bits(huggingface.load(tmp_path)[1], params)
+    assert "roberta.pooler.dense.weight" in caplog.text
+    encoder, encoder_params = huggingface.load(tmp_path, architecture="RobertaModel")
+    assert encoder.pooling and (encoder_params["pooler"]["bias"] == 1).all()
+
+
+def test_config_defaults_are_those_of_transformers(tmp_path):
+    """Its class has BERT's epsilon, positions and types, which no released RoBERTa has."""
+    model = RobertaForMaskedLM(RobertaConfig(**SIZES | {"max_position_embeddings": 512, "type_vocab_size": 2}))
+    huggingface.save(model, random_params(model), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["layer_norm_eps"] == 1e-5
+    for name in ("hidden_act", "layer_norm_eps", "max_position_embeddings", "type_vocab_size", "pad_token_id"):
+        del config[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded, params = huggingface.load(tmp_path)
+    assert loaded.config.layer_norm_eps == 1e-12 and loaded.config.pad_token_id == 1
+    assert huggingface.compare(loaded, params, tmp_path) <= 1e-5
+
+
+def test_another_activation_is_refused_both_ways(tmp_path):
+    model = MODULES["masked language model"]
+    huggingface.save(model, random_params(model), tmp_path)
+    set_config(tmp_path, hidden_act="relu")
+    with pytest.raises(UserError, match="ROBERTA knows 'gelu' only"):
+        huggingface.load(tmp_path)
+    tanh = RobertaForMaskedLM(RobertaConfig(**SIZES, hidden_act="gelu_new"))
+    with pytest.raises(UserError, match="found 'gelu_new'; it cannot be exported"):
+        huggingface.save(tanh, random_params(tanh), tmp_path)
+
+
+def test_an_imported_model_is_trained_by_its_own_task():
+    objective, data = ADAPTER.task(MODULES["masked language model"], ())
+    assert isinstance(objective, RobertaPretraining) and data.layout == FullSentences() and data.sequence_length == 19
+    objective, _ = ADAPTER.task(MODULES["classifier"], ("a", "b", "c", "d"))
+    assert isinstance(objective, SequenceClassification) and len(objective.labels) == 4
