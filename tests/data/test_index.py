@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import index, pairs, store
-from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, Layout, SentenceOrder, SentencePairs, Streams
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, write
@@ -31,29 +31,31 @@ def all_fields(rows):
 def sequences(fields):
     """(tokens, token types, label) of every sequence in some rows, row after row, checked for its place in the row."""
     found = []
+    (task,) = (name.removesuffix("_labels") for name in fields if name.endswith("_labels"))
     for row in range(len(fields["input_ids"])):
         segments, begin = fields["segment_ids"][row], 0
-        used = int((fields["next_sentence_weights"][row] > 0).sum())
+        used = int((fields[f"{task}_weights"][row] > 0).sum())
         for slot in range(used):
             length = int((segments == slot + 1).sum())
             here = slice(begin, begin + length)
             assert length and (segments[here] == slot + 1).all()
             assert fields["cls_positions"][row, slot] == begin
             np.testing.assert_array_equal(fields["positions"][row, here], np.arange(length))
-            label = int(fields["next_sentence_labels"][row, slot])
+            label = int(fields[f"{task}_labels"][row, slot])
             tokens, types = (fields[name][row, here].tolist() for name in ("input_ids", "token_type_ids"))
             found.append((tuple(tokens), tuple(types), label))
             begin += length
-        assert set(fields["next_sentence_weights"][row]) <= {0.0, 1.0}
+        assert set(fields[f"{task}_weights"][row]) <= {0.0, 1.0}
         for name in ("input_ids", "segment_ids", "positions", "token_type_ids"):
             assert not fields[name][row, begin:].any(), name  # padding; this vocabulary's pad is 0
-        for name in ("cls_positions", "next_sentence_labels", "next_sentence_weights"):
+        for name in ("cls_positions", f"{task}_labels", f"{task}_weights"):
             assert not fields[name][row, used:].any(), name
     return found
 
 
-def test_a_pair_is_laid_out_as_published(dataset):
-    layout, split = SentencePairs(duplicates=2), dataset.split("train")
+@pytest.mark.parametrize("kind", [SentencePairs, SentenceOrder])
+def test_a_pair_is_laid_out_as_published(dataset, kind):
+    layout, split = kind(duplicates=2), dataset.split("train")
     drawn = np.concatenate(list(pairs.draw_pairs(split, layout, 64, 0, 2)))
     rows = rows_of(dataset, layout)
     assert rows.count == len(drawn)
@@ -67,11 +69,11 @@ def test_a_pair_is_laid_out_as_published(dataset):
         assert label == pair["label"]
 
 
-@pytest.mark.parametrize("pack", [2, 3, 8])
-def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, pack):
+@pytest.mark.parametrize(("kind", "pack"), [(SentencePairs, 2), (SentencePairs, 8), (SentenceOrder, 3)])
+def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, kind, pack):
     monkeypatch.setattr(index, "_WINDOW", 500)
-    single = rows_of(dataset, SentencePairs(duplicates=2, short_probability=0.5))
-    packed = rows_of(dataset, SentencePairs(duplicates=2, short_probability=0.5, pack=pack))
+    single = rows_of(dataset, kind(duplicates=2, short_probability=0.5))
+    packed = rows_of(dataset, kind(duplicates=2, short_probability=0.5, pack=pack))
     assert packed.count < 0.95 * single.count
     assert sorted(sequences(all_fields(packed))) == sorted(sequences(all_fields(single)))
 
@@ -151,6 +153,8 @@ def test_the_index_is_made_once_and_named_by_what_it_depends_on(dataset, monkeyp
             rows_of(dataset, layout, **changed)
     with pytest.raises(pytest.fail.Exception):
         rows_of(dataset, SentencePairs(duplicates=3, short_probability=0.2))
+    with pytest.raises(pytest.fail.Exception):
+        rows_of(dataset, SentenceOrder(duplicates=3, random_next_probability=0.5, swap_probability=0.0))
     rows_of(dataset, SentencePairs(duplicates=7), split="validation", seed=5)  # one pass, the same for every run
 
 

@@ -6,7 +6,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, SentenceOrder, SentencePairs, Streams
 from plmjax.errors import UserError
 
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
@@ -16,6 +16,7 @@ ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
     "layout, more",
     [
         (SentencePairs(pack=3), {"token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights"}),
+        (SentenceOrder(), {"token_type_ids", "cls_positions", "sentence_order_labels", "sentence_order_weights"}),
         (Blocks(), {"next_ids", "next_weights"}),
         (Streams(), {"next_ids", "next_weights"}),
     ],
@@ -25,8 +26,9 @@ def test_fields_and_shapes(layout, more):
     batch = layout.batch(4, 16)
     assert set(batch) == ROWS | more
     for name, field in batch.items():
-        per_sequence = name.startswith(("cls_", "next_sentence_"))
-        assert field.shape == ((4,) if name == "row_ids" else (4, 3) if per_sequence else (4, 16)), name
+        per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
+        several = (4, getattr(layout, "pack", 1))
+        assert field.shape == ((4,) if name == "row_ids" else several if per_sequence else (4, 16)), name
         assert field.dtype == (jnp.float32 if name.endswith("_weights") else jnp.int32), name
 
 

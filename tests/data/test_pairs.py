@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import order, pairs
-from plmjax.data.layouts import SentencePairs
+from plmjax.data.layouts import SentenceOrder, SentencePairs
 from tests.data.corpora import documents, write
 
 V = 300
@@ -36,6 +36,9 @@ class CountedDraws:
     def is_random(self, probability):
         return bool(order.chance(order.fold(self.key, pairs._IS_RANDOM), probability)[0])
 
+    def is_swapped(self, probability):
+        return bool(order.chance(order.fold(self.key, pairs._IS_SWAPPED), probability)[0])
+
     def document(self, attempt, high):
         return int(order.below(order.fold(self.key, pairs._DOCUMENT + attempt), high + 1)[0])
 
@@ -63,7 +66,7 @@ class PythonDraws:
     def is_short(self, probability):
         return self.generator.random() < probability
 
-    is_random = is_short
+    is_random = is_swapped = is_short
 
     def short_length(self, low, high):
         return self.generator.randint(low, high)
@@ -81,7 +84,7 @@ class PythonDraws:
 
 
 def published(texts, index, sequence_length, layout, draws):
-    """(A, B, is random) of one document: google-research/bert, create_pretraining_data.py, told again."""
+    """(A, B, label) of one document: google-research/bert and albert, create_pretraining_data.py, told again."""
     longest = sequence_length - 3
     target = longest
     if draws.is_short(layout.short_probability):
@@ -109,10 +112,13 @@ def published(texts, index, sequence_length, layout, draws):
                 sentence -= len(chunk) - a_end
             else:
                 b = [token for part in chunk[a_end:] for token in part]
+            is_swapped = not is_random and draws.is_swapped(layout.swap_probability)
+            if is_swapped:
+                a, b = b, a
             while len(a) + len(b) > longest:
                 part, which = (a, pairs._A_FRONT) if len(a) > len(b) else (b, pairs._B_FRONT)
                 del part[0 if draws.front(which) else -1]
-            found.append((a, b, is_random))
+            found.append((a, b, is_random or is_swapped))
             chunk, gathered = [], 0
         sentence += 1
     return found
@@ -141,6 +147,10 @@ def drawn(split, layout, sequence_length, seed, passes):
         (1, 30, 20, 64, SentencePairs()),  # no other document: ten tries, then the same one
         (2, 20, 20, 64, SentencePairs(random_next_probability=0.9)),
         (10, 30, 20, 512, SentencePairs(random_next_probability=0.0)),
+        (10, 30, 40, 64, SentenceOrder()),
+        (12, 40, 400, 32, SentenceOrder(short_probability=0.5)),  # shortened after they are swapped
+        (40, 2, 9, 128, SentenceOrder()),  # one sentence each: B is from elsewhere, label 1
+        (10, 30, 20, 64, SentenceOrder(random_next_probability=0.5, swap_probability=0.2)),
     ],
 )
 def test_equals_the_published_procedure_draw_for_draw(tmp_path, count, sentences, words, sequence_length, layout):
@@ -155,9 +165,10 @@ def test_equals_the_published_procedure_draw_for_draw(tmp_path, count, sentences
     assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
 
 
-def test_has_the_published_distribution(tmp_path):
+@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
+def test_has_the_published_distribution(tmp_path, layout):
     """Counts, lengths and labels of 200 passes agree with Python's generator within four standard errors."""
-    texts, layout, passes = documents(30, V, seed=4), SentencePairs(), 200
+    texts, passes = documents(30, V, seed=4), 200
     split = write(tmp_path, texts, [], V).split("train")
     found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, 0, passes)))
     generator = random.Random(0)
@@ -176,6 +187,21 @@ def test_has_the_published_distribution(tmp_path):
     ):
         error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
         assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+
+
+def test_neighbours_stand_in_order_or_swapped(tmp_path):
+    """Label 0: B follows A, up to what was cut off. Label 1: B ends before A begins; half of all pairs."""
+    split = write(tmp_path, documents(40, V, seed=4), [], V).split("train")
+    found = np.concatenate(list(pairs.draw_pairs(split, SentenceOrder(), 64, 0, 50)))
+    a_end = found["a_start"] + found["a_length"]
+    b_end = found["b_start"] + found["b_length"]
+    document = np.searchsorted(split.document_tokens, found[["a_start", "b_start"]].tolist(), "right")
+    together = document[:, 0] == document[:, 1]  # the others' A is a last sentence that stood alone
+    in_order, swapped = (found["label"] == label for label in (0, 1))
+    assert together[in_order].all() and (a_end <= found["b_start"])[in_order].all()
+    assert (b_end <= found["a_start"])[swapped & together].mean() > 0.99  # a lone sentence's B may be of its document
+    share = (swapped & together).sum() / together.sum()
+    assert abs(share - 0.5) < 4 * 0.5 / together.sum() ** 0.5 and 0.8 < together.mean() < 1
 
 
 def test_does_not_depend_on_how_the_work_is_dealt(tmp_path, monkeypatch):
