@@ -1,31 +1,28 @@
 """The rows of a split: how many there are under a layout, which one stands where, and its fields.
 
-Sentence pairs are drawn once and kept as an index of token runs in a cache folder; blocks and streams are closed form.
+Sentence pairs are drawn once and kept as an index of token runs in a cache folder, as are the places where rows of full
+sentences begin; blocks and streams are closed form.
 """
 
 import dataclasses
-import errno
 import functools
-import hashlib
-import json
 import os
-import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data import order, pairs
-from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams
+from plmjax.data.cache import cached, mapped
+from plmjax.data.full_sentences import FullSentenceRows
+from plmjax.data.joined_text import JoinedText
+from plmjax.data.layouts import Blocks, FullSentences, Layout, SentencePairs, Streams
 from plmjax.data.rows import Fields, Rows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 
 _INDEX_VERSION = 1
-_CONTENTS = "index.json"
 _WINDOW = 1 << 16
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
 
@@ -40,6 +37,8 @@ def open_rows(
     """
     if isinstance(layout, SentencePairs):
         return PairRows(dataset, split, layout, sequence_length, vocabulary, seed)
+    if isinstance(layout, FullSentences):
+        return FullSentenceRows(dataset, split, sequence_length, vocabulary)
     if isinstance(layout, Streams):
         return StreamRows(dataset.split(split), sequence_length, vocabulary, whole=split == "train")
     if isinstance(layout, Blocks):
@@ -86,8 +85,8 @@ class PairRows(Rows):
         }
         build = functools.partial(_build_pairs, self._split, layout, settings)
         folder = cached(dataset.directory / "index", settings, build) if self._split.documents else None
-        self._pairs = np.empty(0, pairs.PAIR) if folder is None else _mapped(folder / "pairs.bin", pairs.PAIR)
-        self._offsets = _mapped(folder / "rows.bin", np.dtype("<i8")) if folder and layout.pack > 1 else None
+        self._pairs = np.empty(0, pairs.PAIR) if folder is None else mapped(folder / "pairs.bin", pairs.PAIR)
+        self._offsets = mapped(folder / "rows.bin", np.dtype("<i8")) if folder and layout.pack > 1 else None
         self.count = len(self._pairs) if self._offsets is None else len(self._offsets) - 1
 
     def fields(self, rows: np.ndarray) -> Fields:
@@ -157,7 +156,7 @@ def _build_pairs(split: Split, layout: SentencePairs, settings: dict, folder: Pa
 
 def _pack_pairs(source: Path, folder: Path, sequence_length: int, most: int, seed: int) -> None:
     """Packs windows of pairs from all over the corpus, lest the pairs of one row be neighbours."""
-    unpacked = _mapped(source, pairs.PAIR)
+    unpacked = mapped(source, pairs.PAIR)
     key = order.fold(seed, 0)
 
     def window(start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -178,59 +177,6 @@ def _pack_pairs(source: Path, folder: Path, sequence_length: int, most: int, see
                 end = ends[-1:]
 
 
-def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    return np.memmap(path, dtype, "r").view(np.ndarray)
-
-
-def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
-    """The folder of the index with these settings, made by `build(folder)` where there is none yet.
-
-    It lies in `directory`, or in the user's cache folder when the dataset may not be written to. It gets its name when
-    it is whole, so an interrupted one is never read and processes that build at once do not disturb each other.
-    """
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    name = f"{settings['split']}-{digest[:16]}"
-    candidates = [directory, storage.cache("index")]
-    for candidate in candidates:
-        if _is_whole(candidate / name):
-            return candidate / name
-    for candidate in candidates:
-        unfinished = candidate / f"{name}.{os.uname().nodename}.{os.getpid()}"
-        try:
-            unfinished.mkdir(parents=True)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and candidate != candidates[-1]:
-                continue
-            raise UserError(
-                f"A place for the index of {directory.parent} was expected at {candidate}: {error}."
-            ) from error
-        try:
-            build(unfinished)
-            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
-            (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": sizes}, indent=1))
-            if not _is_whole(candidate / name):
-                shutil.rmtree(candidate / name, ignore_errors=True)
-                unfinished.rename(candidate / name)
-        except OSError as error:
-            if not _is_whole(candidate / name):
-                raise UserError(
-                    f"The index of {directory.parent} could not be written to {candidate}: {error}."
-                ) from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        return candidate / name
-    raise AssertionError("the last candidate either returns or raises")
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether an index is there with all its bytes (a computer that lost power may have kept the name alone)."""
-    try:
-        sizes = json.loads((folder / _CONTENTS).read_text())["files"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
-        return False
-
-
 class BlockRows(Rows):
     """Row r holds tokens r*T..r*T+T of the documents joined by the end token (see `layouts.Blocks`).
 
@@ -238,39 +184,24 @@ class BlockRows(Rows):
     """
 
     def __init__(self, split: Split, sequence_length: int, vocabulary: Vocabulary, *, whole: bool):
-        self._end = vocabulary.end if vocabulary.end >= 0 else vocabulary.sep
-        if self._end < 0:
+        end = vocabulary.end if vocabulary.end >= 0 else vocabulary.sep
+        if end < 0:
             raise UserError(
                 "Blocks of text need a tokenizer with an end or separator token between documents, but this one has "
                 "neither; use another tokenizer."
             )
         self._pad = max(vocabulary.pad, 0)
-        self._split = split
+        self._text = JoinedText(split, end)
         self._length = sequence_length
-        self._starts = split.document_tokens + np.arange(split.documents + 1)  # in the joined text
-        self._size = int(self._starts[-1])
-        targets = max(self._size - 1, 0)
+        targets = max(self._text.size - 1, 0)
         self.count = targets // sequence_length if whole else -(-targets // sequence_length)
 
     def fields(self, rows: np.ndarray) -> Fields:
         length = self._length
         text = np.full((len(rows), length + 1), self._pad, np.int32)
         start = rows * length
-        stop = np.minimum(start + length + 1, self._size)
-        first = np.searchsorted(self._starts, start, "right") - 1
-        last = np.searchsorted(self._starts, stop - 1, "right") - 1
-        places = zip(start.tolist(), stop.tolist(), first.tolist(), last.tolist(), strict=True)
-        for row, (begin, end, document, final) in zip(text, places, strict=True):
-            ends = self._starts[document + 1 : final + 2] - 1 - begin  # where end tokens stand
-            ends = ends[ends < end - begin]
-            tokens = self._split.tokens(begin - document, end - document - len(ends))
-            if len(ends):
-                is_token = np.ones(end - begin, bool)
-                is_token[ends] = False
-                row[ends] = self._end
-                row[: end - begin][is_token] = tokens
-            else:
-                row[: end - begin] = tokens
+        stop = np.minimum(start + length + 1, self._text.size)
+        self._text.copy(start, stop, text)
         real = np.arange(length) < (stop - start - 1)[:, None]
         return {
             "input_ids": np.where(real, text[:, :-1], self._pad),

@@ -1,0 +1,70 @@
+"""What is worked out once from a dataset and kept: folders of files, each named by all that it depends on."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError
+
+_CONTENTS = "index.json"
+
+
+def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+    """A file of numbers as an array that is read where it is used."""
+    return np.memmap(path, dtype, "r").view(np.ndarray)
+
+
+def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
+    """The folder of the index with these settings, made by `build(folder)` where there is none yet.
+
+    It lies in `directory`, or in the user's cache folder when the dataset may not be written to. It gets its name when
+    it is whole, so an interrupted one is never read and processes that build at once do not disturb each other.
+    """
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    name = f"{settings['split']}-{digest[:16]}"
+    candidates = [directory, storage.cache("index")]
+    for candidate in candidates:
+        if _is_whole(candidate / name):
+            return candidate / name
+    for candidate in candidates:
+        unfinished = candidate / f"{name}.{os.uname().nodename}.{os.getpid()}"
+        try:
+            unfinished.mkdir(parents=True)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and candidate != candidates[-1]:
+                continue
+            raise UserError(
+                f"A place for the index of {directory.parent} was expected at {candidate}: {error}."
+            ) from error
+        try:
+            build(unfinished)
+            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
+            (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": sizes}, indent=1))
+            if not _is_whole(candidate / name):
+                shutil.rmtree(candidate / name, ignore_errors=True)
+                unfinished.rename(candidate / name)
+        except OSError as error:
+            if not _is_whole(candidate / name):
+                raise UserError(
+                    f"The index of {directory.parent} could not be written to {candidate}: {error}."
+                ) from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return candidate / name
+    raise AssertionError("the last candidate either returns or raises")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether an index is there with all its bytes (a computer that lost power may have kept the name alone)."""
+    try:
+        sizes = json.loads((folder / _CONTENTS).read_text())["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
