@@ -1,11 +1,14 @@
 """What the interop tests share: a BERT of odd sizes, random parameters for any module, a folder as Google's."""
 
 import json
+import re
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
+from plmjax.interop import huggingface
 from plmjax.interop.adapter import parameter_shapes
 
 SIZES = {
@@ -24,6 +27,32 @@ def random_params(module, seed=0):
     generator = np.random.default_rng(seed)
     leaves = {path: generator.normal(size=shape) for path, shape in parameter_shapes(module).items()}
     return flax.traverse_util.unflatten_dict({path: leaf.astype(np.float32) for path, leaf in leaves.items()}, sep="/")
+
+
+def assert_same_bits(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert one.dtype == other.dtype == np.float32
+        assert one.tobytes() == other.tobytes() and one.shape == other.shape
+
+
+def assert_nothing_is_lost(model, directory):
+    """transformers' Auto class for the model opens what is written, with equal outputs; reading and writing it again
+    changes no bit. Returns transformers' model."""
+    transformers = pytest.importorskip("transformers")
+    params, name = random_params(model), type(model).__name__
+    huggingface.save(model, params, directory)
+    theirs = getattr(transformers, re.sub("^[A-Z][a-z]+(Model)?", "AutoModel", name)).from_pretrained(directory)
+    assert type(theirs).__name__ == name
+    assert huggingface.compare(model, params, directory) <= 1e-5
+
+    again, loaded = huggingface.load(directory)
+    assert again == model
+    assert_same_bits(params, loaded)
+    huggingface.save(again, loaded, directory / "again")
+    for file in ("model.safetensors", "config.json"):
+        assert (directory / "again" / file).read_bytes() == (directory / file).read_bytes()
+    return theirs
 
 
 def published(directory, heads=("cls/predictions", "cls/seq_relationship")):

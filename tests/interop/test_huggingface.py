@@ -13,7 +13,7 @@ from plmjax.errors import UserError
 from plmjax.interop import bert, encoder, huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
-from tests.interop.odd_bert import SIZES, random_params
+from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -30,13 +30,6 @@ def reference(architecture, seed=0, **settings):
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3)
     return model
-
-
-def assert_same_bits(first, second):
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        assert one.dtype == other.dtype == np.float32
-        assert one.tobytes() == other.tobytes() and one.shape == other.shape
 
 
 def rewrite(directory, change):
@@ -80,31 +73,8 @@ def test_reads_a_transformers_model_with_equal_outputs(tmp_path, architecture, a
 def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, architecture):
     options = {"num_labels": 3} if architecture == "BertForSequenceClassification" else {}
     model = bert.ADAPTER.architectures[architecture].module(BertConfig(**SIZES, hidden_act="gelu_new"), **options)
-    params = random_params(model)
-    huggingface.save(model, params, tmp_path)
-    theirs = getattr(transformers, architecture).from_pretrained(tmp_path)
+    theirs = assert_nothing_is_lost(model, tmp_path)
     assert theirs.config.architectures == [architecture] and theirs.config.hidden_act == "gelu_new"
-    assert huggingface.compare(model, params, tmp_path) <= 1e-5
-
-    again, loaded = huggingface.load(tmp_path)
-    assert again.config == model.config
-    assert_same_bits(params, loaded)
-    huggingface.save(again, loaded, tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
-    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_auto_class_chooses_the_exported_architecture(tmp_path, architecture):
-    module = bert.ADAPTER.architectures[architecture].module(BertConfig(**SIZES))
-    huggingface.save(module, random_params(module), tmp_path)
-    auto = {
-        "BertModel": transformers.AutoModel,
-        "BertForPreTraining": transformers.AutoModelForPreTraining,
-        "BertForMaskedLM": transformers.AutoModelForMaskedLM,
-        "BertForSequenceClassification": transformers.AutoModelForSequenceClassification,
-    }[architecture]
-    assert type(auto.from_pretrained(tmp_path)).__name__ == architecture
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM"])

@@ -16,11 +16,11 @@ from plmjax.models.roberta import (
     RobertaModel,
 )
 from plmjax.objectives.roberta import RobertaPretraining
-from tests.interop.odd_bert import SIZES, random_params
-from tests.interop.test_huggingface import assert_same_bits, rewrite, set_config
+from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
+from tests.interop.test_huggingface import rewrite, set_config
 from tests.models import encoders
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 CONFIG = RobertaConfig(**SIZES | {"max_position_embeddings": 21})
 MODULES = {
@@ -29,28 +29,11 @@ MODULES = {
     "masked language model": RobertaForMaskedLM(CONFIG),
     "classifier": RobertaForSequenceClassification(CONFIG, num_labels=4),
 }
-AUTO = {
-    "RobertaModel": "AutoModel",
-    "RobertaForMaskedLM": "AutoModelForMaskedLM",
-    "RobertaForSequenceClassification": "AutoModelForSequenceClassification",
-}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
-    model = MODULES[name]
-    params = random_params(model)
-    huggingface.save(model, params, tmp_path)
-    architecture = type(model).__name__
-    assert type(getattr(transformers, AUTO[architecture]).from_pretrained(tmp_path)).__name__ == architecture
-    assert huggingface.compare(model, params, tmp_path) <= 1e-5
-
-    again, loaded = huggingface.load(tmp_path)
-    assert again == model
-    assert_same_bits(params, loaded)
-    huggingface.save(again, loaded, tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
-    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
+    assert_nothing_is_lost(MODULES[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", MODULES)

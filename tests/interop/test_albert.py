@@ -1,0 +1,120 @@
+"""ALBERT's checkpoints in and out: equal outputs, equal bits, and groups of layers refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import SentenceOrder
+from plmjax.errors import UserError
+from plmjax.finetuning.objectives import SequenceClassification
+from plmjax.interop import huggingface
+from plmjax.interop.albert import ADAPTER
+from plmjax.models.albert import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    AlbertForSequenceClassification,
+    AlbertModel,
+)
+from plmjax.objectives.albert import AlbertPretraining
+from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
+from tests.interop.test_huggingface import rewrite, set_config
+from tests.models import encoders
+
+pytest.importorskip("transformers")
+
+CONFIG = AlbertConfig(**SIZES, embedding_size=7, classifier_dropout_prob=0.2)
+MODULES = {
+    "AlbertModel": AlbertModel(CONFIG),
+    "AlbertForPreTraining": AlbertForPreTraining(CONFIG),
+    "AlbertForMaskedLM": AlbertForMaskedLM(CONFIG),
+    "AlbertForSequenceClassification": AlbertForSequenceClassification(CONFIG, num_labels=4),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
+    theirs = assert_nothing_is_lost(MODULES[name], tmp_path)
+    assert theirs.config.num_hidden_groups == theirs.config.inner_group_num == 1
+    assert theirs.config.classifier_dropout_prob == 0.2
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_reads_a_transformers_model_with_equal_outputs(tmp_path, name):
+    extra = {"num_labels": 4} if hasattr(MODULES[name], "num_labels") else {}
+    encoders.reference(name, CONFIG, **extra).save_pretrained(tmp_path)
+    found, params = huggingface.load(tmp_path)
+    assert found == MODULES[name]
+    assert huggingface.compare(found, params, tmp_path) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["AlbertModel", "AlbertForMaskedLM"])
+def test_a_pretrained_model_is_written_as_a_smaller_architecture(tmp_path, name):
+    model = MODULES["AlbertForPreTraining"]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path, architecture=name)
+    assert huggingface.compare(model, params, tmp_path, name) <= 1e-5
+    smaller, _ = huggingface.load(tmp_path)
+    assert smaller == MODULES[name]
+
+
+def test_what_the_released_files_hold_besides_is_left_out(tmp_path, caplog):
+    """Copies of what is tied, a buffer, and the heads that a masked language model lacks."""
+    model = MODULES["AlbertForPreTraining"]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+
+    def publish(tensors):
+        return tensors | {
+            "predictions.decoder.weight": tensors["albert.embeddings.word_embeddings.weight"].copy(),
+            "predictions.decoder.bias": tensors["predictions.bias"].copy(),
+            "albert.embeddings.position_ids": np.arange(CONFIG.max_position_embeddings)[None],
+        }
+
+    rewrite(tmp_path, publish)
+    assert_same_bits(huggingface.load(tmp_path)[1], params)
+    _, smaller = huggingface.load(tmp_path, architecture="AlbertForMaskedLM")
+    assert set(smaller) == {"albert", "masked_language_model"} and "pooler" not in smaller["albert"]
+    assert "sop_classifier.classifier.weight" in caplog.text and "albert.pooler.weight" in caplog.text
+
+
+def test_config_defaults_are_those_of_transformers(tmp_path):
+    """Its class has the sizes of xxlarge; released files of other sizes name them all."""
+    huggingface.save(MODULES["AlbertModel"], random_params(MODULES["AlbertModel"]), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config = {name: config[name] for name in ("model_type", "architectures")}
+    assert ADAPTER.read_config(config) == AlbertConfig.xxlarge()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_hidden_groups": 3}, "num_hidden_groups to 3, but this ALBERT knows 1 only"),
+        ({"inner_group_num": 2}, "inner_group_num to 2, but this ALBERT knows 1 only"),
+        ({"embedding_size": 8}, r"word_embeddings.weight \[37, 7\] instead of \[37, 8\]"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_one_sentence(tmp_path, settings, sentence):
+    huggingface.save(MODULES["AlbertModel"], random_params(MODULES["AlbertModel"]), tmp_path)
+    set_config(tmp_path, **settings)
+    with pytest.raises(UserError, match=sentence):
+        huggingface.load(tmp_path)
+
+
+def test_a_change_of_depth_is_no_change_of_tensors(tmp_path):
+    """One set of parameters serves any number of layers."""
+    model = MODULES["AlbertModel"]
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    set_config(tmp_path, num_hidden_layers=2)
+    shallower, loaded = huggingface.load(tmp_path)
+    assert_same_bits(loaded, params)
+    assert huggingface.compare(shallower, loaded, tmp_path) <= 1e-5
+
+
+def test_an_imported_model_is_trained_by_its_own_task():
+    objective, data = ADAPTER.task(MODULES["AlbertForPreTraining"], ())
+    assert isinstance(objective, AlbertPretraining) and data.layout == SentenceOrder() and data.sequence_length == 19
+    objective, _ = ADAPTER.task(MODULES["AlbertForSequenceClassification"], ("a", "b", "c", "d"))
+    assert isinstance(objective, SequenceClassification) and len(objective.labels) == 4
