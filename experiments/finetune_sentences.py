@@ -9,8 +9,7 @@ The model and the tokenizer are the checkpoint's. `--optimizer.frozen bert` trai
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
-from plmjax.finetuning.objectives import Regression, SequenceClassification
-from plmjax.finetuning.tasks import Task
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 
 
 def experiment() -> Experiment:
@@ -18,7 +17,7 @@ def experiment() -> Experiment:
     return Experiment(
         model=None,
         objective=SequenceClassification(),
-        data=Task(sequence_length=128, epochs=3.0, warmup=0.1),
+        data=Sentences(sequence_length=128, epochs=3.0, warmup=0.1),
         optimizer=Optimizer(learning_rate=5e-5),
         training=Training(steps=0, batch_size=32, log_every=50),
         checkpoint=Checkpoint(every=0),

@@ -14,7 +14,7 @@ from plmjax.data.layouts import Layout
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import peak
-from plmjax.training import loop, phases, placement
+from plmjax.training import feed, loop, phases, placement
 from plmjax.training.step import build, execution
 from plmjax.vocabulary import Vocabulary
 
@@ -47,7 +47,7 @@ def _phase(
     start = time.perf_counter()
     compiled = program.train.lower(state, program.batch).compile()
     compile_seconds = time.perf_counter() - start
-    arrays = loop.on_device(batches, program)
+    arrays = feed.on_device(batches, program)
     for _ in range(warmup):
         state, _ = compiled(state, next(arrays))
     jax.block_until_ready(state)

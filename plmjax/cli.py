@@ -156,19 +156,23 @@ def finetune(
 
 
 def evaluate(
-    checkpoint: Positional[Location], data: Location | None = None, json_: Annotated[bool, arg(name="json")] = False
-):
+    checkpoint: Positional[Location],
+    data: Location | None = None,
+    output: Location | None = None,
+    json_: Annotated[bool, arg(name="json")] = False,
+) -> None:
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
     Args:
         checkpoint: Run directory or checkpoint.
         data: Other held-out data than the run's own.
+        output: Folder for evaluation.json and the predictions of a task.
         json_: Print JSON.
     """
     from plmjax.inference import evaluate as run
     from plmjax.training.metrics import to_json
 
-    found = run(checkpoint, data)
+    found = run(checkpoint, data, output)
     if json_:
         print(to_json(found))
     else:

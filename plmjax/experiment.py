@@ -107,6 +107,8 @@ class Training:
     """Steps between two evaluations; 0 evaluates at the end only."""
     evaluation_batches: int = 0
     """Batches of one evaluation; 0 takes all of the held-out rows."""
+    patience: int = 0
+    """Evaluations without a better checkpoint.best after which a run ends; 0 never ends early."""
     dtype: str = "auto"
     """float32, bfloat16, or auto: bfloat16 on TPU and GPU, float32 on CPU."""
     unroll: int = 0
@@ -140,6 +142,8 @@ class Checkpoint:
     """Minutes between two temporary checkpoints, each replaced by the next; 0 makes none."""
     best: str = ""
     """A metric, such as eval/loss, whose best checkpoint is kept as well; a leading - means larger is better."""
+    prefer: str = "last"
+    """last or best: the checkpoint that the run directory stands for when it is evaluated, exported or fine-tuned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +211,7 @@ FREE = (
     "data.path",
     "data.train",
     "data.validation",
+    "data.folder",
     "training.log_every",
     "training.evaluate_every",
     "training.evaluation_batches",
@@ -295,6 +300,14 @@ def to_dict(value: Any) -> Any:
     raise TypeError(f"An experiment holds plain data and dataclasses; found {value!r} of {type(value).__name__}.")
 
 
+MOVED = {
+    "plmjax.finetuning.tasks:Task": "plmjax.finetuning.sentences:Sentences",
+    "plmjax.finetuning.objectives:SequenceClassification": "plmjax.finetuning.sentences:SequenceClassification",
+    "plmjax.finetuning.objectives:Regression": "plmjax.finetuning.sentences:Regression",
+}
+"""Where a class named in an older experiment.json is now."""
+
+
 def from_dict(value: Any) -> Any:
     """Inverse of `to_dict`.
 
@@ -305,7 +318,7 @@ def from_dict(value: Any) -> Any:
         return tuple(from_dict(item) for item in value)
     if not isinstance(value, dict):
         return value
-    module, _, name = value["type"].partition(":")
+    module, _, name = MOVED.get(value["type"], value["type"]).partition(":")
     cls = None
     with contextlib.suppress(ImportError, AttributeError):
         cls = getattr(importlib.import_module(module), name)

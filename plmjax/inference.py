@@ -24,13 +24,15 @@ from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
-from plmjax.finetuning import tasks
-from plmjax.finetuning.source import Rows, TaskSource, join
-from plmjax.finetuning.tasks import Task
+from plmjax.finetuning.evaluation import TaskEvaluation
+from plmjax.finetuning.sentences import join
+from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.task import Examples, Task
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints, loop, phases, step
+from plmjax.training import checkpoints, feed, phases, step
 from plmjax.training.checkpoints import Description
+from plmjax.training.evaluation import HeldOut, unigram_nats
 from plmjax.training.step import Program
 
 POOLINGS = ("cls", "mean", "none")
@@ -41,13 +43,13 @@ MASK = "[MASK]"
 # ------------------------------------------------------------------------------------------------------ evaluate
 
 
-def evaluate(checkpoint: Path, data: Path | None = None) -> dict[str, float]:
+def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = None) -> dict[str, float]:
     """How good a checkpoint is on its run's held-out data, or on `data`.
 
     A pretraining checkpoint is given a prepared dataset (its validation split) or raw text (all of it) and answers with
     "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the rest of its objective's metrics. A
-    fine-tuned one is given a file of labelled rows like its validation file and answers with "eval/loss" and the task's
-    metrics.
+    fine-tuned one is given a file of labelled examples like its validation file and answers with "eval/loss" and the
+    task's metrics. `output` is a folder for evaluation.json and, of a task, its predictions.
 
     Raises:
         UserError: no checkpoint, no data, or data that does not fit it.
@@ -55,43 +57,50 @@ def evaluate(checkpoint: Path, data: Path | None = None) -> dict[str, float]:
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
     run = description.experiment
+    predictions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         if isinstance(run.data, Task):
-            source = _task_source(description, data)
+            examples, source = _task_source(description, data)
+            judge: Any = TaskEvaluation(run.objective, examples, source)
         elif isinstance(run.data, Data):
             source = _text_source(description, directory, data, Path(scratch))
+            judge = HeldOut(source, run.training.seed)
         else:
             raise UserError(f"Expected a run on text or on a task, found one on {type(run.data).__name__}.")
         program = _program(run, source)
         params, _ = checkpoints.load_parameters(directory, program.state.params)
-        means = loop.evaluate(program, params, source, run.training.seed)
-        metrics = {f"eval/{name}": value for name, value in means.items()}
+        metrics = {f"eval/{name}": value for name, value in judge(program, params).items()}
         if isinstance(run.data, Task):
-            outputs = finetuning.predict(run.objective, program, params, source)
-            return metrics | finetuning.score(run.objective, source, outputs)
-        return metrics | {"eval/perplexity": math.exp(min(means["loss"], 700.0))}
+            predictions = judge.predictions
+        else:
+            metrics["eval/perplexity"] = math.exp(min(metrics["eval/loss"], 700.0))
+    if output is not None:
+        storage.path(output).mkdir(parents=True, exist_ok=True)
+        finetuning.write(storage.path(output), metrics, predictions)
+    return metrics
 
 
-def _program(run: Experiment, source: loop.Source) -> Program:
+def _program(run: Experiment, source: feed.Source) -> Program:
     """The program of the run's last phase on the devices that are here."""
     mesh = meshes.make(experiments.Mesh(), jax.local_devices())
     phase = phases.resolve(run)[-1]
     rows = -(-phase.batch_size // (mesh.size * phase.accumulation)) * mesh.size
     phase = dataclasses.replace(phase, batch_size=rows, accumulation=1)
-    unigram = loop.unigram_nats(source.unigram_counts, run.model.vocab_size)
+    unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     return step.build(run, phase, mesh, source.vocabulary, source.batch(phase), unigram)
 
 
-def _task_source(description: Description, data: Path | None) -> TaskSource:
+def _task_source(description: Description, data: Path | None) -> tuple[Examples, TaskSource]:
     run = description.experiment
-    task = run.data if data is None else dataclasses.replace(run.data, validation=str(data))
+    if data is not None:
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, validation=str(data), folder=""))
     tokenizer = finetuning.tokenizer_of(description)
-    examples = tasks.read(task, "validation")
-    rows = Rows(examples, tokenizer, run.objective, task.sequence_length)
-    return TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
+    examples = run.data.read("validation")
+    rows = finetuning.rows(run, examples, tokenizer)
+    return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
 
 
-def _text_source(description: Description, directory: Path, data: Path | None, scratch: Path) -> loop.Source:
+def _text_source(description: Description, directory: Path, data: Path | None, scratch: Path) -> feed.Source:
     """The run's dataset, another one, or raw text, prepared here."""
     from plmjax.data import pipeline, store
     from plmjax.data.prepare import prepare

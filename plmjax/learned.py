@@ -9,12 +9,12 @@ import numpy as np
 
 from plmjax import experiment
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.training import loop
+from plmjax.training import feed, loop
 
 EXAMPLES = 3
 
 
-def show(result: loop.Result, source: loop.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
+def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
     """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
     loss, entropy = result.metrics["eval/loss"], result.metrics.get("eval/unigram_entropy", math.nan)
     say(
@@ -26,7 +26,7 @@ def show(result: loop.Result, source: loop.Source, workdir: Path, say: Callable[
     _export(workdir, say)
 
 
-def _fill(result: loop.Result, source: loop.Source, workdir: Path, say: Callable[[str], None]) -> None:
+def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
     """Hides one word of a few held-out sentences and prints what the model puts there."""
     from plmjax.data import tokenizers
     from plmjax.inference import fill_mask
@@ -40,7 +40,7 @@ def _fill(result: loop.Result, source: loop.Source, workdir: Path, say: Callable
         say(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
 
 
-def _held_out(result: loop.Result, source: loop.Source, tokenizer) -> Iterator[str]:
+def _held_out(result: loop.Result, source: feed.Source, tokenizer) -> Iterator[str]:
     """The beginnings of held-out rows, as text of at most sixteen words."""
     special = np.array(source.vocabulary.special)
     for batch in source.evaluation(result.program.phase):

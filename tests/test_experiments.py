@@ -5,12 +5,18 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
 from plmjax import plan
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
+from plmjax.finetuning.choices import ChoiceExamples, Choices
+from plmjax.finetuning.questions import QuestionExamples, Questions
+from plmjax.finetuning.sentences import SentenceExamples, Sentences
+from plmjax.finetuning.source import Rows
+from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
@@ -31,7 +37,7 @@ def complete(run: Experiment) -> Experiment:
     """The run with what only its checkpoint and its data say: a model, labels and a number of steps."""
     if run.model is None:
         run = dataclasses.replace(run, model=BertConfig.tiny(), training=dataclasses.replace(run.training, steps=10))
-    if not getattr(run.objective, "labels", True):
+    if getattr(run.objective, "labels", True) == ():
         run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, labels=("no", "yes")))
     return run
 
@@ -41,10 +47,39 @@ def batch(run: Experiment, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStru
     layout = getattr(run.data, "layout", None)
     if isinstance(layout, Layout):
         return layout.batch(phase.batch_size, phase.sequence_length)
-    tokens, row = (phase.batch_size, phase.sequence_length), (phase.batch_size,)
-    fields = {name: jax.ShapeDtypeStruct(tokens, jnp.int32) for name in ("input_ids", "segment_ids", "token_type_ids")}
-    label = jax.ShapeDtypeStruct(row, run.objective.label_dtype)
-    return fields | {"row_ids": jax.ShapeDtypeStruct(row, jnp.int32), "labels": label}
+    return task_batch(run, phase.batch_size)
+
+
+class Numbers:
+    """A tokenizer whose texts are all one token."""
+
+    vocabulary = Vocabulary.placeholder(1000)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [[7] for _ in texts]
+
+    def encode_words(self, sentences: list[list[str]]) -> list[list[list[int]]]:
+        return [[[7] for _ in words] for words in sentences]
+
+    def encode_spans(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.array([7], np.int32), np.array([[0, len(text)]])) for text in texts]
+
+
+EXAMPLES = {
+    Sentences: SentenceExamples("", [1], texts=[("a",)], labels=["1"]),
+    Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
+    Tagging: TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]]),
+    Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
+}
+
+
+def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The global batch of a task, as an example of its kind makes it."""
+    objective = run.objective
+    if getattr(objective, "labels", None) is not None:
+        objective = dataclasses.replace(objective, labels=("1", "yes"))
+    encoded = objective.encode(EXAMPLES[objective.reads], Numbers(), run.model, run.data)
+    return Rows(encoded, run.data.sequence_length, run.data.pack, 0).shapes(rows)
 
 
 @pytest.mark.parametrize("name", RUNS)

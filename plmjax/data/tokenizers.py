@@ -81,6 +81,20 @@ class Tokenizer:
         """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
         return self._cache.encode(texts)
 
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of every word of every sentence, each as it is spelt after a space; at least one a word.
+
+        A word of which nothing is left, such as a lone control character, is the unknown token.
+        """
+        space = " " if self.kind == "byte-bpe" else ""
+        pieces = iter(self.encode_batch([space + word for words in sentences for word in words]))
+        return [[next(pieces) or [max(self.vocabulary.unknown, 0)] for _ in words] for words in sentences]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text its ids, int32 [N], and the characters each stands for, int32 [N 2]: first, last + 1."""
+        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, special tokens left out."""
         return self._engine.decode([int(i) for i in ids], skip_special_tokens=True)

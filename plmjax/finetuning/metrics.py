@@ -1,6 +1,15 @@
-"""The metrics of GLUE (Wang et al., arXiv 1804.07461), over the predictions of a whole file."""
+"""The metrics of GLUE, SQuAD and CMRC 2018, over the predictions of a whole file.
 
+GLUE: Wang et al., arXiv 1804.07461. SQuAD: Rajpurkar et al., arXiv 1606.05250 and 1806.03822 (its evaluation scripts).
+CMRC 2018: Cui et al., arXiv 1810.07366 (cmrc2018_evaluate.py).
+"""
+
+import re
+import string
+import unicodedata
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,3 +45,53 @@ def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]
             "spearman": float(spearmanr(targets, predictions).statistic),
             "mean_squared_error": float(np.mean(np.square(targets - predictions))),
         }
+
+
+def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
+    """(exact match, F1) of a prediction against the best of the answers; none, or "", means that there is no answer.
+
+    Words are compared without case, punctuation and articles; F1 is over the words of both.
+    """
+    words = _english_words(prediction)
+    best = [0.0, 0.0]
+    for answer in answers or [""]:
+        gold = _english_words(answer)
+        common = sum((Counter(gold) & Counter(words)).values())
+        f1 = 2 * common / (len(gold) + len(words)) if gold and words else float(gold == words)
+        best = [max(best[0], float(gold == words)), max(best[1], f1)]
+    return best[0], best[1]
+
+
+def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
+    """(exact match, F1) of a prediction against the best of the answers in Chinese.
+
+    F1 is over the longest run of characters (and of words in Latin letters) that both share.
+
+    Deviation: the script splits what is not Chinese with NLTK's tokenizer; here it is split at spaces.
+    """
+    best = [0.0, 0.0]
+    words = _chinese_words(prediction)
+    for answer in answers:
+        gold = _chinese_words(answer)
+        shared = _longest_common_run(gold, words)
+        f1 = 2 * shared / (len(gold) + len(words)) if shared else 0.0
+        best = [max(best[0], float("".join(gold) == "".join(words))), max(best[1], f1)]
+    return best[0], best[1]
+
+
+def _english_words(text: str) -> list[str]:
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _chinese_words(text: str) -> list[str]:
+    text = "".join(c for c in text.lower().strip() if not unicodedata.category(c).startswith("P") and c not in "~|+=")
+    return re.findall(r"[\u4e00-\u9fff]|[^\u4e00-\u9fff\s]+", text)
+
+
+def _longest_common_run(first: list[str], second: list[str]) -> int:
+    lengths, longest = [0] * (len(second) + 1), 0
+    for word in first:
+        lengths = [0] + [lengths[place] + 1 if word == other else 0 for place, other in enumerate(second)]
+        longest = max(longest, *lengths)
+    return longest

@@ -3,10 +3,8 @@
 What is saved is a run directory like any other, and with it the predictions for the validation file and their metrics.
 """
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import tempfile
 from pathlib import Path
@@ -15,17 +13,16 @@ from typing import Any
 import flax.traverse_util
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.finetuning import tasks
-from plmjax.finetuning.objectives import HEAD, SentenceObjective
+from plmjax.finetuning.evaluation import TaskEvaluation
+from plmjax.finetuning.heads import HEAD
 from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.tasks import Examples, Task
-from plmjax.objectives.objective import apply
+from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.layers.execution import Execution
 from plmjax.parallel import hosts
 from plmjax.training import checkpoints, loop
 from plmjax.training.checkpoints import Description
@@ -35,6 +32,8 @@ from plmjax.training.step import Program
 
 RANDOM = "random"
 """In place of a checkpoint: begin with random parameters, to see what pretraining is worth."""
+ENCODER = "encoder"
+"""What --optimizer.frozen calls the encoder of any system."""
 
 
 def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str, float]:
@@ -44,7 +43,8 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         which takes the experiment's own model and tokenizer and draws every parameter from the seed.
 
     Returns:
-        the last evaluation: "eval/loss" and the task's metrics, "eval/f1", ..., which WORKDIR/evaluation.json keeps.
+        the evaluation of the checkpoint that WORKDIR stands for, the last one or the best: "eval/loss" and the task's
+        metrics, "eval/f1", ..., which WORKDIR/evaluation.json keeps beside the predictions.
 
     Raises:
         UserError: a file of the task, the checkpoint or the experiment is not as it must be.
@@ -56,14 +56,13 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         pretrained, description = checkpoints.load_parameters(checkpoint)
     run = _with_model(run, description)
     tokenizer, files = _tokenizer(run, checkpoint, description)
-    train, validation = (tasks.read(run.data, split) for split in ("train", "validation"))
-    run = resolve(run, train)
-    length = run.data.sequence_length
+    train, validation = (run.data.read(split) for split in ("train", "validation"))
+    run = dataclasses.replace(run, objective=run.objective.learn(train))
     source = TaskSource(
-        *(Rows(examples, tokenizer, run.objective, length) for examples in (train, validation)),
-        tokenizer.vocabulary,
-        run.training.seed,
+        *(rows(run, examples, tokenizer) for examples in (train, validation)), tokenizer.vocabulary, run.training.seed
     )
+    run = resolve(run, len(source.train_rows))
+    evaluation = TaskEvaluation(run.objective, validation, source)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
         loop.check_resume(workdir, run)
@@ -75,22 +74,36 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         state = program.initialize(run.training.seed)
         return state if pretrained is None else state.replace(params=transfer(pretrained, state.params, checkpoint))
 
-    result = loop.train(run, workdir, source, files, begin)
-    outputs = predict(run.objective, result.program, result.state.params, source)
-    metrics = result.metrics | score(run.objective, source, outputs)
+    result = loop.train(run, workdir, source, files, begin, evaluation)
+    best = checkpoints.find(workdir)
+    params, _ = checkpoints.load_parameters(best, result.program.state.params)
+    metrics = {f"eval/{name}": value for name, value in evaluation(result.program, params).items()}
     if hosts.speaks():
-        write(workdir, run.objective, validation, outputs, metrics)
+        write(workdir, metrics, evaluation.predictions)
     hosts.agree("the end")
     return metrics
 
 
+def rows(run: Experiment, examples: Any, tokenizer: Any) -> Rows:
+    """A file's examples, packed into rows as the run asks."""
+    encoded = run.objective.encode(examples, tokenizer, run.model, run.data)
+    return Rows(encoded, run.data.sequence_length, run.data.pack, max(tokenizer.vocabulary.pad, 0))
+
+
 def _check(run: Experiment) -> None:
-    if not isinstance(run.data, Task) or not isinstance(run.objective, SentenceObjective):
+    task, objective = run.data, run.objective
+    if not isinstance(task, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
             f"Expected an experiment with a task and an objective of plmjax.finetuning, found "
-            f"{type(run.data).__name__} and {type(run.objective).__name__}; begin with "
-            f"experiments/finetune_sentences.py."
+            f"{type(task).__name__} and {type(objective).__name__}; begin with experiments/finetune_sentences.py."
         )
+    if not isinstance(task, objective.reads):
+        raise UserError(
+            f"Expected {objective.reads.__name__} for the objective {type(objective).__name__}, found a task of "
+            f"{type(task).__name__}; name an experiment whose data and objective are of one kind."
+        )
+    if task.pack < 1:
+        raise UserError(f"Expected --data.pack of at least 1, found {task.pack}.")
 
 
 def _with_model(run: Experiment, description: Description | None) -> Experiment:
@@ -164,13 +177,14 @@ def check_start(workdir: Path, checkpoint: str | Path, pretrained: Any) -> None:
         )
 
 
-def resolve(run: Experiment, train: Examples) -> Experiment:
-    """The experiment with what follows from the train file: the labels, the steps and the warm-up.
+def resolve(run: Experiment, rows: int) -> Experiment:
+    """The experiment with what follows from the train file of so many rows: steps, warm-up, rhythm; and the encoder's
+    own name where parameters of the "encoder" are frozen.
 
     Raises:
         UserError: a length that is given twice, in epochs and in steps, or not at all.
     """
-    task, training, optimizer = run.data, run.training, run.optimizer
+    task, training, optimizer, checkpoint = run.data, run.training, run.optimizer, run.checkpoint
     if bool(task.epochs > 0) == bool(training.steps > 0):
         raise UserError(
             f"Expected either --data.epochs or --training.steps, found {task.epochs:g} and {training.steps}; set one "
@@ -181,13 +195,28 @@ def resolve(run: Experiment, train: Examples) -> Experiment:
             f"Expected --data.warmup from 0 to below 1 and no --optimizer.warmup_steps beside it, found "
             f"{task.warmup:g} and {optimizer.warmup_steps}; set one of them to 0."
         )
-    steps = training.steps or max(1, round(task.epochs * len(train.texts) / training.batch_size))
+    if task.evaluations < 0 or (task.evaluations and (training.evaluate_every or checkpoint.every)):
+        raise UserError(
+            f"Expected --data.evaluations of 0 or more and neither --training.evaluate_every nor --checkpoint.every "
+            f"beside it, found {task.evaluations:g}, {training.evaluate_every} and {checkpoint.every}; set one."
+        )
+    epoch = rows / training.batch_size
+    steps = training.steps or max(1, round(task.epochs * epoch))
+    if task.evaluations:
+        every = max(1, round(epoch / task.evaluations))
+        training = dataclasses.replace(training, evaluate_every=every)
+        checkpoint = dataclasses.replace(checkpoint, every=every)
+    name = run.model.encoder(Execution()).name if hasattr(run.model, "encoder") else ENCODER
+    frozen = tuple(
+        name + prefix.removeprefix(ENCODER) if prefix.split("/")[0] == ENCODER else prefix
+        for prefix in optimizer.frozen
+    )
     warmup = optimizer.warmup_steps or round(task.warmup * steps)
     return dataclasses.replace(
         run,
-        objective=run.objective.learn(train),
         training=dataclasses.replace(training, steps=steps),
-        optimizer=dataclasses.replace(optimizer, warmup_steps=warmup),
+        optimizer=dataclasses.replace(optimizer, warmup_steps=warmup, frozen=frozen),
+        checkpoint=checkpoint,
     )
 
 
@@ -212,41 +241,8 @@ def transfer(pretrained: Any, params: Any, origin: str | Path) -> Any:
     return flax.traverse_util.unflatten_dict(wanted, sep="/")
 
 
-def predict(objective: SentenceObjective, program: Program, params: Any, source: TaskSource) -> np.ndarray:
-    """The head's outputs for the validation file, float32 [N outputs], in the order of the file."""
-    whole = NamedSharding(program.mesh, PartitionSpec())
-
-    def forward(params: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return apply(objective, program.module, params, batch, None).logits, batch["row_ids"]
-
-    forward = jax.jit(forward, out_shardings=whole)
-    parts = [
-        jax.device_get(forward(params, batch))
-        for batch in loop.on_device(source.evaluation(program.phase, loop.places(program)), program)
-    ]
-    outputs, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return outputs[rows >= 0].astype(np.float32)
-
-
-def score(objective: SentenceObjective, source: TaskSource, outputs: np.ndarray) -> dict[str, float]:
-    """The task's metrics of the outputs for the validation file: {"eval/accuracy": ...}."""
-    metrics = objective.metrics(source.validation_rows.labels, outputs)
-    return {f"eval/{name}": value for name, value in metrics.items()}
-
-
-def write(
-    workdir: Path, objective: SentenceObjective, validation: Examples, outputs: np.ndarray, metrics: dict[str, float]
-) -> None:
-    """Writes WORKDIR/predictions.tsv (line of the validation file, label, prediction) and evaluation.json."""
-    rows = [
-        {"line": line, "label": label, **prediction}
-        for line, label, prediction in zip(
-            validation.lines, validation.labels, objective.predictions(outputs), strict=True
-        )
-    ]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, rows[0], delimiter="\t", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    storage.write(workdir / "predictions.tsv", table.getvalue())
-    storage.write(workdir / "evaluation.json", to_json(metrics, indent=2) + "\n")
+def write(folder: Path, metrics: dict[str, float], predictions: dict[str, str]) -> None:
+    """Writes the files of predictions and evaluation.json."""
+    for name, contents in predictions.items():
+        storage.write(folder / name, contents)
+    storage.write(folder / "evaluation.json", to_json(metrics, indent=2) + "\n")

@@ -1,5 +1,11 @@
-"""The rows of a task as batches for the training loop: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
+"""The examples of a task as batches of packed rows for the training loop.
 
+Short examples share a row, each a segment of its own that sees itself alone, so that hardly a token is padding and yet
+every batch has one shape. Which examples share a row is drawn anew for every epoch; how many rows an epoch has depends
+on the lengths alone, so that a step's place in its epoch is found by division.
+"""
+
+import functools
 import hashlib
 from collections.abc import Iterator
 from typing import Any
@@ -8,80 +14,84 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.data import order
-from plmjax.errors import UserError
-from plmjax.finetuning.objectives import SentenceObjective
-from plmjax.finetuning.tasks import Examples
+from plmjax.data import order, pairs
+from plmjax.finetuning.task import Encoded
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
 
 
-def room(first: int, second: int, tokens: int) -> tuple[int, int]:
-    """Lengths of two texts cut to `tokens` together, the longer one first, the second where they are equal.
-
-    As google-research/bert run_classifier.py takes them away, one at a time.
-    """
-    kept = min(first, max(tokens - second, tokens - tokens // 2))
-    return kept, min(second, tokens - kept)
-
-
-def join(texts: list[list[int]], length: int, vocabulary: Vocabulary) -> tuple[list[int], int]:
-    """([CLS] A [SEP] with B [SEP] where there are two texts, where B begins) of at most `length` tokens."""
-    if len(texts) == 1:
-        row = [vocabulary.cls, *texts[0][: length - 2], vocabulary.sep]
-        return row, len(row)
-    first, second = texts
-    kept, kept_second = room(len(first), len(second), length - 3)
-    row = [vocabulary.cls, *first[:kept], vocabulary.sep]
-    return [*row, *second[:kept_second], vocabulary.sep], len(row)
-
-
-def check_vocabulary(vocabulary: Vocabulary, length: int) -> None:
-    """Raises UserError where no row of at most `length` tokens can be built."""
-    if vocabulary.cls < 0 or vocabulary.sep < 0:
-        raise UserError(
-            "Expected a tokenizer with tokens that begin and end a text ([CLS] and [SEP]), found none; use the one of "
-            "a BERT."
-        )
-    if length < 5:
-        raise UserError(f"Expected --data.sequence_length of at least 5, found {length}; raise it.")
+def packed(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
+    """Which examples share a row: int64 [rows most], -1 where a row holds fewer."""
+    sequence, sizes = pairs.pack(lengths, row_length, most)
+    table = np.full((len(sizes), most), -1, np.int64)
+    table[np.arange(most) < sizes[:, None]] = sequence
+    return table
 
 
 class Rows:
-    """The examples of one file as numbers, none of them padded."""
+    """The examples of one file, several to a row of `length` tokens."""
 
-    def __init__(self, examples: Examples, tokenizer: Any, objective: SentenceObjective, length: int) -> None:
-        """Encodes the texts for rows of at most `length` tokens; `tokenizer` is a plmjax.data.tokenizers.Tokenizer."""
-        check_vocabulary(tokenizer.vocabulary, length)
-        sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
-        joined = [join(list(texts), length, tokenizer.vocabulary) for texts in zip(*sides, strict=True)]
-        self.labels = objective.encode(examples)
-        self.seconds = [second for _, second in joined]
-        self.tokens = np.concatenate([np.asarray(row, np.int32) for row, _ in joined])
-        self.offsets = np.cumsum([0, *(len(row) for row, _ in joined)])
+    def __init__(self, encoded: Encoded, length: int, most: int, pad: int) -> None:
+        self.encoded = encoded
+        self._length, self._most, self._pad = length, most, pad
+        self._lengths = np.diff(encoded.offsets)
+        # Sequences that are choices of one example stand side by side: the longest of them counts.
+        self._example_lengths = self._lengths.reshape(-1, encoded.choices).max(axis=1)
+        self.in_order = packed(self._example_lengths, length, most)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        """Rows."""
+        return len(self.in_order)
 
-    def batch(self, rows: np.ndarray, length: int, pad: int) -> Batch:
-        """The rows `rows` as arrays of width `length`; -1 gives an empty row."""
-        shape = (len(rows), length)
-        batch = {
-            "input_ids": np.full(shape, pad, np.int32),
-            "segment_ids": np.zeros(shape, np.int32),
-            "token_type_ids": np.zeros(shape, np.int32),
-            "row_ids": rows.astype(np.int32),
-            "labels": np.where(rows >= 0, self.labels[rows], 0).astype(self.labels.dtype),
+    @property
+    def examples(self) -> int:
+        """Examples of the file."""
+        return len(self._example_lengths)
+
+    def shuffled(self, key: np.ndarray) -> np.ndarray:
+        """`in_order` for another dealing of the examples to rows, in another order of the rows."""
+        examples = order.permute(np.arange(self.examples), self.examples, order.fold(key, 0))
+        table = packed(self._example_lengths[examples], self._length, self._most)
+        table = np.where(table >= 0, examples[table], -1)
+        return table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
+
+    def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Field -> shape and dtype of a batch of so many rows."""
+        empty = self.batch(np.full((1, self._most), -1), np.array([-1]))
+        return {
+            name: jax.ShapeDtypeStruct((rows, *array.shape[1:]), jnp.dtype(array.dtype))
+            for name, array in empty.items()
         }
-        for place, row in enumerate(rows):
-            if row < 0:
-                continue
-            tokens = self.tokens[self.offsets[row] : self.offsets[row + 1]]
-            batch["input_ids"][place, : len(tokens)] = tokens
-            batch["segment_ids"][place, : len(tokens)] = 1
-            batch["token_type_ids"][place, self.seconds[row] : len(tokens)] = 1
-        return batch
+
+    def batch(self, table: np.ndarray, row_ids: np.ndarray) -> Batch:
+        """The rows of `table` [R most] as arrays."""
+        encoded, choices = self.encoded, self.encoded.choices
+        sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
+        sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
+        lengths = np.where(sequences >= 0, self._lengths[sequences], 0)
+        begins = np.cumsum(lengths, axis=1) - lengths
+        tokens = (len(sequences), self._length)
+        fields = {name: np.zeros(tokens, np.int32) for name in ("segment_ids", "positions", "token_type_ids")}
+        fields["input_ids"] = np.full(tokens, self._pad, np.int32)
+        fields |= {name: np.zeros(tokens, values.dtype) for name, values in encoded.token_fields.items()}
+        for row, slot in zip(*np.nonzero(lengths), strict=True):
+            start = encoded.offsets[sequences[row, slot]]
+            length, begin = lengths[row, slot], begins[row, slot]
+            there, here = slice(start, start + length), (row, slice(begin, begin + length))
+            fields["input_ids"][here] = encoded.tokens[there]
+            fields["token_type_ids"][here] = encoded.token_types[there]
+            fields["positions"][here] = np.arange(length)
+            fields["segment_ids"][here] = slot + 1
+            for name, values in encoded.token_fields.items():
+                fields[name][here] = values[there]
+        fields["cls_positions"] = np.where(lengths > 0, begins, 0).astype(np.int32)
+        fields["example_ids"] = sequences.astype(np.int32)
+        for name, values in encoded.sequence_fields.items():
+            fields[name] = np.where(sequences >= 0, values[sequences], 0).astype(values.dtype)
+        if choices > 1:
+            fields = {name: array.reshape(-1, choices, *array.shape[1:]) for name, array in fields.items()}
+        return fields | {"row_ids": row_ids.astype(np.int32)}
 
 
 class TaskSource:
@@ -96,35 +106,34 @@ class TaskSource:
         self.vocabulary = vocabulary
         self.train_rows, self.validation_rows = train, validation
         self._key = order.fold(seed, 3)
-        self._pad = max(vocabulary.pad, 0)
+        self._epoch = functools.lru_cache(2)(lambda epoch: train.shuffled(order.fold(self._key, epoch)))
         digest = hashlib.sha256()
-        for rows in (train, validation):
-            for array in (rows.tokens, rows.offsets, np.asarray(rows.seconds), rows.labels):
+        for encoded in (train.encoded, validation.encoded):
+            labels = [*encoded.sequence_fields.values(), *encoded.token_fields.values()]
+            for array in (encoded.tokens, encoded.token_types, encoded.offsets, *labels):
                 digest.update(np.ascontiguousarray(array).tobytes())
         self.fingerprint = digest.hexdigest()
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of the phase's global batch."""
-        shape = (phase.batch_size, phase.sequence_length)
-        tokens, row = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape[:1], jnp.int32)
-        fields = {name: tokens for name in ("input_ids", "segment_ids", "token_type_ids")}
-        labels = jax.ShapeDtypeStruct(shape[:1], self.validation_rows.labels.dtype)
-        return fields | {"row_ids": row, "labels": labels}
+        return self.validation_rows.shapes(phase.batch_size)
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
         places = np.arange(phase.batch_size) if places is None else places
-        first = phase.first_step + start
+        first, rows = phase.first_step + start, len(self.train_rows)
         while True:
-            numbers = first * phase.batch_size + places
-            rows = order.shuffled(numbers, len(self.train_rows), self._key)
-            yield self.train_rows.batch(rows, phase.sequence_length, self._pad)
+            epochs, within = np.divmod(first * phase.batch_size + places, rows)
+            table = np.stack([self._epoch(epoch)[row] for epoch, row in zip(epochs.tolist(), within, strict=True)])
+            yield self.train_rows.batch(table, within)
             first += 1
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""
         places = np.arange(phase.batch_size) if places is None else places
-        count = len(self.validation_rows)
-        for first in range(0, count, phase.batch_size):
+        table = self.validation_rows.in_order
+        empty = np.full((1, table.shape[1]), -1)
+        for first in range(0, len(table), phase.batch_size):
             rows = first + places
-            yield self.validation_rows.batch(np.where(rows < count, rows, -1), phase.sequence_length, self._pad)
+            rows = np.where(rows < len(table), rows, -1)
+            yield self.validation_rows.batch(np.concatenate([table, empty])[rows], rows)

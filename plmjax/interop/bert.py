@@ -75,6 +75,7 @@ ADAPTER = Adapter(
         "BertForSequenceClassification": Architecture(
             BertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        **encoder.token_heads("Bert", HEADED, encoder.labels_option),
     },
     read_config=read_config,
     write_config=write_config,

@@ -2,14 +2,18 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import numpy as np
 
 from plmjax.errors import UserError
-from plmjax.interop.adapter import FLAT, SAME, Parameter, Tensors, weight
+from plmjax.finetuning.heads import QuestionAnswering, TokenClassification
+from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.interop.adapter import FLAT, SAME, Architecture, Parameter, Tensors, weight
 from plmjax.layers.encoder import EncoderConfig
 from plmjax.objectives.objective import Objective
 
@@ -28,6 +32,7 @@ REQUIRED = {
 
 LOGITS = {"logits": "logits"}
 HIDDEN = {"last_hidden_state": "last_hidden_state"}
+SPAN = {"start_logits": "start_logits", "end_logits": "end_logits"}
 POOLED = {**HIDDEN, "pooler_output": "pooler_output"}
 """Name of an output of ours -> its name in transformers."""
 
@@ -114,11 +119,26 @@ def write_config(model: nn.Module, labels: Sequence[str], model_type: str) -> di
 
 def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     """The objective that trains a module with a head of a downstream task, and data without a path."""
-    from plmjax.finetuning.objectives import Regression, SequenceClassification
-    from plmjax.finetuning.tasks import Task
+    if isinstance(model, QuestionAnswering):
+        return SpanExtraction(), Questions()
+    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(model.num_labels))
+    if isinstance(model, TokenClassification):
+        return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
+    return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Sentences()
 
-    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(getattr(model, "num_labels", 0)))
-    return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Task()
+
+def token_heads(
+    system: str, headed: tuple[Parameter, ...], options: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Architecture]:
+    """transformers' classes of a system (Bert, Roberta, ...) for tagging and for questions.
+
+    headed: the parameters of the system's modules with a head, those of the encoder and `CLASSIFIER` among them.
+    """
+    spans = (*(one for one in headed if one not in CLASSIFIER), *dense("classifier", "qa_outputs"))
+    return {
+        f"{system}ForTokenClassification": Architecture(TokenClassification, headed, LOGITS, options=options),
+        f"{system}ForQuestionAnswering": Architecture(QuestionAnswering, spans, SPAN),
+    }
 
 
 def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], *, bare: bool) -> Tensors:

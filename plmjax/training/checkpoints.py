@@ -29,6 +29,7 @@ from plmjax.experiment import Experiment
 from plmjax.training.state import State
 
 FORMAT = 1
+PREFERENCES = ("last", "best")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Description:
     metrics: evaluation metrics at this step, empty where none were taken.
     tokenizer: file name -> contents.
     window: what the next logged line averages, of the steps since the last one: name -> (sum, steps).
+    record: best score of the run so far, as `score` counts, and how many evaluations have come after it.
     """
 
     experiment: Experiment
@@ -49,6 +51,7 @@ class Description:
     dataset: str = ""
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     window: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    record: tuple[float, int] | None = None
 
     def write_tokenizer(self, directory: Path) -> Path:
         """Writes the tokenizer's files to a folder and returns it."""
@@ -91,6 +94,15 @@ def verify(directory: Path, items: Sequence[str]) -> None:
                 raise ValueError(f"{name} is not what was written")
 
 
+def score(best: str, metrics: dict[str, float] | None) -> float | None:
+    """What is smallest for the best checkpoint; `best` names a metric, larger is better after a leading -.
+
+    None where the metric was not taken.
+    """
+    value = (metrics or {}).get(best.removeprefix("-"))
+    return value if value is None or not best.startswith("-") else -value
+
+
 @dataclasses.dataclass
 class Retention:
     """Which checkpoints stay: the newest, the newest `keep` of those a multiple of `every`, and the best."""
@@ -100,9 +112,8 @@ class Retention:
     best: str
 
     def score(self, metrics: dict[str, float] | None) -> float | None:
-        """What is smallest for the best checkpoint; None where the metric was not taken."""
-        value = (metrics or {}).get(self.best.removeprefix("-"))
-        return value if value is None or not self.best.startswith("-") else -value
+        """As the function."""
+        return score(self.best, metrics)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Orbax's question, for checkpoints in the order of their steps."""
@@ -181,6 +192,7 @@ class Checkpoints:
             "dataset": description.dataset,
             "metrics": description.metrics,
             "window": dict(description.window),  # the run goes on adding to its own while this one is written
+            "record": description.record,
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
         try:
@@ -261,6 +273,8 @@ def _copied(x: jax.Array) -> jax.Array:
 def find(path: Path) -> Path:
     """The checkpoint folder that a user means by a run directory, its checkpoints folder or one checkpoint.
 
+    Of a run directory it is the last, or the best where the run's `checkpoint.prefer` says so.
+
     Raises:
         UserError: there is no finished checkpoint.
     """
@@ -274,7 +288,14 @@ def find(path: Path) -> Path:
             f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
             f"one first."
         )
-    return storage.absolute(folder) / str(max(steps))
+    chosen = max(steps)
+    if (folder.parent / "experiment.json").exists():
+        settings = experiment.read(folder.parent / "experiment.json").checkpoint
+        if settings.prefer == "best":
+            scores = {step: score(settings.best, describe(folder / str(step)).metrics) for step in steps}
+            scores = {step: value for step, value in scores.items() if value is not None}
+            chosen = min(scores, key=lambda step: (scores[step], step), default=chosen)
+    return storage.absolute(folder) / str(chosen)
 
 
 def describe(directory: Path) -> Description:
@@ -298,6 +319,7 @@ def describe(directory: Path) -> Description:
             dataset=text["dataset"],
             metrics=text["metrics"],
             window={name: (total, steps) for name, (total, steps) in text["window"].items()},
+            record=tuple(text["record"]) if text.get("record") else None,
             tokenizer={name: base64.b64decode(contents) for name, contents in files.items()},
         )
 

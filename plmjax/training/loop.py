@@ -4,21 +4,16 @@ The order at a step is fixed. The checkpoint comes last, so a run that is killed
 whatever of the step's logging and evaluation it had not finished, and ends in the same parameters.
 """
 
-import collections
 import contextlib
 import dataclasses
-import functools
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
@@ -26,38 +21,14 @@ from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak, topologies
 from plmjax.parallel.votes import Votes
-from plmjax.training import header, phases, placement
+from plmjax.training import checkpoints, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
+from plmjax.training.feed import Source, on_device, places
 from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
 from plmjax.training.step import Program, build
-from plmjax.vocabulary import Vocabulary
-
-HostBatch = dict[str, np.ndarray]
-
-
-class Source(Protocol):
-    """Where batches come from: a prepared dataset, or the examples of a downstream task.
-
-    vocabulary: of the tokenizer that made the tokens.
-    unigram_counts: int64 [V], occurrences of every token in the training text; None where nothing is to be compared.
-    fingerprint: of the data, so that a resume on other data is refused.
-    """
-
-    vocabulary: Vocabulary
-    unigram_counts: np.ndarray | None
-    fingerprint: str
-
-    def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
-        """Field -> shape and dtype of the phase's global batch."""
-
-    def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
-        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: those that this host holds."""
-
-    def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
-        """The same of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
 
 
 @dataclasses.dataclass
@@ -84,75 +55,6 @@ def devices(platform: str) -> list[jax.Device]:
             f"Expected a {platform.upper()} for --training.platform {platform}, found {jax.default_backend()} only; "
             f"run where there is one (with its JAX installed), or choose --training.platform auto."
         ) from None
-
-
-def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
-    """-log of every token's share of the training text, float32 [size]; every token is given one occurrence more."""
-    if counts is None:
-        return None
-    padded = np.zeros(size, np.float64)
-    padded[: len(counts)] = counts
-    return jnp.asarray(np.log(np.sum(padded + 1)) - np.log(padded + 1), jnp.float32)
-
-
-def places(program: Program) -> np.ndarray:
-    """The rows of the program's global batches that the devices of this host hold, int64, ascending."""
-    spec = next(iter(program.batch.values()))
-    pieces = spec.sharding.addressable_devices_indices_map(spec.shape).values()
-    return np.unique(np.concatenate([np.arange(spec.shape[0])[piece[0]] for piece in pieces]))
-
-
-def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread.
-
-    batches: of the rows `places(program)`.
-    """
-    held = places(program)
-
-    def place(batch: HostBatch) -> dict[str, jax.Array]:
-        def piece(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(program.phase.batch_size)
-            first = np.searchsorted(held, start)  # a device's rows are neighbours here as they are in the batch
-            return rows[first : first + stop - start]
-
-        return {
-            name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(piece, batch[name]))
-            for name, spec in program.batch.items()
-        }
-
-    def fetch() -> dict[str, jax.Array] | None:
-        batch = next(batches, None)
-        return None if batch is None else place(batch)
-
-    try:
-        with ThreadPoolExecutor(1, "batches") as thread:  # one, so that batches stay in order
-            pending = collections.deque(thread.submit(fetch) for _ in range(ahead))
-            while (batch := pending.popleft().result()) is not None:
-                pending.append(thread.submit(fetch))
-                yield batch
-    finally:
-        getattr(batches, "close", lambda: None)()
-
-
-def evaluate(program: Program, params: Any, source: Source, seed: int, limit: int = 0) -> dict[str, float]:
-    """Means over the held-out rows (or the first `limit` batches of them): {"loss": ..., "unigram_entropy": ..., ...}.
-
-    The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
-    """
-    totals: dict[str, np.ndarray] = {}
-    carry = program.start_carry()
-    key = jax.random.fold_in(jax.random.key(seed), 2)
-    for number, batch in enumerate(on_device(source.evaluation(program.phase, places(program)), program)):
-        if limit and number >= limit:
-            break
-        carry, sums = program.evaluate(params, carry, batch, jax.random.fold_in(key, number))
-        for name, pair in jax.device_get(sums).items():
-            totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
-    if not totals:
-        raise UserError(
-            "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.held_out."
-        )
-    return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
 
 
 def check_resume(workdir: Path, run: Experiment) -> None:
@@ -187,12 +89,15 @@ def check_resume(workdir: Path, run: Experiment) -> None:
         experiments.write(run, path)
 
 
-def check_rhythm(run: Experiment, program: Program) -> None:
+def check_rhythm(run: Experiment, program: Program, evaluation: Evaluation) -> None:
     """Raises UserError for a rhythm that cannot be kept, or a best checkpoint by a metric that no evaluation takes."""
     training, best = run.training, run.checkpoint.best.removeprefix("-")
     if training.log_every < 1:
         raise UserError(f"Expected --training.log_every of at least 1, found {training.log_every}.")
-    settings = {"training": ("evaluate_every", "evaluation_batches"), "checkpoint": ("every", "keep", "minutes")}
+    settings = {
+        "training": ("evaluate_every", "evaluation_batches", "patience"),
+        "checkpoint": ("every", "keep", "minutes"),
+    }
     for group, names in settings.items():
         for name in names:
             if (value := getattr(getattr(run, group), name)) < 0:
@@ -203,13 +108,20 @@ def check_rhythm(run: Experiment, program: Program) -> None:
             f"Expected --training.profile_steps to be a first and a last step within 1 and {training.steps}, found "
             f"{' '.join(map(str, profiled))}."
         )
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    _, totals = jax.eval_shape(program.evaluate, program.state.params, program.state.carry, program.batch, key)
-    known = [f"eval/{name}" for name in totals]
+    known = [f"eval/{name}" for name in evaluation.names(program)]
     if best and best not in known:
         raise UserError(
             f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
         )
+    if run.checkpoint.prefer not in checkpoints.PREFERENCES:
+        found = run.checkpoint.prefer
+        raise UserError(f"Unknown --checkpoint.prefer {found!r}; {nearest(found, checkpoints.PREFERENCES)}")
+    if not best and (training.patience or run.checkpoint.prefer == "best"):
+        raise UserError(
+            "Expected --checkpoint.best with --training.patience or --checkpoint.prefer best, found none; name one."
+        )
+    if training.patience and not training.evaluate_every:
+        raise UserError("Expected --training.evaluate_every with --training.patience, found 0; set it.")
 
 
 def train(
@@ -218,11 +130,13 @@ def train(
     source: Source,
     tokenizer: dict[str, bytes],
     begin: Callable[[Program], State] | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Result:
     """Trains a run to its last step, from its last checkpoint if there is one.
 
     tokenizer: file name -> contents, kept in every checkpoint.
     begin: makes the first state when it is not the random initialisation (fine-tuning).
+    evaluation: what the run is judged by, the held-out rows of its source by default.
 
     Raises:
         UserError: anything the user can put right; nothing that was saved is lost.
@@ -235,7 +149,8 @@ def train(
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
     programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
-    check_rhythm(run, programs[0])
+    evaluation = evaluation or HeldOut(source, run.training.seed)
+    check_rhythm(run, programs[0], evaluation)
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
@@ -249,18 +164,17 @@ def train(
                 f"{workdir} was trained on a dataset with fingerprint {description.dataset}, found "
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
-    session = _Session(run, workdir, source, tokenizer, keeper, description, Votes(placed.mesh))
+    session = _Session(run, workdir, source, tokenizer, keeper, description, Votes(placed.mesh), evaluation)
     with hosts.watched(run.hosts) as session.moved, session:
         if session.speaks:
             session.terminal.say(header.mesh(placed))
         step = description.step
         for program in programs:
-            if step >= program.phase.last_step:
+            if step >= program.phase.last_step or session.exhausted:
                 continue
             if step == program.phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            state = session.phase(program, state, step)
-            step = program.phase.last_step
+            state, step = session.phase(program, state, step)
         metrics = session.evaluate(programs[-1], state, step)
         session.save(state, step)
     return Result(state=state, program=programs[-1], metrics=metrics)
@@ -284,14 +198,17 @@ class _Session:
         keeper: Checkpoints,
         start: Description,
         votes: Votes,
+        evaluation: Evaluation,
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = start.step
         self.evaluated = (start.step if start.metrics else -1, start.metrics)
         self.window = dict(start.window)
+        self.record = start.record
         self.saved_at = time.monotonic()
         self.profiling = False
         self.votes = votes
+        self.judge = evaluation
         self.speaks = hosts.speaks()
 
     def __enter__(self) -> "_Session":
@@ -313,8 +230,14 @@ class _Session:
             with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
                 self.keeper.close()
 
-    def phase(self, program: Program, state: State, done: int) -> State:
-        """The steps after `done` to the end of the program's phase."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether the metric that the run is judged by has not improved for too long."""
+        patience = self.run.training.patience
+        return bool(patience and self.record and self.record[1] >= patience)
+
+    def phase(self, program: Program, state: State, done: int) -> tuple[State, int]:
+        """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
         training, phase = self.run.training, program.phase
         self.moved("compiling", timed=False)
         start = time.perf_counter()
@@ -366,16 +289,19 @@ class _Session:
                     self.window, waited, elapsed, steps = {}, 0.0, 0.0, 0
                 if evaluating:
                     self.evaluate(program, state, step)
+                    last = last or self.exhausted
                 # The checkpoint of the run's last step waits for the last evaluation.
-                if (saving or due or stop) and step < training.steps:
+                if (saving or due or stop) and step < training.steps and not self.exhausted:
                     self.save(state, step)
                 pending, mark = [], time.perf_counter()
             if stop and not last:
                 batches.close()
                 whose = "" if self.stop.received else " on another host"
                 raise Interrupted(f"Stopped by {signal.Signals(stop).name}{whose} and saved at step {step}.")
+            if last:
+                break
         batches.close()
-        return state
+        return state, step
 
     def _fetch(self, pending: list[dict[str, jax.Array]], step: int) -> None:
         """Adds steps to the window of the next line; stops a run whose loss is no number, before it is saved."""
@@ -397,14 +323,27 @@ class _Session:
         """Evaluates once a step, logs it, and returns {"eval/...": ...}."""
         if self.evaluated[0] != step:
             self.moved(f"evaluating at step {step}", timed=False)
-            seed, limit = self.run.training.seed, self.run.training.evaluation_batches
-            means = evaluate(program, state.params, self.source, seed, limit)
+            means = self.judge(program, state.params, self.run.training.evaluation_batches)
             values = {f"eval/{name}": value for name, value in means.items()}
             if self.speaks:
                 self.file.write(step, values)
                 self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
             self.evaluated = (step, values)
+            self._judge(step)
         return self.evaluated[1]
+
+    def _judge(self, step: int) -> None:
+        """Notes the best score so far and how many evaluations have come after it."""
+        score = checkpoints.score(self.run.checkpoint.best, self.evaluated[1])
+        if score is None:
+            return
+        best, since = self.record or (math.inf, 0)
+        self.record = (score, 0) if score < best else (best, since + 1)
+        if self.exhausted and self.speaks:
+            self.terminal.say(
+                f"stopped    {self.run.checkpoint.best.removeprefix('-')} has not been better than {abs(best):.4f} for "
+                f"{self.record[1]} evaluations"
+            )
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
@@ -412,7 +351,9 @@ class _Session:
             self.file.flush()  # what was logged up to this step is not written again by a run that goes on from it
         self.moved(f"saving at step {step}")
         metrics = self.evaluated[1] if self.evaluated[0] == step else {}
-        description = Description(self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window)
+        description = Description(
+            self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window, self.record
+        )
         self.keeper.save(state, description)
         self.saved_at = time.monotonic()
 

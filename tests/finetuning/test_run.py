@@ -16,11 +16,12 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Tokenizer, Training, load, override
-from plmjax.finetuning.objectives import Regression, SequenceClassification
+from plmjax.finetuning.questions import SpanExtraction
 from plmjax.finetuning.run import finetune, resolve, transfer
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.source import TaskSource
-from plmjax.finetuning.tasks import Task, read
 from plmjax.inference import evaluate, fill_mask
+from plmjax.models.bert import BertConfig
 from plmjax.training import checkpoints
 from plmjax.training.interruption import Interrupted
 
@@ -29,7 +30,7 @@ def experiment(sentiment, **changes) -> Experiment:
     run = Experiment(
         model=None,
         objective=SequenceClassification(),
-        data=Task(*sentiment, text="sentence", sequence_length=24, epochs=4.0, warmup=0.1),
+        data=Sentences(*sentiment, text="sentence", sequence_length=24, epochs=4.0, warmup=0.1),
         optimizer=Optimizer(learning_rate=3e-3),
         training=Training(steps=0, batch_size=16, log_every=10),
         checkpoint=Checkpoint(every=0),
@@ -41,6 +42,11 @@ def short(sentiment, **changes) -> Experiment:
     """Three steps."""
     run = experiment(sentiment, training=Training(steps=3, batch_size=16, seed=5), **changes)
     return dataclasses.replace(run, data=dataclasses.replace(run.data, epochs=0.0))
+
+
+def with_model(run: Experiment) -> Experiment:
+    """As a checkpoint's model fills it in."""
+    return dataclasses.replace(run, model=BertConfig.tiny())
 
 
 def same(left, right) -> bool:
@@ -153,15 +159,14 @@ def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, 
 
 
 def test_length_is_given_once(sentiment):
-    train = read(experiment(sentiment).data, "train")
-    assert resolve(experiment(sentiment), train).training.steps == 4 * 200 // 16
-    assert resolve(short(sentiment), train).training.steps == 3
+    assert resolve(with_model(experiment(sentiment)), 200).training.steps == 4 * 200 // 16
+    assert resolve(with_model(short(sentiment)), 200).training.steps == 3
     both = experiment(sentiment, training=Training(steps=3))
     with pytest.raises(UserError, match=r"either --data.epochs or --training.steps, found 4 and 3"):
-        resolve(both, train)
+        resolve(with_model(both), 200)
     warm = experiment(sentiment, optimizer=Optimizer(warmup_steps=3))
     with pytest.raises(UserError, match=r"found 0.1 and 3; set one of them to 0"):
-        resolve(warm, train)
+        resolve(with_model(warm), 200)
 
 
 def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tmp_path):
@@ -188,6 +193,10 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
         "a label seen in training, found 'neutral' in line 6 of .*new.tsv; known: negative, positive",
         data=dataclasses.replace(task, validation=str(tmp_path / "new.tsv")),
     )
+    refused(
+        "Expected Questions for the objective SpanExtraction, found a task of Sentences", objective=SpanExtraction()
+    )
+    refused("--data.pack of at least 1, found 0", data=dataclasses.replace(task, pack=0))
     refused("Expected a number to predict, found '(nega|posi)tive' in line 2", objective=Regression())
     pretraining = load("experiments/bert_tiny.py")
     with pytest.raises(UserError, match=r"a task and an objective of plmjax.finetuning, found Data"):

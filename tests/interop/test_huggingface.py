@@ -177,7 +177,7 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2', but supported are .*bert"),
         ({"model_type": None}, "model_type None, but supported are .*bert"),
-        ({"architectures": ["BertForQuestionAnswering"]}, "supported are BertModel, BertForPreTraining"),
+        ({"architectures": ["BertForNextSentencePrediction"]}, "supported are BertModel, BertForPreTraining"),
         ({"architectures": None}, "names the architecture None"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type to 'relative_key'"),
         ({"is_decoder": True}, "is_decoder to True"),

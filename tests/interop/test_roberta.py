@@ -6,7 +6,7 @@ import pytest
 
 from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
-from plmjax.finetuning.objectives import SequenceClassification
+from plmjax.finetuning.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.interop.roberta import ADAPTER
 from plmjax.models.roberta import (

@@ -10,8 +10,7 @@ from typing import Any
 
 from plmjax.data.layouts import Blocks, SentenceOrder, SentencePairs, Streams
 from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
-from plmjax.finetuning.objectives import SequenceClassification
-from plmjax.finetuning.tasks import Task
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.albert import AlbertPretraining
@@ -65,7 +64,7 @@ def classification() -> Experiment:
     return Experiment(
         bert().model,
         SequenceClassification(labels=("even", "odd")),
-        Task(sequence_length=16),
+        Sentences(sequence_length=16),
         optimizer=OPTIMIZER,
         training=TRAINING,
         checkpoint=CHECKPOINT,

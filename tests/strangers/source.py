@@ -117,7 +117,10 @@ class LabelledSource(ChainSource):
         return {
             "input_ids": np.where(exists, tokens, 0).astype(np.int32),
             "segment_ids": exists.astype(np.int32),
+            "positions": (exists * np.arange(length)).astype(np.int32),
             "token_type_ids": (exists & (np.arange(length) >= length // 4)).astype(np.int32),
             "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
-            "labels": (tokens[:, : length // 2].sum(axis=1) % 2).astype(np.int32),
+            "cls_positions": np.zeros((rows, 1), np.int32),
+            "example_ids": np.arange(rows, dtype=np.int32)[:, None] + rows * place[-1],
+            "labels": (tokens[:, : length // 2].sum(axis=1, keepdims=True) % 2).astype(np.int32),
         }

@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import Optimizer
-from plmjax.finetuning.objectives import HEAD
+from plmjax.finetuning.heads import HEAD
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes

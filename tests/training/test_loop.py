@@ -15,7 +15,7 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import SAVED, UserError
-from plmjax.training import checkpoints, loop, metrics
+from plmjax.training import checkpoints, evaluation, loop, metrics
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 
@@ -166,7 +166,7 @@ def test_before_the_first_checkpoint_a_mistake_can_be_mended(tmp_path):
 def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
     result, _ = whole
     source = ChainSource(options().data)
-    first, second = (loop.evaluate(result.program, result.state.params, source, seed=0) for _ in range(2))
+    first, second = (evaluation.HeldOut(source, seed=0)(result.program, result.state.params) for _ in range(2))
     assert first == second == {name.removeprefix("eval/"): value for name, value in result.metrics.items()}
     totals = np.zeros(2)
     for batch in source.evaluation(result.program.phase):
@@ -200,7 +200,8 @@ def test_a_platform_that_is_not_here_is_named():
 )
 def test_a_rhythm_that_cannot_be_kept_is_named_at_once(groups, message, whole):
     result, _ = whole
+    judge = evaluation.HeldOut(ChainSource(options().data), seed=0)
     with pytest.raises(UserError) as raised:
-        loop.check_rhythm(experiments.changed(options(), **groups), result.program)
+        loop.check_rhythm(experiments.changed(options(), **groups), result.program, judge)
     assert message in str(raised.value)
-    loop.check_rhythm(experiments.changed(options(), checkpoint={"best": "-eval/next_loss"}), result.program)
+    loop.check_rhythm(experiments.changed(options(), checkpoint={"best": "-eval/next_loss"}), result.program, judge)

@@ -11,7 +11,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.objectives.objective import cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, phases, step
+from plmjax.training import evaluation, phases, step
 from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
@@ -198,5 +198,5 @@ def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
 
 
 def test_unigram_entropy_counts_every_token_once_more():
-    nats = loop.unigram_nats(np.array([3, 0]), 4)
+    nats = evaluation.unigram_nats(np.array([3, 0]), 4)
     np.testing.assert_allclose(nats, -np.log(np.array([4, 1, 1, 1]) / 7), rtol=1e-6)

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.tasks import Examples, Task, read
+from plmjax.finetuning.sentences import SentenceExamples, Sentences
 
 ROWS = [("a fine film", "it is good", "yes"), ('he said "no"', "nobody spoke", "no")]
 
@@ -28,23 +28,25 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_reads_every_format_alike(tmp_path, name):
     path = written(tmp_path / name, FORMATS[name])
-    examples = read(Task(validation=path, text="first", text_pair="second", label="answer"), "validation")
+    examples = Sentences(validation=path, text="first", text_pair="second", label="answer").read("validation")
     blank = name in ("rows.csv", "rows.jsonl.gz")
     lines = [1, 3] if "jsonl" in name else [2, 4] if blank else [2, 3]
-    assert examples == Examples(path, [row[:2] for row in ROWS], ["yes", "no"], lines)
+    assert examples == SentenceExamples(path, lines, [row[:2] for row in ROWS], ["yes", "no"])
 
 
 def test_columns_are_named_where_the_file_does_not(tmp_path):
     path = written(tmp_path / "cola.tsv", 'gj04\t1\t\tThey drank "the pub.\nbc01\t0\t*\tHim left.\n')
-    task = Task(train=path, text="sentence", label="acceptable", columns=("source", "acceptable", "mark", "sentence"))
-    examples = read(task, "train")
+    task = Sentences(
+        train=path, text="sentence", label="acceptable", columns=("source", "acceptable", "mark", "sentence")
+    )
+    examples = task.read("train")
     assert examples.texts == [('They drank "the pub.',), ("Him left.",)] and examples.labels == ["1", "0"]
     assert examples.lines == [1, 2]
 
 
 def test_numbers_and_truth_values_of_json_are_labels(tmp_path):
     path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": 2.5}\n{"text": "b", "label": true}\n')
-    assert read(Task(train=path), "train").labels == ["2.5", "true"]
+    assert Sentences(train=path).read("train").labels == ["2.5", "true"]
 
 
 MISTAKES = {
@@ -74,29 +76,29 @@ def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
     name, text, message = MISTAKES[mistake]
     path = str(tmp_path / name) if text is None else written(tmp_path / name, text)
     with pytest.raises(UserError, match=message) as error:
-        read(Task(train=path), "train")
+        Sentences(train=path).read("train")
     assert "\n" not in str(error.value)
 
 
 def test_other_encodings_and_damaged_archives_are_named(tmp_path):
     (tmp_path / "latin.tsv").write_bytes("text\tlabel\na\tb\ncafé\tb\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"the byte 0xe9 in line 3 of .*latin.tsv"):
-        read(Task(train=str(tmp_path / "latin.tsv")), "train")
+        Sentences(train=str(tmp_path / "latin.tsv")).read("train")
     whole = gzip.compress(b"text\tlabel\n" + b"some text\tlabel\n" * 100)
     (tmp_path / "cut.tsv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"Expected a whole gzip file at .*cut.tsv.gz"):
-        read(Task(train=str(tmp_path / "cut.tsv.gz")), "train")
+        Sentences(train=str(tmp_path / "cut.tsv.gz")).read("train")
     with pytest.raises(UserError, match=r"in --data\.train, found none"):
-        read(Task(), "train")
+        Sentences().read("train")
 
 
 def test_real_files(shared_data):
-    task = Task(
+    task = Sentences(
         train=str(shared_data / "finetune/subjectivity/train.tsv.gz"),
         validation=str(shared_data / "finetune/snli/dev.tsv.gz"),
         text="sentence",
     )
-    examples = read(task, "train")
+    examples = task.read("train")
     assert len(examples.texts) == 8000 and set(examples.labels) == {"subjective", "objective"}
-    pairs = read(Task(validation=task.validation, text="premise", text_pair="hypothesis"), "validation")
+    pairs = Sentences(validation=task.validation, text="premise", text_pair="hypothesis").read("validation")
     assert len(pairs.texts) == 9842 and len(set(pairs.labels)) == 3

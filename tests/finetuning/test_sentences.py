@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from plmjax.finetuning.objectives import Regression, SequenceClassification
+from plmjax.finetuning.sentences import Regression, SequenceClassification
 from plmjax.interop import huggingface
 
 B, T = 5, 11
@@ -43,8 +43,10 @@ def batch(labels: np.ndarray) -> dict[str, jax.Array]:
         "input_ids": jnp.asarray(np.where(real, draws.integers(5, 97, (B, T)), 0), jnp.int32),
         "segment_ids": jnp.asarray(real, jnp.int32),
         "token_type_ids": jnp.asarray(real & (np.arange(T) > lengths[:, None] // 2), jnp.int32),
-        "row_ids": jnp.array([4, 0, 2, 1, -1], jnp.int32),
-        "labels": jnp.asarray(labels),
+        "positions": jnp.asarray(real * np.arange(T), jnp.int32),
+        "cls_positions": jnp.zeros((B, 1), jnp.int32),
+        "example_ids": jnp.array([[4], [0], [2], [1], [-1]], jnp.int32),
+        "labels": jnp.asarray(labels)[:, None],
     }
 
 
@@ -65,11 +67,13 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
 
     (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
     inputs = objective.model_inputs(given)
-    logits = module.apply({"params": params}, **inputs).logits
+    logits = module.apply({"params": params}, **inputs).logits[:, 0]
 
     rows = slice(0, B - 1)
     their = theirs(
-        **{name: torch.tensor(np.asarray(array[rows]), dtype=torch.long) for name, array in inputs.items()},
+        input_ids=torch.tensor(np.asarray(given["input_ids"][rows])).long(),
+        attention_mask=torch.tensor(np.asarray(given["segment_ids"][rows] > 0)).long(),
+        token_type_ids=torch.tensor(np.asarray(given["token_type_ids"][rows])).long(),
         labels=torch.tensor(labels[rows]).long() if outputs > 1 else torch.tensor(labels[rows]),
     )
     their.loss.backward()

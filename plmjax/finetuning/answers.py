@@ -1,0 +1,115 @@
+"""Windows of a text, and the answers that scores of their tokens' beginnings and ends amount to.
+
+As google-research/bert run_squad.py: the best starts and ends are paired, within what a window knows best, and the
+pairs of all windows of a question are ranked together.
+"""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Tokens first..first + length - 1 of a question's text, which begin at place `begin` of their sequence."""
+
+    question: int
+    first: int
+    length: int
+    begin: int
+
+    def place(self, tokens: tuple[int, int] | None) -> tuple[int, int]:
+        """Where tokens (first, last) of the text stand in the sequence: (0, 0), [CLS], where it lacks one of them."""
+        if tokens is None or tokens[0] < self.first or tokens[1] >= self.first + self.length:
+            return 0, 0
+        return tokens[0] - self.first + self.begin, tokens[1] - self.first + self.begin
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An answer, exactly as it stands in the text, and the sum of its two scores."""
+
+    text: str
+    score: float
+
+
+def window_starts(length: int, room: int, stride: int) -> range:
+    """First tokens of the windows of `room` tokens that cover a text of `length`."""
+    return range(0, max(length - room, 0) + stride, stride) if length > room else range(1)
+
+
+def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
+    """First and last token that stand for a character of the answer (its first character, its text).
+
+    spans: int [N 2]. None where no token does, as for an answer of characters that the tokenizer drops.
+    """
+    start, text = answer
+    inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def candidates(
+    windows: list[Window], scores: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
+) -> tuple[list[Candidate], float]:
+    """The best answers of a question, best first, and the score of there being none.
+
+    scores: float32 [tokens 2] of each window's sequence, of beginning and ending there. best: starts and ends taken
+    of a window, and answers. longest: tokens of an answer.
+    """
+    known_best = _knows_best(windows, len(spans))
+    found: list[tuple[float, int, int]] = []
+    for number, (window, score) in enumerate(zip(windows, scores, strict=True)):
+        own = score[window.begin : window.begin + window.length]
+        begins = np.where(known_best[window.first : window.first + window.length] == number, own[:, 0], -np.inf)
+        starts, ends = np.argsort(-begins, kind="stable")[:best], np.argsort(-own[:, 1], kind="stable")[:best]
+        start, end = (grid.ravel() for grid in np.meshgrid(starts, ends, indexing="ij"))
+        fits = (end >= start) & (end - start < longest) & np.isfinite(begins[start])
+        start, end = start[fits], end[fits]
+        totals = begins[start] + own[end, 1]
+        found += zip(totals.tolist(), (start + window.first).tolist(), (end + window.first).tolist(), strict=True)
+    found.sort(key=lambda one: (-one[0], one[1], one[2]))
+    chosen: dict[str, float] = {}
+    for total, start, end in found:
+        text = context[spans[start, 0] : spans[end, 1]].strip()
+        if text:
+            chosen.setdefault(text, total)
+        if len(chosen) == best:
+            break
+    null = min(float(score[0].sum()) for score in scores)
+    return [Candidate(text, total) for text, total in chosen.items()], null
+
+
+def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:
+    """The candidates, best first, with the softmax over their scores."""
+    found = sorted(found, key=lambda candidate: -candidate.score)
+    scores = np.array([candidate.score for candidate in found] or [0.0])
+    shares = np.exp(scores - scores.max())
+    shares /= shares.sum()
+    return [
+        {"text": one.text, "probability": float(share), "score": one.score}
+        for one, share in zip(found, shares, strict=False)
+    ]
+
+
+def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> tuple[float, float]:
+    """(F1 in percent, threshold) at the threshold of the odds of no answer that gives the best F1.
+
+    odds [N], F1 [N] of the best answer where one is given, bool [N] whether there is none (SQuAD 2.0's script).
+    """
+    rank = np.argsort(odds, kind="stable")
+    # Below the smallest odds no question is answered; then one after another is.
+    gains = np.where(impossible, -1.0, f1)[rank]
+    totals = impossible.sum() + np.concatenate([[0.0], np.cumsum(gains)])
+    best = int(np.argmax(totals))
+    threshold = float(odds[rank[best - 1]]) if best else float(odds.min() - 1)
+    return 100 * float(totals[best]) / len(odds), threshold
+
+
+def _knows_best(windows: list[Window], tokens: int) -> np.ndarray:
+    """Which window each token of the text has most context in on its poorer side, int [tokens]; the first of equals."""
+    context = np.full((len(windows), tokens), -np.inf)
+    for number, window in enumerate(windows):
+        before = np.arange(window.length)
+        place = slice(window.first, window.first + window.length)
+        context[number, place] = np.minimum(before, before[::-1]) + 0.01 * window.length
+    return context.argmax(axis=0)

@@ -1,0 +1,159 @@
+"""Multiple choice: which of several endings or answers is right (Devlin et al. 2019, section 4.4).
+
+Each choice makes a sequence of its own, [CLS] context [SEP] question choice [SEP], that the system's head for whole
+sequences gives one number; the softmax is over the choices of a question. The choices of one question stand side by
+side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each choice.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.finetuning import files
+from plmjax.finetuning.sentences import join, softmax, tsv
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    Task,
+    TaskObjective,
+    check_vocabulary,
+    concatenated,
+    exists,
+    sequence_module,
+)
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceExamples(Examples):
+    """contexts; choices: what to choose from, the question before each; answers: the number of the right one."""
+
+    contexts: list[str]
+    choices: list[list[str]]
+    answers: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(Task):
+    """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what."""
+
+    context: str = "context"
+    """Column of the text that every choice is read with."""
+    question: str = ""
+    """Column of a text that stands before every choice; empty where there is none."""
+    choices: tuple[str, ...] = ("choices",)
+    """Columns of the choices, or the one column that lists them."""
+    label: str = "label"
+    """Column of the right choice: its number from 0, or its letter."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+
+    def read(self, split: str) -> ChoiceExamples:
+        path = self.path(split)
+        examples = ChoiceExamples(path, [], [], [], [])
+        for line, row in files.table(path, self.columns):
+            where = f"line {line} of {path}"
+            found = [files.cell(row, column, "choices", where) for column in self.choices]
+            found = found[0] if len(found) == 1 and isinstance(found[0], list) else found
+            choices = [files.text(choice, " ".join(self.choices), where) for choice in found]
+            if self.question:
+                question = files.text(files.cell(row, self.question, "question", where), self.question, where)
+                choices = [f"{question} {choice}" for choice in choices]
+            count = len(examples.choices[0]) if examples.lines else len(choices)
+            if len(choices) != count or count < 2:
+                raise UserError(
+                    f"Expected {max(count, 2)} choices in {where}, found {len(choices)}; mend that line or set "
+                    f"--data.choices."
+                )
+            examples.contexts.append(files.text(files.cell(row, self.context, "context", where), self.context, where))
+            examples.choices.append(choices)
+            label = files.label(files.cell(row, self.label, "label", where), self.label, where)
+            examples.answers.append(_number(label, count, where))
+            examples.lines.append(line)
+        if not examples.lines:
+            raise UserError(f"Expected rows in {path}, found none; name another file in --data.{split}.")
+        return examples
+
+
+def _number(label: str, choices: int, where: str) -> int:
+    names = [str(number) for number in range(choices)] + [chr(ord("A") + number) for number in range(choices)]
+    if label.upper() not in names:
+        raise UserError(
+            f"Expected the right choice in {where} as 0 to {choices - 1} or A to {names[-1]}, found {label!r}; mend it."
+        )
+    return names.index(label.upper()) % choices
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoice(TaskObjective):
+    """Cross entropy of the softmax over a question's choices."""
+
+    reads: ClassVar[type[Task]] = Choices
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The model with a head that gives a sequence one number."""
+        return sequence_module(config, 1, execution)
+
+    def encode(self, examples: ChoiceExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
+        """So many neighbouring sequences a question as it has choices."""
+        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
+        count = len(examples.choices[0])
+        contexts = tokenizer.encode_batch(examples.contexts)
+        endings = tokenizer.encode_batch([choice for choices in examples.choices for choice in choices])
+        separators = getattr(model, "pair_separators", 1)
+        joined = [
+            join([contexts[i // count], ending], task.sequence_length, tokenizer.vocabulary, separators)
+            for i, ending in enumerate(endings)
+        ]
+        rows, seconds = ([part[i] for part in joined] for i in range(2))
+        answers = np.repeat(np.array(examples.answers, np.int32), count)
+        return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": answers}, choices=count)
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The choices as rows of their own: [R C T] -> [R C, T]."""
+        inputs = super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
+        return {name: field.reshape(-1, field.shape[-1]) for name, field in inputs.items()}
+
+    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Nats of the right choice, [R K]."""
+        logits = jnp.moveaxis(self._scores(outputs, batch), 1, -1)  # [R C K] -> [R K C]
+        return cross_entropy(logits, batch["labels"][:, 0]), exists(batch)[:, 0]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every question that is there counts once."""
+        return {"task": jnp.maximum(jnp.sum(exists(batch)[:, 0]), 1e-9)}
+
+    def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        there = exists(batch)[:, 0]
+        right = jnp.argmax(self._scores(outputs, batch), axis=1) == batch["labels"][:, 0]
+        return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
+
+    def answer(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.tsv: for every row its line, its right choice, the predicted one and its probability."""
+        scores = np.stack(outputs).reshape(len(examples), encoded.choices)
+        chosen, probabilities = scores.argmax(axis=1), softmax(scores)
+        rows = [
+            {"line": line, "label": label, "prediction": choice, "probability": f"{shares[choice]:.6f}"}
+            for line, label, choice, shares in zip(
+                examples.lines, examples.answers, chosen.tolist(), probabilities, strict=True
+            )
+        ]
+        return {"accuracy": float(np.mean(chosen == np.array(examples.answers)))}, {"predictions.tsv": tsv(rows)}
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """6 (D^2 + D) a sequence."""
+        size = config.hidden_size
+        return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size)
+
+    def _scores(self, outputs: Any, batch: Batch) -> jax.Array:
+        """float32 [R C K]."""
+        return outputs.logits[..., 0].reshape(batch["example_ids"].shape)

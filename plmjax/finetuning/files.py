@@ -1,0 +1,190 @@
+"""Files of labelled text: tables, CoNLL columns and JSON, plain or gzipped, every row with the line it stands in."""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax import storage
+from plmjax.errors import UserError, nearest
+
+TABLES = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
+"""Suffix of a file of rows (before .gz) -> what stands between its cells; nothing where each line is a JSON object."""
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""Columns of a .conllu file (universaldependencies.org/format)."""
+CONLL = ("form", "tag")
+"""Columns of a .conll file that names none."""
+
+
+def suffix(path: str) -> str:
+    """`.tsv` of `train.tsv.gz`."""
+    return Path(path.removesuffix(".gz")).suffix
+
+
+def table(path: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
+
+    columns: names where the first row of a tsv or csv is data already.
+
+    Raises:
+        UserError: another format, damaged text, or a row of another width than the first.
+    """
+    kind = suffix(path)
+    if kind not in TABLES:
+        raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
+    if kind == ".jsonl" and columns:
+        raise UserError(f"Expected no --data.columns, since every line of {path} names its own; leave the option out.")
+    text = decoded(path)
+    return _objects(text, path) if kind == ".jsonl" else _cells(text, path, TABLES[kind], columns)
+
+
+def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    """The sentences of a .conll or .conllu file, each a list of (line, column -> cell), one a word.
+
+    Words of a .conll file have cells apart by a tab, or by spaces where there is none; sentences are apart by blank
+    lines, and -DOCSTART- lines stand for nothing. Of a .conllu file comments, multiword tokens and empty nodes are left
+    out. A .jsonl file has a sentence a line, each column a list of equal length.
+
+    Raises:
+        UserError: another format, damaged text, or a row of another width.
+    """
+    kind = suffix(path)
+    if kind == ".jsonl":
+        yield from _listed(table(path, columns), path)
+        return
+    if kind not in (".conll", ".conllu"):
+        raise UserError(f"Expected a .conll, .conllu or .jsonl file (or one with .gz), found {path}; convert it.")
+    names = tuple(columns) or (CONLLU if kind == ".conllu" else CONLL)
+    block: list[tuple[int, dict[str, str]]] = []
+    for number, line in enumerate(decoded(path).split("\n"), start=1):
+        line = line.rstrip("\r")
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if block:
+                yield block
+            block = []
+            continue
+        if kind == ".conllu" and line.startswith("#"):
+            continue
+        cells = line.split("\t") if "\t" in line else line.split()
+        if len(cells) != len(names):
+            raise _width(number, path, names, len(cells))
+        if kind == ".conllu" and not cells[0].isdigit():
+            continue
+        block.append((number, dict(zip(names, cells, strict=True))))
+    if block:
+        yield block
+
+
+def tree(path: str) -> tuple[Any, str]:
+    """(what a .json file holds, its text, to find lines in)."""
+    if suffix(path) != ".json":
+        raise UserError(f"Expected a .json file of questions as SQuAD's (or one with .gz), found {path}; convert it.")
+    text = decoded(path)
+    try:
+        return json.loads(text), text
+    except json.JSONDecodeError as error:
+        raise UserError(f"Line {error.lineno} of {path} is not JSON ({error.msg}); mend it.") from None
+
+
+def decoded(path: str) -> str:
+    """The file's text, unpacked if its name ends in .gz.
+
+    Raises:
+        UserError: no such file, a damaged one, or text that is not UTF-8, naming the line.
+    """
+    place = storage.path(path)
+    if not place.is_file():
+        others = [str(other) for other in place.parent.iterdir()] if place.parent.is_dir() else []
+        hint = nearest(str(place), others) if others else "check the path."
+        raise UserError(f"Expected a file of labelled rows, found no file {str(place)!r}; {hint}")
+    contents = place.read_bytes()
+    if place.suffix == ".gz":
+        try:
+            contents = gzip.decompress(contents)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"Expected a whole gzip file at {place}, found a damaged one ({error}).") from None
+    try:
+        return contents.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"Expected UTF-8 text, found the byte 0x{contents[error.start]:02x} in line {line} of {place}; convert the "
+            f"file, for instance with iconv."
+        ) from None
+
+
+def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
+    """row[column], or a UserError that names the option to set."""
+    if column not in row:
+        raise UserError(
+            f"Expected a column {column!r} in {where}, found {', '.join(map(repr, row))}; set --data.{option}."
+        )
+    return row[column]
+
+
+def text(value: Any, column: str, where: str) -> str:
+    """A cell that must hold text, without the space around it."""
+    if not isinstance(value, str):
+        raise UserError(f"Expected text in {column!r} in {where}, found {json.dumps(value)}; mend that line.")
+    if not value.strip():
+        raise UserError(f"Expected text in {column!r} in {where}, found it empty; mend or remove that line.")
+    return value.strip()
+
+
+def label(value: Any, column: str, where: str) -> str:
+    """A cell that holds a label: text, or the number or truth value of a JSON object as JSON writes it."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else text(value, column, where)
+
+
+def _cells(contents: str, path: str, delimiter: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    reader = csv.reader(io.StringIO(contents, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    names = tuple(columns)
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if not names:
+                names = tuple(row)
+                continue
+            if len(row) != len(names):
+                raise _width(reader.line_num, path, names, len(row))
+            yield reader.line_num, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise UserError(f"Line {reader.line_num} of {path} cannot be read ({error}); mend that line.") from None
+
+
+def _objects(contents: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(contents.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"Line {number} of {path} is not JSON ({error.msg}); mend that line.") from None
+        if not isinstance(row, dict):
+            raise UserError(f"Expected a JSON object in line {number} of {path}, found {line.strip()[:40]}.")
+        yield number, row
+
+
+def _listed(rows: Iterator[tuple[int, dict[str, Any]]], path: str) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    for number, row in rows:
+        lists = {name: value for name, value in row.items() if isinstance(value, list)}
+        lengths = {len(value) for value in lists.values()}
+        if len(lengths) != 1:
+            found = ", ".join(f"{name} of {len(value)}" for name, value in lists.items()) or "none"
+            raise UserError(f"Expected lists of equal length in line {number} of {path}, found {found}; mend it.")
+        yield [(number, dict(zip(lists, values, strict=True))) for values in zip(*lists.values(), strict=True)]
+
+
+def _width(line: int, path: str, names: Sequence[str], found: int) -> UserError:
+    return UserError(
+        f"Expected {len(names)} columns ({', '.join(names)}) in line {line} of {path}, found {found}; mend that "
+        f"line or name the columns with --data.columns."
+    )

@@ -1,0 +1,59 @@
+"""Heads that every encoder takes alike: a label for each token, and the two ends of a span.
+
+The head of whole sequences differs from system to system and stands in the model files. Each head is named
+`classifier`; it is all that pretraining does not give.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.encoder import EncoderConfig, EncoderOutput
+from plmjax.layers.execution import Execution
+from plmjax.layers.projection import Projection
+
+HEAD = "classifier"
+"""The part of a fine-tuned model's parameters that pretraining does not give: drawn anew for every task."""
+
+
+@flax.struct.dataclass
+class SpanOutput:
+    """start_logits, end_logits: float32 [B T], how well each token would begin and end the answer."""
+
+    start_logits: jax.Array
+    end_logits: jax.Array
+
+
+class TokenClassification(nn.Module):
+    """W dropout(x_i) + b for every token i (Devlin et al. 2019, section 5.3)."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """As the encoder, with float32 logits [B T labels]."""
+        output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
+        hidden = Dropout(self.config.hidden_dropout_prob)(output.last_hidden_state, deterministic)
+        axes, init = ("embed", None), self.config.initializer
+        head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
+        return output.replace(logits=head(hidden))
+
+
+class QuestionAnswering(nn.Module):
+    """S . x_i and E . x_i for every token i: does the answer begin, does it end there (ibid., section 4.2)."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> SpanOutput:
+        """As the encoder."""
+        output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
+        axes, init = ("embed", None), self.config.initializer
+        ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(output.last_hidden_state)
+        return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1])

@@ -1,0 +1,280 @@
+"""Extractive question answering: where in a text the answer stands, if at all (Devlin et al. 2019, sections 4.2, 4.3).
+
+Files are SQuAD's 1.1 or 2.0, or CMRC's. A text too long for a row is read in overlapping windows, each a sequence
+[CLS] question [SEP] window [SEP]; one without the answer points at [CLS]. A batch has besides `starts` and `ends`
+int32 [R K], the first and last token of the answer, counted within its sequence.
+
+Deviation: windows and answers follow google-research/bert run_squad.py, but an answer is found by the characters that
+tokens stand for, not by words, so that any tokenizer and language serve; a start and an end are compared with the
+tokens of their own sequence alone, since rows are packed.
+"""
+
+import dataclasses
+import json
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError, nearest
+from plmjax.finetuning import answers, files, metrics
+from plmjax.finetuning.answers import Candidate, Window
+from plmjax.finetuning.heads import QuestionAnswering
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    Task,
+    TaskObjective,
+    check_vocabulary,
+    concatenated,
+    exists,
+)
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch
+
+SCORES = {"en": metrics.squad, "zh": metrics.cmrc}
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionExamples(Examples):
+    """contexts: the texts. context_of: which of them each question is about. answers: (first character, text) of every
+    annotator; none where the question has no answer there."""
+
+    contexts: list[str]
+    context_of: list[int]
+    ids: list[str]
+    questions: list[str]
+    answers: list[list[tuple[int, str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions(Task):
+    """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows."""
+
+    sequence_length: int = 384
+    """Tokens in a row, special ones included."""
+    stride: int = 128
+    """Tokens from the beginning of a window to that of the next."""
+    question_length: int = 64
+    """Tokens of a question that are read."""
+
+    def read(self, split: str) -> QuestionExamples:
+        path = self.path(split)
+        found, text = files.tree(path)
+        examples = QuestionExamples(path, [], [], [], [], [], [])
+        for paragraph in _paragraphs(found, path):
+            for entry in _entries(paragraph, path):
+                line = _line(entry["id"], text)
+                where = f"line {line} of {path} (question {entry['id']})"
+                files.text(paragraph["context"], "context", where)
+                examples.answers.append(_answers(entry, paragraph["context"], where))
+                examples.questions.append(files.text(entry["question"], "question", where))
+                examples.context_of.append(len(examples.contexts))
+                examples.ids.append(entry["id"])
+                examples.lines.append(line)
+            examples.contexts.append(paragraph["context"])
+        if not examples.lines:
+            raise UserError(f"Expected questions in {path}, found none; name another file in --data.{split}.")
+        return examples
+
+
+def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
+    try:
+        paragraphs = [paragraph for article in found["data"] for paragraph in article["paragraphs"]]
+        if all(
+            isinstance(p["context"], str) and p["context"].strip() and isinstance(p["qas"], list) for p in paragraphs
+        ):
+            return paragraphs
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; mend it.")
+
+
+def _entries(paragraph: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    for entry in paragraph["qas"]:
+        if not isinstance(entry, dict) or not {"question", "id"} <= entry.keys():
+            found = sorted(entry) if isinstance(entry, dict) else entry
+            raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; mend it.")
+    return [entry | {"id": str(entry["id"])} for entry in paragraph["qas"]]
+
+
+def _line(identifier: str, text: str) -> int:
+    return text.count("\n", 0, max(text.find(json.dumps(identifier)), 0)) + 1
+
+
+def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int, str]]:
+    if entry.get("is_impossible"):
+        return []
+    answers = []
+    for answer in entry.get("answers") or []:
+        start, text = answer.get("answer_start"), answer.get("text")
+        if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
+            raise UserError(f"Expected an answer_start and a text in {where}, found {json.dumps(answer)}; mend it.")
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(
+                f"Expected the answer {text!r} at character {start} of its context of {len(context)} in {where}, found "
+                f"{context[max(start, 0) : max(start, 0) + len(text)]!r}; mend it."
+            )
+        answers.append((start, text))
+    if not answers:
+        raise UserError(f"Expected an answer in {where}, found none and no is_impossible; mend it.")
+    return answers
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedQuestions(Encoded):
+    """windows: what each sequence holds of its text. spans: int32 [N 2] of every text, characters of its tokens."""
+
+    windows: list[Window] = dataclasses.field(default_factory=list)
+    spans: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanExtraction(TaskObjective):
+    """Mean of the nats of the answer's first and of its last token."""
+
+    reads: ClassVar[type[Task]] = Questions
+    per_token: ClassVar[bool] = True
+
+    language: str = "en"
+    """en counts as SQuAD does, zh as CMRC."""
+    impossible: bool = False
+    """Whether a question may have no answer; true where the train file has such questions."""
+    null_threshold: float = 0.0
+    """How much better "no answer" must score than the best answer to be given."""
+    best: int = 20
+    """Starts, ends and answers considered."""
+    answer_length: int = 30
+    """Tokens of the longest answer."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """exact, f1; with questions that have no answer also those of either kind and the best threshold."""
+        kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
+        return ("exact", "f1", *kinds)
+
+    def learn(self, train: QuestionExamples) -> Self:
+        """With whether some questions have no answer."""
+        if self.language not in SCORES:
+            raise UserError(f"Unknown --objective.language {self.language!r}; {nearest(self.language, SCORES)}")
+        return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with two scores a token."""
+        return QuestionAnswering(config, execution)
+
+    def encode(self, examples: QuestionExamples, tokenizer: Any, model: Any, task: Task) -> EncodedQuestions:
+        """The windows of every question's text, in the order of the file.
+
+        Raises:
+            UserError: rows without room for a window, or a stride that would leave tokens out.
+        """
+        vocabulary, separators = tokenizer.vocabulary, getattr(model, "pair_separators", 1)
+        check_vocabulary(vocabulary, task.sequence_length)
+        smallest = task.sequence_length - task.question_length - 2 - separators
+        if not 0 < task.stride <= smallest:
+            raise UserError(
+                f"Expected --data.stride from 1 to the {smallest} tokens that a question leaves in a row of "
+                f"{task.sequence_length}, found {task.stride}; change it, --data.sequence_length or "
+                f"--data.question_length."
+            )
+        texts = tokenizer.encode_spans(examples.contexts)
+        questions = tokenizer.encode_batch(examples.questions)
+        rows, seconds, windows, starts, ends = [], [], [], [], []
+        for number, (question, about) in enumerate(zip(questions, examples.context_of, strict=True)):
+            tokens, spans = texts[about]
+            head = [vocabulary.cls, *question[: task.question_length], *[vocabulary.sep] * separators]
+            room = task.sequence_length - len(head) - 1
+            gold = answers.tokens_of(examples.answers[number][0], spans) if examples.answers[number] else None
+            for first in answers.window_starts(len(tokens), room, task.stride):
+                window = Window(number, first, min(room, len(tokens) - first), len(head))
+                rows.append([*head, *tokens[first : first + window.length].tolist(), vocabulary.sep])
+                seconds.append(len(head))
+                windows.append(window)
+                start, end = window.place(gold)
+                starts.append(start)
+                ends.append(end)
+        fields = {"starts": np.array(starts, np.int32), "ends": np.array(ends, np.int32)}
+        spans = [spans for _, spans in texts]
+        return EncodedQuestions(*concatenated(rows, seconds), sequence_fields=fields, windows=windows, spans=spans)
+
+    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Nats of both ends, halved, [R K]."""
+        slots = jnp.arange(1, batch["example_ids"].shape[1] + 1)
+        own = batch["segment_ids"][:, None] == slots[:, None]  # [R K T]
+
+        def nats(logits: jax.Array, places: jax.Array) -> jax.Array:  # [R T], [R K] -> [R K]
+            chosen = jnp.take_along_axis(logits, batch["cls_positions"] + places, axis=1)
+            return jax.nn.logsumexp(jnp.where(own, logits[:, None], -1e9), axis=-1) - chosen
+
+        starts, ends = nats(outputs.start_logits, batch["starts"]), nats(outputs.end_logits, batch["ends"])
+        return (starts + ends) / 2, exists(batch)
+
+    def collected(self, outputs: Any) -> jax.Array:
+        """float32 [R T 2]."""
+        return jnp.stack([outputs.start_logits, outputs.end_logits], axis=-1)
+
+    def answer(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> Answers:
+        """predictions.json, id -> answer, as the official scripts read it; nbest_predictions.json and, where questions
+        may have none, null_odds.json."""
+        found = self._candidates(examples, encoded, outputs)
+        odds = [null - (best[0].score if best else -1e9) for best, null in found]
+        texts = [
+            "" if not best or (self.impossible and ahead > self.null_threshold) else best[0].text
+            for (best, _), ahead in zip(found, odds, strict=True)
+        ]
+        n_best = {
+            identifier: answers.with_probabilities([*best, *([Candidate("", null)] if self.impossible else [])])
+            for identifier, (best, null) in zip(examples.ids, found, strict=True)
+        }
+        written = {
+            "predictions.json": dict(zip(examples.ids, texts, strict=True)),
+            "nbest_predictions.json": n_best,
+        }
+        if self.impossible:
+            written["null_odds.json"] = dict(zip(examples.ids, odds, strict=True))
+        contents = {name: json.dumps(value, ensure_ascii=False, indent=1) + "\n" for name, value in written.items()}
+        return self._metrics(examples, found, texts, odds), contents
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """12 D a token."""
+        return 12.0 * int(np.prod(batch["input_ids"].shape)) * config.hidden_size
+
+    def _candidates(
+        self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]
+    ) -> list[tuple[list[Candidate], float]]:
+        """Of every question its best answers, and the score of there being none."""
+        found, first = [], 0
+        for number, about in enumerate(examples.context_of):
+            last = first
+            while last < len(encoded.windows) and encoded.windows[last].question == number:
+                last += 1
+            windows, scores = encoded.windows[first:last], outputs[first:last]
+            context, spans = examples.contexts[about], encoded.spans[about]
+            found.append(answers.candidates(windows, scores, context, spans, self.best, self.answer_length))
+            first = last
+        return found
+
+    def _metrics(
+        self,
+        examples: QuestionExamples,
+        found: list[tuple[list[Candidate], float]],
+        texts: list[str],
+        odds: list[float],
+    ) -> dict[str, float]:
+        score = SCORES[self.language]
+        gold = [[text for _, text in one] for one in examples.answers]
+        scores = np.array([score(golds, text) for golds, text in zip(gold, texts, strict=True)])
+        result = {"exact": 100 * float(scores[:, 0].mean()), "f1": 100 * float(scores[:, 1].mean())}
+        if self.impossible:
+            has = np.array([bool(golds) for golds in gold])
+            for name, which in (("has_answer_f1", has), ("no_answer_f1", ~has)):
+                result[name] = 100 * float(scores[which, 1].mean()) if which.any() else float("nan")
+            given = np.array(
+                [score(golds, best[0].text if best else "")[1] for golds, (best, _) in zip(gold, found, strict=True)]
+            )
+            result["best_f1"], result["best_threshold"] = answers.best_threshold(np.array(odds), given, ~has)
+        return result

@@ -1,0 +1,270 @@
+"""A label or a number for a sentence or a pair of sentences (Devlin et al. 2019, section 4.1), such as GLUE's tasks.
+
+Files are tsv, csv or jsonl with named columns. A batch has besides `labels` [R K], int32 or float32.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError, nearest
+from plmjax.finetuning import files, metrics
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    Task,
+    TaskObjective,
+    check_vocabulary,
+    concatenated,
+    exists,
+    sequence_module,
+)
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch, cross_entropy
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceExamples(Examples):
+    """texts: (sentence,) or (first, second) of every row. labels: as they are written."""
+
+    texts: list[tuple[str, ...]]
+    labels: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences(Task):
+    """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
+
+    Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. Of a pair too long for its
+    row the longer text is cut first.
+    """
+
+    text: str = "text"
+    """Column of the sentence, or of the first of a pair."""
+    text_pair: str = ""
+    """Column of the second sentence; empty where there is one sentence only."""
+    label: str = "label"
+    """Column of the label, or of the number to predict."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+
+    def read(self, split: str) -> SentenceExamples:
+        path = self.path(split)
+        wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
+        examples = SentenceExamples(path, [], [], [])
+        for line, row in files.table(path, self.columns):
+            where = f"line {line} of {path}"
+            found = [(column, files.cell(row, column, option, where)) for option, column in wanted.items()]
+            examples.texts.append(tuple(files.text(value, column, where) for column, value in found))
+            examples.labels.append(files.label(files.cell(row, self.label, "label", where), self.label, where))
+            examples.lines.append(line)
+        if not examples.lines:
+            raise UserError(f"Expected labelled rows in {path}, found none; name another file in --data.{split}.")
+        return examples
+
+
+def room(first: int, second: int, tokens: int) -> tuple[int, int]:
+    """Lengths of two texts cut to `tokens` together, the longer one first, the second where they are equal.
+
+    As google-research/bert run_classifier.py takes them away, one at a time.
+    """
+    kept = min(first, max(tokens - second, tokens - tokens // 2))
+    return kept, min(second, tokens - kept)
+
+
+def join(texts: list[list[int]], length: int, vocabulary: Vocabulary, separators: int = 1) -> tuple[list[int], int]:
+    """([CLS] A [SEP] with B [SEP] where there are two texts, where B begins) of at most `length` tokens.
+
+    separators: of them between A and B; RoBERTa has two.
+    """
+    if len(texts) == 1:
+        row = [vocabulary.cls, *texts[0][: length - 2], vocabulary.sep]
+        return row, len(row)
+    first, second = texts
+    kept, kept_second = room(len(first), len(second), length - 2 - separators)
+    row = [vocabulary.cls, *first[:kept], *[vocabulary.sep] * separators]
+    return [*row, *second[:kept_second], vocabulary.sep], len(row)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceObjective(TaskObjective):
+    """Base of the two: the system's own head for whole sequences."""
+
+    reads: ClassVar[type[Task]] = Sentences
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head gives a sequence."""
+        raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """Labels as numbers [S]; UserError names the line of one that is none."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
+
+    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
+        """Column -> cell of the file of predictions for outputs [S outputs]."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Metric -> value for labels [S] and outputs [S outputs] of a whole file."""
+        raise NotImplementedError(f"{type(self).__name__} must name its metrics.")
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The model with a new head for whole sequences."""
+        return sequence_module(config, self.outputs, execution)
+
+    def encode(self, examples: SentenceExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
+        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
+        sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
+        separators = getattr(model, "pair_separators", 1)
+        joined = [
+            join(list(texts), task.sequence_length, tokenizer.vocabulary, separators)
+            for texts in zip(*sides, strict=True)
+        ]
+        rows, seconds = ([part[i] for part in joined] for i in range(2))
+        return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": self.numbers(examples)})
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """As every task, and where the sequences begin."""
+        return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
+
+    def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.tsv: for every row its line, label and prediction."""
+        stacked = np.stack(outputs)
+        rows = [
+            {"line": line, "label": label, **prediction}
+            for line, label, prediction in zip(examples.lines, examples.labels, self.predictions(stacked), strict=True)
+        ]
+        return self.metrics(encoded.sequence_fields["labels"], stacked), {"predictions.tsv": tsv(rows)}
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """6 (D^2 + D outputs) a sequence: its pooler or dense layer, and the labels."""
+        size = config.hidden_size
+        return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
+
+
+def tsv(rows: list[dict[str, Any]]) -> str:
+    """Rows as a table with a header."""
+    table = io.StringIO()
+    writer = csv.DictWriter(table, rows[0], delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
+
+
+def softmax(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities over the last axis."""
+    exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def numbered(labels: list[str], known: tuple[str, ...], where: Any) -> np.ndarray:
+    """The number of each label, int32; a UserError that says `where(i)` for one that was not seen in training."""
+    numbers = {label: number for number, label in enumerate(known)}
+    for i, label in enumerate(labels):
+        if label not in numbers:
+            raise UserError(
+                f"Expected a label seen in training, found {label!r} in {where(i)}; {nearest(label, known)}"
+            )
+    return np.array([numbers[label] for label in labels], np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceClassification(SentenceObjective):
+    """One of several labels a row: cross entropy of the softmax over the head's outputs."""
+
+    labels: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty takes those of the train file, sorted."""
+
+    @property
+    def outputs(self) -> int:
+        """One logit a label."""
+        return len(self.labels)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """accuracy, f1 (or macro_f1), matthews."""
+        return ("accuracy", "f1" if self.outputs == 2 else "macro_f1", "matthews")
+
+    def learn(self, train: SentenceExamples) -> Self:
+        """With the labels of the train file.
+
+        Raises:
+            UserError: fewer than two of them.
+        """
+        labels = self.labels or tuple(sorted(set(train.labels)))
+        if len(labels) < 2:
+            raise UserError(
+                f"Expected at least two different labels in {train.path}, found {labels[0]!r} only; check --data.label."
+            )
+        return dataclasses.replace(self, labels=labels)
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """int32."""
+        return numbered(examples.labels, self.labels, examples.where)
+
+    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Cross entropy in nats."""
+        return cross_entropy(outputs.logits, batch["labels"]), exists(batch)
+
+    def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
+        return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
+
+    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
+        """The likeliest label and its probability."""
+        return [
+            {"prediction": self.labels[number], "probability": f"{row[number]:.6f}"}
+            for number, row in zip(outputs.argmax(axis=-1), softmax(outputs), strict=True)
+        ]
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Those of GLUE."""
+        return metrics.classification(labels, outputs.argmax(axis=-1), self.outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(SentenceObjective):
+    """A number a row: squared error of the head's one output."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
+
+    @property
+    def outputs(self) -> int:
+        """One."""
+        return 1
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """float32."""
+        numbers = np.zeros(len(examples), np.float32)
+        for row, label in enumerate(examples.labels):
+            try:
+                numbers[row] = float(label)
+            except ValueError:
+                numbers[row] = math.nan
+            if not math.isfinite(numbers[row]):
+                raise UserError(f"Expected a number to predict, found {label!r} in {examples.where(row)}; mend it.")
+        return numbers
+
+    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Squared error."""
+        return jnp.square(outputs.logits[..., 0] - batch["labels"]), exists(batch)
+
+    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
+        """The number."""
+        return [{"prediction": f"{value:.6g}"} for value in outputs[:, 0]]
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Those of STS-B, and the loss."""
+        return metrics.regression(labels, outputs[:, 0])

@@ -1,0 +1,193 @@
+"""A label for every word: parts of speech, named entities (Devlin et al. 2019, section 5.3).
+
+A word's label is asked of its first piece alone, and predicted there. A batch has besides `labels` int32 [R T] and
+`label_weights` float32 [R T], 1 at first pieces.
+"""
+
+import dataclasses
+import warnings
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError, nearest
+from plmjax.finetuning import files
+from plmjax.finetuning.heads import TokenClassification
+from plmjax.finetuning.sentences import numbered
+from plmjax.finetuning.task import Answers, Encoded, Examples, Task, TaskObjective, check_vocabulary, concatenated
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch, cross_entropy
+
+SCHEMES = ("", "IOB1", "IOB2", "IOBES")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedExamples(Examples):
+    """words and their labels, a list each sentence; word_lines: the line each word stands in."""
+
+    words: list[list[str]]
+    labels: list[list[str]]
+    word_lines: list[list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(Task):
+    """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
+
+    A sentence of more pieces than a row holds is cut there; words that so get no prediction count as mistakes ("O", or
+    no label at all).
+    """
+
+    text: str = "form"
+    """Column of the words."""
+    label: str = "tag"
+    """Column of their labels."""
+    columns: tuple[str, ...] = ()
+    """Names of a .conll file's columns; empty: form tag."""
+    scheme: str = ""
+    """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
+
+    def read(self, split: str) -> TaggedExamples:
+        path = self.path(split)
+        if self.scheme not in SCHEMES:
+            raise UserError(f"Unknown --data.scheme {self.scheme!r}; {nearest(self.scheme, SCHEMES)}")
+        examples = TaggedExamples(path, [], [], [], [])
+        for block in files.blocks(path, self.columns):
+            cells = [self._word(row, f"line {line} of {path}") for line, row in block]
+            words, labels = (list(column) for column in zip(*cells, strict=True))
+            lines = [line for line, _ in block]
+            if self.scheme:
+                _check_scheme(labels, self.scheme, lines, path)
+            examples.words.append(words)
+            examples.labels.append(labels)
+            examples.word_lines.append(lines)
+            examples.lines.append(lines[-1])
+        if not examples.lines:
+            raise UserError(f"Expected tagged sentences in {path}, found none; name another file in --data.{split}.")
+        return examples
+
+    def _word(self, row: dict[str, Any], where: str) -> tuple[str, str]:
+        word = files.text(files.cell(row, self.text, "text", where), self.text, where)
+        return word, files.label(files.cell(row, self.label, "label", where), self.label, where)
+
+
+def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -> None:
+    """Raises UserError for the first label that cannot follow the one before it."""
+    marks = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES"}[scheme]
+    before, kind_before = "O", ""
+    for label, line in zip([*labels, "O"], [*lines, lines[-1]], strict=True):
+        mark, dash, kind = label.partition("-")
+        if mark not in marks or (mark != "O") != bool(dash and kind):
+            raise UserError(
+                f"Expected O or one of {', '.join(f'{m}-KIND' for m in marks if m != 'O')} in line {line} of {path}, "
+                f"found {label!r}; mend it or set --data.scheme."
+            )
+        inside = before != "O" and kind_before == kind
+        impossible = {
+            "IOB1": mark == "B" and not inside,  # B only parts two entities of one kind
+            "IOB2": mark == "I" and not inside,
+            "IOBES": (mark in "IE" and not (inside and before in "BI")) or (before in "BI" and mark not in "IE"),
+        }[scheme]
+        if impossible:
+            previous = f"{before}-{kind_before}" if kind_before else before
+            raise UserError(
+                f"Expected {scheme} labels in {path}, found {label!r} after {previous!r} in line {line}, which cannot "
+                f"be; mend it or set --data.scheme."
+            )
+        before, kind_before = mark, kind
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTagging(TaskObjective):
+    """Cross entropy of the label of each word's first piece."""
+
+    reads: ClassVar[type[Task]] = Tagging
+    per_token: ClassVar[bool] = True
+
+    labels: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty takes those of the train file, sorted."""
+    entities: bool = False
+    """Whether labels mark entities, which are then counted whole."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """accuracy; and of entities f1, precision, recall."""
+        return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
+
+    def learn(self, train: TaggedExamples) -> Self:
+        """With the labels of the train file."""
+        labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
+        if len(labels) < 2:
+            raise UserError(f"Expected at least two different labels in {train.path}, found {labels[0]!r} only.")
+        return dataclasses.replace(self, labels=labels)
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with a linear layer on every token."""
+        return TokenClassification(config, execution, len(self.labels))
+
+    def encode(self, examples: TaggedExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
+        """[CLS] pieces of the words [SEP]; `label_weights` is 1 at the first piece of a word."""
+        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
+        room, vocabulary = task.sequence_length - 2, tokenizer.vocabulary
+        pieces = tokenizer.encode_words(examples.words)
+        rows, labels, weights = [], [], []
+        for sentence, (words, gold) in enumerate(zip(pieces, examples.labels, strict=True)):
+            lines = examples.word_lines[sentence]
+            numbers = numbered(gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}")
+            row = [piece for word in words for piece in word][:room]
+            starts = np.cumsum([0, *(len(word) for word in words)])[:-1]
+            kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
+            label, weight = np.zeros(len(row) + 2, np.int32), np.zeros(len(row) + 2, np.float32)
+            label[starts[kept] + 1], weight[starts[kept] + 1] = numbers[kept], 1.0
+            rows.append([vocabulary.cls, *row, vocabulary.sep])
+            labels.append(label)
+            weights.append(weight)
+        fields = {"labels": np.concatenate(labels), "label_weights": np.concatenate(weights)}
+        return Encoded(*concatenated(rows, [len(row) for row in rows]), sequence_fields={}, token_fields=fields)
+
+    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Cross entropy in nats, of first pieces."""
+        return cross_entropy(outputs.logits, batch["labels"]), batch["label_weights"]
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every word counts once."""
+        return {"task": jnp.maximum(jnp.sum(batch["label_weights"]), 1e-9)}
+
+    def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        right = jnp.argmax(outputs.logits, axis=-1) == batch["labels"]
+        return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
+
+    def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.tsv: word, label and prediction, a blank line after each sentence."""
+        missing = "O" if self.entities else ""
+        predicted, text = [], ["form\tlabel\tprediction\n"]
+        for sentence, (words, gold) in enumerate(zip(examples.words, examples.labels, strict=True)):
+            first, stop = encoded.offsets[sentence : sentence + 2]
+            there = encoded.token_fields["label_weights"][first:stop] > 0
+            found = [self.labels[number] for number in outputs[sentence][there].argmax(axis=-1)]
+            # Pieces are cut off at the end of a row, and words without a piece are rare: what is left gets no label.
+            found += [missing] * (len(words) - len(found))
+            predicted.append(found)
+            text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in zip(words, gold, found, strict=True)]
+            text.append("\n")
+        return self._metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """6 D labels a token."""
+        return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.hidden_size * len(self.labels)
+
+    def _metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
+        pairs = [(a, b) for sides in zip(gold, predicted, strict=True) for a, b in zip(*sides, strict=True)]
+        metrics = {"accuracy": float(np.mean([a == b for a, b in pairs]))}
+        if self.entities:
+            from seqeval.metrics import f1_score, precision_score, recall_score
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # no entity predicted
+                for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
+                    metrics[name] = float(score(gold, predicted, zero_division=0))
+        return metrics

@@ -1,0 +1,77 @@
+"""Where batches come from, and how they get onto the mesh."""
+
+import collections
+import functools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from plmjax.training.phases import ResolvedPhase
+from plmjax.training.step import Program
+from plmjax.vocabulary import Vocabulary
+
+HostBatch = dict[str, np.ndarray]
+
+
+class Source(Protocol):
+    """Where batches come from: a prepared dataset, or the examples of a downstream task.
+
+    vocabulary: of the tokenizer that made the tokens.
+    unigram_counts: int64 [V], occurrences of every token in the training text; None where nothing is to be compared.
+    fingerprint: of the data, so that a resume on other data is refused.
+    """
+
+    vocabulary: Vocabulary
+    unigram_counts: np.ndarray | None
+    fingerprint: str
+
+    def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
+        """Field -> shape and dtype of the phase's global batch."""
+
+    def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
+        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: those that this host holds."""
+
+    def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
+        """The same of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
+
+
+def places(program: Program) -> np.ndarray:
+    """The rows of the program's global batches that the devices of this host hold, int64, ascending."""
+    spec = next(iter(program.batch.values()))
+    pieces = spec.sharding.addressable_devices_indices_map(spec.shape).values()
+    return np.unique(np.concatenate([np.arange(spec.shape[0])[piece[0]] for piece in pieces]))
+
+
+def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
+    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread.
+
+    batches: of the rows `places(program)`.
+    """
+    held = places(program)
+
+    def place(batch: HostBatch) -> dict[str, jax.Array]:
+        def piece(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(program.phase.batch_size)
+            first = np.searchsorted(held, start)  # a device's rows are neighbours here as they are in the batch
+            return rows[first : first + stop - start]
+
+        return {
+            name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(piece, batch[name]))
+            for name, spec in program.batch.items()
+        }
+
+    def fetch() -> dict[str, jax.Array] | None:
+        batch = next(batches, None)
+        return None if batch is None else place(batch)
+
+    try:
+        with ThreadPoolExecutor(1, "batches") as thread:  # one, so that batches stay in order
+            pending = collections.deque(thread.submit(fetch) for _ in range(ahead))
+            while (batch := pending.popleft().result()) is not None:
+                pending.append(thread.submit(fetch))
+                yield batch
+    finally:
+        getattr(batches, "close", lambda: None)()
