@@ -38,7 +38,7 @@ class TokenClassification(nn.Module):
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
         """As the encoder, with float32 logits [B T labels]."""
         output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
-        hidden = Dropout(self.config.hidden_dropout_prob)(output.last_hidden_state, deterministic)
+        hidden = Dropout(self.config.head_dropout)(output.last_hidden_state, deterministic)
         axes, init = ("embed", None), self.config.initializer
         head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
         return output.replace(logits=head(hidden))

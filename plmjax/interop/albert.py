@@ -38,8 +38,9 @@ BODY = (
     *encoder.layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.full_layer_layer_norm"),
     *encoder.dense("pooler", "pooler"),
 )
+ENCODER = encoder.under("albert", BODY)
 HEADED = (
-    *encoder.under("albert", BODY),
+    *ENCODER,
     *encoder.dense("masked_language_model/transform", "predictions.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "predictions.LayerNorm"),
     Parameter("masked_language_model/bias", "predictions.bias"),
@@ -94,6 +95,7 @@ ADAPTER = Adapter(
         "AlbertForSequenceClassification": Architecture(
             AlbertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        **encoder.token_heads("Albert", ENCODER),
     },
     read_config=read_config,
     write_config=write_config,

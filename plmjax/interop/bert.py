@@ -22,8 +22,9 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Objective
 
 BODY = (*encoder.EMBEDDINGS, *encoder.LAYERS, *encoder.dense("pooler", "pooler.dense"))
+ENCODER = encoder.under("bert", BODY)
 HEADED = (
-    *encoder.under("bert", BODY),
+    *ENCODER,
     *encoder.dense("masked_language_model/transform", "cls.predictions.transform.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "cls.predictions.transform.LayerNorm"),
     Parameter("masked_language_model/bias", "cls.predictions.bias"),
@@ -75,7 +76,7 @@ ADAPTER = Adapter(
         "BertForSequenceClassification": Architecture(
             BertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
-        **encoder.token_heads("Bert", HEADED, encoder.labels_option),
+        **encoder.token_heads("Bert", ENCODER),
     },
     read_config=read_config,
     write_config=write_config,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -127,16 +127,14 @@ def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective,
     return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Sentences()
 
 
-def token_heads(
-    system: str, headed: tuple[Parameter, ...], options: Callable[[Mapping[str, Any]], dict[str, Any]]
-) -> dict[str, Architecture]:
+def token_heads(system: str, parameters: tuple[Parameter, ...]) -> dict[str, Architecture]:
     """transformers' classes of a system (Bert, Roberta, ...) for tagging and for questions.
 
-    headed: the parameters of the system's modules with a head, those of the encoder and `CLASSIFIER` among them.
+    parameters: those of its encoder, as modules with a head hold them.
     """
-    spans = (*(one for one in headed if one not in CLASSIFIER), *dense("classifier", "qa_outputs"))
+    tags, spans = (*parameters, *CLASSIFIER), (*parameters, *dense("classifier", "qa_outputs"))
     return {
-        f"{system}ForTokenClassification": Architecture(TokenClassification, headed, LOGITS, options=options),
+        f"{system}ForTokenClassification": Architecture(TokenClassification, tags, LOGITS, options=labels_option),
         f"{system}ForQuestionAnswering": Architecture(QuestionAnswering, spans, SPAN),
     }
 

@@ -21,8 +21,9 @@ from plmjax.objectives.objective import Objective
 from plmjax.objectives.roberta import RobertaPretraining
 
 BODY = (*encoder.EMBEDDINGS, *encoder.LAYERS, *encoder.dense("pooler", "pooler.dense"))
+ENCODER = encoder.under("roberta", BODY)
 HEADED = (
-    *encoder.under("roberta", BODY),
+    *ENCODER,
     *encoder.dense("masked_language_model/transform", "lm_head.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "lm_head.layer_norm"),
     Parameter("masked_language_model/bias", "lm_head.bias"),
@@ -53,7 +54,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     """The objective that trains a module, and data without a path."""
-    if isinstance(model, RobertaForSequenceClassification):
+    if not isinstance(model, RobertaModel | RobertaForMaskedLM):
         return encoder.downstream_task(model, labels)
     return RobertaPretraining(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
 
@@ -87,6 +88,7 @@ ADAPTER = Adapter(
         "RobertaForSequenceClassification": Architecture(
             RobertaForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        **encoder.token_heads("Roberta", ENCODER),
     },
     read_config=read_config,
     write_config=write_config,

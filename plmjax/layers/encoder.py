@@ -89,6 +89,16 @@ class EncoderConfig:
         """Tokens of the longest sequence."""
         return self.max_position_embeddings
 
+    @property
+    def head_dropout(self) -> float:
+        """Dropout of what a downstream task's head is given."""
+        return self.hidden_dropout_prob
+
+    @property
+    def pair_separators(self) -> int:
+        """Separator tokens between the two texts of a pair."""
+        return 1
+
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 

@@ -64,6 +64,11 @@ class AlbertConfig(EncoderConfig):
                 f"Expected --model.classifier_dropout_prob from 0 to below 1, found {self.classifier_dropout_prob}."
             )
 
+    @property
+    def head_dropout(self) -> float:
+        """The heads' own rate: encoders without dropout have it too."""
+        return self.classifier_dropout_prob
+
     @classmethod
     def base(cls, **overrides: Any) -> Self:
         """ALBERT-base: 11,813,810 parameters with its pretraining heads."""

@@ -95,6 +95,11 @@ class RobertaConfig(EncoderConfig):
         return self.max_position_embeddings - self.pad_token_id - 1
 
     @property
+    def pair_separators(self) -> int:
+        """Two: <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
+        return 2
+
+    @property
     def initializer(self) -> Initializer:
         """Normal."""
         return nn.initializers.normal(self.initializer_range)
