@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.data.layouts import SentenceOrder
 from plmjax.errors import UserError
-from plmjax.finetuning.objectives import SequenceClassification
+from plmjax.finetuning.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.interop.albert import ADAPTER
 from plmjax.models.albert import (
