@@ -133,6 +133,7 @@ class Adapter:
         checked and left out.
     optional: whether a tensor is part of a head that another architecture has.
     example: a random batch for a config, integer arrays by the names of arguments that both libraries share.
+    wholes: module without a class there -> the architecture that holds what is worth most of it.
     """
 
     config: type
@@ -143,11 +144,12 @@ class Adapter:
     canonical: Callable[[Tensors, str], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]
+    wholes: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:
         """Whether one of the architectures stands for the module."""
-        known = any(architecture.module is type(module) for architecture in self.architectures.values())
-        return known and type(module.config) is self.config
+        known = [*self.wholes, *(architecture.module for architecture in self.architectures.values())]
+        return type(module) in known and type(module.config) is self.config
 
     def architecture(self, name: str) -> Architecture:
         """The architecture of that name, or a UserError with the nearest one."""

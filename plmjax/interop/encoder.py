@@ -55,10 +55,11 @@ def table(name: str) -> Parameter:
     return Parameter(f"embeddings/{name}/embedding", f"embeddings.{name}.weight")
 
 
-def under(prefix: str, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """The parameters as modules with a head hold them, in a part of that name in both libraries."""
+def under(prefix: str, parameters: tuple[Parameter, ...], theirs: str = "") -> tuple[Parameter, ...]:
+    """The parameters as modules with a head hold them, in a part of that name, in transformers in the part `theirs`."""
+    theirs = theirs or prefix
     return tuple(
-        dataclasses.replace(one, path=f"{prefix}/{one.path}", tensor=f"{prefix}.{one.tensor}") for one in parameters
+        dataclasses.replace(one, path=f"{prefix}/{one.path}", tensor=f"{theirs}.{one.tensor}") for one in parameters
     )
 
 
@@ -149,7 +150,7 @@ def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], *, bare: b
     names: dict[str, str] = {}
     for old in tensors.shapes:
         new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", old))
-        new = re.sub(r"^(embeddings|encoder|pooler)\.", rf"{system}.\1.", new)
+        new = re.sub(r"^(embeddings|embeddings_project|encoder|pooler)\.", rf"{system}.\1.", new)
         if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new):
             continue
         if new in names:

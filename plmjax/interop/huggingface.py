@@ -21,13 +21,18 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError
-from plmjax.interop import albert, bert, roberta
+from plmjax.interop import albert, bert, electra, roberta
 from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
 from plmjax.layers.execution import Execution
 
 log = logging.getLogger(__name__)
 
-ADAPTERS: dict[str, Adapter] = {"albert": albert.ADAPTER, "bert": bert.ADAPTER, "roberta": roberta.ADAPTER}
+ADAPTERS: dict[str, Adapter] = {
+    "albert": albert.ADAPTER,
+    "bert": bert.ADAPTER,
+    "electra": electra.ADAPTER,
+    "roberta": roberta.ADAPTER,
+}
 """model_type of config.json -> adapter."""
 
 TOLERANCE = 1e-5
@@ -70,7 +75,8 @@ def assemble(
     chosen = adapter.architecture(architecture)
     tensors = adapter.canonical(tensors, architecture)
     fields = chosen.options(found) | chosen.parts(tensors.shapes)
-    module = chosen.module(adapter.read_config(found), execution, **fields)
+    config = adapter.read_config({**found, "architectures": [architecture]})
+    module = chosen.module(config, execution, **fields)
     params, left_out = read_parameters(module, chosen.parameters, tensors, adapter.optional)
     if left_out:
         log.warning("%s has no place for %s of %s: left out.", architecture, ", ".join(left_out), tensors.origin)
@@ -180,9 +186,10 @@ def adapter_of(model: nn.Module) -> Adapter:
 
 
 def architecture_of(model: nn.Module) -> str:
-    """transformers' class for the model."""
-    architectures = adapter_of(model).architectures
-    return next(name for name, known in architectures.items() if known.module is type(model))
+    """transformers' class for the model, or for what is worth most of it."""
+    adapter = adapter_of(model)
+    names = {known.module: name for name, known in adapter.architectures.items()}
+    return names.get(type(model)) or adapter.wholes[type(model)]
 
 
 def transformers_installed() -> bool:

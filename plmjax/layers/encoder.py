@@ -122,7 +122,7 @@ class EncoderOutput:
     hidden_states: [L+1 B T D], the embeddings first; only when asked for.
     pooler_output: [B D], or [B K D] where `cls_positions` are given.
     logits: float32; masked language model [B T V], or [B P V] where `masked_positions` are given;
-        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels].
+        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T].
     seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 says that the second text follows the first.
     sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 says that the two texts stand in their order.
     """
@@ -276,14 +276,22 @@ class EncoderModel(nn.Module):
         check_inputs(self.config.longest, input_ids, attention_mask, token_type_ids, positions, segment_ids)
         bias = attention_bias(attention_mask, segment_ids)
         rows = self.position_rows(input_ids, positions)
-        x = self.embeddings(input_ids, token_type_ids, rows, deterministic=deterministic)
+        x = self.embed(input_ids, token_type_ids, rows, deterministic=deterministic)
         x, hidden_states = self.encoder(x, bias, deterministic=deterministic, output_hidden_states=output_hidden_states)
-        pooled = jnp.tanh(self.pooler(first_tokens(x, cls_positions))) if self.pooling else None
+        pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
         return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
 
     def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Which row of the position table every token takes, int [B T]."""
         return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
+
+    def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
+        """Arguments of `InputEmbeddings` -> what the encoder is given, [B T D]."""
+        return self.embeddings(*inputs, deterministic=deterministic)
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        """First tokens -> what stands for their sequences."""
+        return jnp.tanh(self.pooler(x))
 
 
 class MaskedLanguageModelHead(nn.Module):

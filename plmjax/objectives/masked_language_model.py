@@ -163,7 +163,8 @@ class MaskedLanguageModel(Objective):
         """Nats of the hidden tokens, and how many of them are the likeliest."""
         return self.masked_sums(apply(self, module, params, batch, dropout).logits, batch, carry)
 
-    def masked_sums(self, logits: jax.Array, batch: Batch, carry: Any) -> Sums:
+    @staticmethod
+    def masked_sums(logits: jax.Array, batch: Batch, carry: Any) -> Sums:
         """The masked language model's part: logits [B P V]."""
         ids, weights = batch["masked_ids"], batch["masked_weights"]
         loss = jnp.sum(weights * cross_entropy(logits, ids))

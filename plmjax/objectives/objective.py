@@ -86,11 +86,18 @@ class Objective:
         raise NotImplementedError(f"{type(self).__name__} must count its FLOPs.")
 
 
-def apply(objective: Objective, module: nn.Module, params: Any, batch: Batch, dropout: jax.Array | None) -> Any:
-    """The module's outputs for a corrupted batch."""
+def apply(
+    objective: Objective,
+    module: nn.Module,
+    params: Any,
+    batch: Batch,
+    dropout: jax.Array | None,
+    method: str = "__call__",
+) -> Any:
+    """The outputs of the module, or of one of its methods, for a corrupted batch."""
     rngs = None if dropout is None else {"dropout": dropout}
     inputs = objective.model_inputs(batch)
-    return module.apply({"params": params}, **inputs, deterministic=dropout is None, rngs=rngs)
+    return module.apply({"params": params}, **inputs, deterministic=dropout is None, rngs=rngs, method=method)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:

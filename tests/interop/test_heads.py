@@ -10,6 +10,7 @@ from plmjax.finetuning.tagging import TokenTagging
 from plmjax.interop import huggingface
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
@@ -18,6 +19,7 @@ CONFIGS = {
     "bert": BertConfig(**SIZES),
     "roberta": RobertaConfig(**SIZES),
     "albert": AlbertConfig(**SIZES, embedding_size=7),
+    "electra": ElectraConfig(**SIZES, embedding_size=7),
 }
 
 

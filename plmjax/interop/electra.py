@@ -1,0 +1,96 @@
+"""ELECTRA as transformers has it: its config.json, and the names and arrangement of its tensors.
+
+transformers has the two networks apart: ElectraForPreTraining is the discriminator, ElectraForMaskedLM the generator,
+each with a config of its own sizes and a copy of the embeddings. Either is written from a checkpoint that holds both.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.data.layouts import Segments
+from plmjax.experiment import Data
+from plmjax.interop import encoder
+from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.models.electra import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForReplacedTokenDetection,
+    ElectraModel,
+)
+from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Objective
+
+_NETWORK = (*encoder.dense("embeddings_project", "embeddings_project"), *encoder.LAYERS)
+BODY = (*encoder.EMBEDDINGS, *_NETWORK)
+ENCODER = encoder.under("electra", BODY)
+DISCRIMINATOR = (
+    *ENCODER,
+    *encoder.dense("replaced_token_detection/transform", "discriminator_predictions.dense"),
+    *encoder.dense("replaced_token_detection/output", "discriminator_predictions.dense_prediction"),
+)
+GENERATOR = (
+    *encoder.under("electra", encoder.EMBEDDINGS),
+    *encoder.under("generator", _NETWORK, "electra"),
+    *encoder.dense("masked_language_model/transform", "generator_predictions.dense"),
+    *encoder.layer_norm("masked_language_model/layer_norm", "generator_predictions.LayerNorm"),
+    Parameter("masked_language_model/bias", "generator_lm_head.bias"),
+)
+
+
+def read_config(found: Mapping[str, Any]) -> ElectraConfig:
+    """The ElectraConfig of a config.json; that of a generator describes nothing but the generator."""
+    config = encoder.read_config(found, ElectraConfig, {"hidden_act": "gelu"})
+    if found.get("architectures") != ["ElectraForMaskedLM"]:
+        return config
+    sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
+    return dataclasses.replace(config, **{f"generator_{name}": getattr(config, name) for name in sizes})
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' ElectraConfig needs to build the same model."""
+    alone = model.clone(config=model.config.generator) if isinstance(model, ElectraForMaskedLM) else model
+    return encoder.write_config(alone, labels, "electra")
+
+
+def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
+    """The objective that trains a module, and data without a path."""
+    if not isinstance(model, ElectraModel | ElectraForPreTraining):
+        return encoder.downstream_task(model, labels)
+    objective = MaskedLanguageModel() if isinstance(model, ElectraForMaskedLM) else ElectraPretraining()
+    return objective, Data(Segments(), sequence_length=min(128, model.config.longest))
+
+
+def canonical(tensors: Tensors, architecture: str) -> Tensors:
+    """The tensors under today's names."""
+    ties = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
+    return encoder.canonical(tensors, "electra", ties, bare=architecture == "ElectraModel")
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' ELECTRA classes."""
+    heads = "discriminator_predictions|generator_predictions|generator_lm_head|classifier|qa_outputs"
+    return re.match(rf"({heads})\.", name) is not None
+
+
+ADAPTER = Adapter(
+    config=ElectraConfig,
+    architectures={
+        "ElectraModel": Architecture(ElectraModel, BODY, encoder.HIDDEN, within="electra"),
+        "ElectraForPreTraining": Architecture(ElectraForReplacedTokenDetection, DISCRIMINATOR, encoder.LOGITS),
+        "ElectraForMaskedLM": Architecture(ElectraForMaskedLM, GENERATOR, encoder.LOGITS),
+        **encoder.token_heads("Electra", ENCODER),
+    },
+    wholes={ElectraForPreTraining: "ElectraForPreTraining"},
+    read_config=read_config,
+    write_config=write_config,
+    task=task,
+    canonical=canonical,
+    optional=optional,
+    example=encoder.example,
+)

@@ -1,0 +1,269 @@
+"""ELECTRA: replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555; google-research/electra).
+
+A small generator fills in hidden tokens, and a discriminator says of every token whether the generator put it there.
+Both are BERT encoders; the discriminator is what is kept. They share their embeddings, of E features, which each brings
+to a width of its own:
+
+    x = norm(words[input_ids] + positions[0..T) + types[token_type_ids]);  x = W_E x + b_E unless E is the width
+    L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))
+    generator, at hidden tokens:     softmax(words . norm(gelu(W x_i + b)) + c)
+    discriminator, at every token:   sigmoid(w' gelu(W' x_i + b') + b'')
+
+What the discriminator is shown, and what both lose, is the objective's: `plmjax.objectives.electra`. There is no
+pooler: [CLS] stands for its text as it is.
+
+Deviation: the generator's head has the exact GELU whatever `hidden_act` is, as transformers' has, so that every
+generator can be handed to transformers; the released code has the tanh form in it too.
+Deviation: the classifier is linear, as in the released code; transformers' has a layer with GELU before it.
+Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import flax.linen as nn
+import jax
+
+from plmjax.errors import UserError
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.encoder import (
+    Encoder,
+    EncoderConfig,
+    EncoderModel,
+    EncoderOutput,
+    InputEmbeddings,
+    MaskedLanguageModelHead,
+    gather_positions,
+)
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.projection import Projection
+
+
+@dataclasses.dataclass(frozen=True)
+class ElectraConfig(EncoderConfig):
+    """Sizes of a discriminator and of its generator; the defaults are ELECTRA-Small.
+
+    The named sizes take overrides: `ElectraConfig.small(vocab_size=8192)`.
+    """
+
+    hidden_size: int = 256
+    """Features of a token in the discriminator, D."""
+    num_attention_heads: int = 4
+    """Attention heads of the discriminator, N."""
+    intermediate_size: int = 1024
+    """Features inside the discriminator's feed-forward network, F."""
+    embedding_size: int = 128
+    """Features of the embeddings that both networks share, E."""
+    generator_hidden_size: int = 0
+    """Features of a token in the generator, which has as many layers; 0 is a quarter of the discriminator's."""
+    generator_num_attention_heads: int = 0
+    """Attention heads of the generator; 0 is one for each 64 features."""
+    generator_intermediate_size: int = 0
+    """Features inside the generator's feed-forward network; 0 is four times its features."""
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain, the generator's sizes too."""
+        super().__post_init__()
+        for name in ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size"):
+            if getattr(self, name) < 0:
+                raise UserError(f"Expected --model.{name} of 0 (derived) or more, found {getattr(self, name)}.")
+        if self.embedding_size < 1:
+            raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
+        size, heads, _ = self._generator_sizes()
+        if size % heads:
+            raise UserError(
+                f"Expected a generator's width that divides by its heads, found {size} and {heads} heads; change "
+                "--model.generator_hidden_size or --model.generator_num_attention_heads."
+            )
+
+    @classmethod
+    def small(cls, **overrides: Any) -> Self:
+        """13,549,057 parameters with the discriminator's head, 14,196,219 with the generator."""
+        return cls._sized(12, 256, 4, overrides, embedding_size=128, generator_hidden_size=64)
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """109,483,009 parameters with the discriminator's head, 119,386,427 with the generator, a third as wide."""
+        return cls._sized(12, 768, 12, overrides, embedding_size=768, generator_hidden_size=256)
+
+    @classmethod
+    def large(cls, **overrides: Any) -> Self:
+        """335,142,913 parameters with the discriminator's head, 354,655,291 with the generator."""
+        return cls._sized(24, 1024, 16, overrides, embedding_size=1024, generator_hidden_size=256)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two layers of 128 and a generator half as wide."""
+        return cls._sized(2, 128, 2, overrides, embedding_size=128, generator_hidden_size=64)
+
+    def _generator_sizes(self) -> tuple[int, int, int]:
+        size = self.generator_hidden_size or max(1, self.hidden_size // 4)
+        heads = self.generator_num_attention_heads or max(1, size // 64)
+        return size, heads, self.generator_intermediate_size or 4 * size
+
+    @property
+    def generator(self) -> Self:
+        """The generator's sizes as those of a network; its own generator is the same."""
+        size, heads, inner = self._generator_sizes()
+        return dataclasses.replace(
+            self,
+            hidden_size=size,
+            num_attention_heads=heads,
+            intermediate_size=inner,
+            generator_hidden_size=size,
+            generator_num_attention_heads=heads,
+            generator_intermediate_size=inner,
+        )
+
+    def for_pretraining(self, execution: Execution) -> "ElectraForPreTraining":
+        """Generator and discriminator with their heads."""
+        return ElectraForPreTraining(self, execution)
+
+    def for_masked_language_model(self, execution: Execution) -> "ElectraForMaskedLM":
+        """The generator with its head."""
+        return ElectraForMaskedLM(self, execution)
+
+    def encoder(self, execution: Execution, *, pooling: bool = False) -> "ElectraModel":
+        """The discriminator without its head, under the name that its parameters have in every other module."""
+        return ElectraModel(self, execution, pooling, name="electra")
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "ElectraForSequenceClassification":
+        """The module that labels whole rows, or gives each `outputs` numbers."""
+        return ElectraForSequenceClassification(self, execution, outputs)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) of a network alone.
+
+        With `predictions` a row this is the generator with its head, without any the discriminator without one: of its
+        matrix products 6 (L (4 D^2 + 2 D F) + 2 L T D + E D unless E = D) a token and 6 (D E + E V) a prediction.
+        """
+        network = self.generator if predictions else self
+        size, embedded = network.hidden_size, self.embedding_size
+        widened = embedded * size if embedded != size else 0
+        head = size * embedded + embedded * self.vocab_size
+        layers = network.layers_flops(batch_size, sequence_length)
+        return layers + 6.0 * batch_size * (sequence_length * widened + predictions * head)
+
+
+class ElectraModel(EncoderModel):
+    """One of the two networks without a head; `pooler_output` is [CLS] as it is.
+
+    shared: the embeddings of the other network, which stand in the place of its own.
+    """
+
+    config: ElectraConfig
+    pooling: bool = False
+    shared: InputEmbeddings | None = None
+
+    def setup(self) -> None:
+        """Embeddings, what brings them to the width of the layers, and the layers."""
+        config, execution = self.config, self.execution
+        if self.shared is None:
+            self.embeddings = InputEmbeddings(config, config.embedding_size, execution)
+        if config.embedding_size != config.hidden_size:
+            self.embeddings_project = Projection(
+                (config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype
+            )
+        self.encoder = Encoder(config, execution)
+
+    def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
+        """As the base, [B T E], then [B T D]."""
+        embeddings = self.embeddings if self.shared is None else self.shared
+        x = embeddings(*inputs, deterministic=deterministic)
+        if self.config.embedding_size == self.config.hidden_size:
+            return x
+        return nn.with_logical_constraint(self.embeddings_project(x), ("batch", "length", "embed"))
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        """The first tokens as they are."""
+        return x
+
+
+class ReplacedTokenDetectionHead(nn.Module):
+    """w . activation(W x + b) + c, a score for every token; above 0 it seems to be replaced."""
+
+    config: ElectraConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B T D] -> float32 [B T]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="transform")(x)
+        x = ACTIVATIONS[config.hidden_act](x)
+        return Projection((1,), ("embed", None), init, dtype, logits=True, name="output")(x)[..., 0]
+
+
+class ElectraForPreTraining(nn.Module):
+    """Both networks with their heads; a module that uses but one of them has the parameters of that one."""
+
+    config: ElectraConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The discriminator with the embeddings, the generator beside them, and the two heads."""
+        config, execution = self.config, self.execution
+        self.electra = ElectraModel(config, execution)
+        self.generator = ElectraModel(config.generator, execution, shared=self.electra.embeddings)
+        exact = dataclasses.replace(config.generator, hidden_act="gelu")
+        self.masked_language_model = MaskedLanguageModelHead(exact, execution)
+        self.replaced_token_detection = ReplacedTokenDetectionHead(config, execution)
+
+    def generate(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """The generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
+        output = self.generator(input_ids, **inputs)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
+        words = self.electra.embeddings.word_embeddings
+        return output.replace(logits=self.masked_language_model(hidden, words))
+
+    def discriminate(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """The discriminator, called as `ElectraModel`: logits [B T]."""
+        output = self.electra(input_ids, **inputs)
+        return output.replace(logits=self.replaced_token_detection(output.last_hidden_state))
+
+    def __call__(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> tuple[EncoderOutput, EncoderOutput]:
+        """What `generate` and `discriminate` say of the same tokens."""
+        generated = self.generate(input_ids, masked_positions=masked_positions, **inputs)
+        return generated, self.discriminate(input_ids, **inputs)
+
+
+class ElectraForMaskedLM(ElectraForPreTraining):
+    """The generator alone, with its head and the embeddings."""
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """As `generate`."""
+        return self.generate(input_ids, **inputs)
+
+
+class ElectraForReplacedTokenDetection(ElectraForPreTraining):
+    """The discriminator alone, with its head; transformers calls it ElectraForPreTraining."""
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """As `discriminate`."""
+        return self.discriminate(input_ids, **inputs)
+
+
+class ElectraForSequenceClassification(nn.Module):
+    """The discriminator with a linear layer on [CLS] after dropout; one label makes it a regression."""
+
+    config: ElectraConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The encoder, dropout and the classifier."""
+        self.electra = ElectraModel(self.config, self.execution, pooling=True)
+        self.dropout = Dropout(self.config.hidden_dropout_prob)
+        self.classifier = Projection(
+            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
+        )
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """As `ElectraModel`, with logits [B labels]."""
+        output = self.electra(input_ids, deterministic=deterministic, **inputs)
+        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))

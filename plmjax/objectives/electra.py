@@ -1,0 +1,193 @@
+"""Replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555, section 2; google-research/electra).
+
+    loss = generator_weight x mean nats of the hidden tokens + discriminator_weight x mean nats of every token's label
+
+Tokens are hidden, the generator is asked for them, one is drawn from what it answers, and the discriminator is asked of
+every token whether it was drawn; one that was drawn right counts as an original. No gradient flows through the drawing.
+
+Rows are corrupted inside the jitted step: `corrupt` hides tokens, `sums` draws what replaces them, from noise whose key
+comes with the row, so that it is the same on every mesh and in every microbatch. Added to a batch, for P places a row:
+
+    masked_positions   int32 [B P]     where, drawn with replacement; 0 for a place that is not used
+    masked_ids         int32 [B P]     what stood there
+    masked_weights     float32 [B P]   1 for a prediction, 0 for a place that is not used
+    original_ids       int32 [B T]     the tokens before any was hidden
+    sampling_keys      uint32 [B 2]    of the noise that the drawing adds to the logits
+
+A position that was drawn several times counts as often in the generator's loss. As in the released code
+(pretrain/pretrain_helpers.py), the discriminator is then shown the mean of the ids drawn for it, rounded down: some
+other token, unless they are equal.
+
+Deviation: a sequence without a token that may be hidden has no prediction; the released code divides 0 by 0.
+Deviation: rows of fewer than 7 tokens have room for one prediction; the released code leaves them none.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Batch, Objective, Sums, apply
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class ElectraPretraining(Objective):
+    """Trains a generator and the discriminator of what it generates, at once.
+
+    Raises:
+        UserError: shares or weights that make no sense.
+    """
+
+    rate: float = 0.15
+    """Share of a sequence's tokens, special ones included, to predict; 0.25 for the published Large."""
+    mask_share: float = 0.85
+    """Share of the predictions whose token the generator is shown [MASK] for; of the others it sees the token."""
+    generator_weight: float = 1.0
+    """Factor of the masked language model's loss."""
+    discriminator_weight: float = 50.0
+    """Factor of the loss of replaced token detection."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if not (0 < self.rate < 1 and 0 <= self.mask_share <= 1):
+            raise UserError(
+                f"Expected --objective.rate between 0 and 1 and --objective.mask_share from 0 to 1, found {self.rate} "
+                f"and {self.mask_share}; change them."
+            )
+        if min(self.generator_weight, self.discriminator_weight) < 0:
+            raise UserError(
+                f"Expected --objective.generator_weight and --objective.discriminator_weight of 0 or more, found "
+                f"{self.generator_weight} and {self.discriminator_weight}; change them."
+            )
+
+    def _most(self, length: int) -> int:
+        """Most predictions of a sequence in rows of this length."""
+        return max(1, int((self.rate + 0.005) * length))
+
+    def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
+        """P of a batch: the most that a sequence has, or where several are packed room for all of theirs."""
+        length = batch["input_ids"].shape[1]
+        sequences = _sequences(batch)
+        return self._most(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
+
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
+        """Hides tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
+
+        Raises:
+            UserError: the tokenizer has no [MASK].
+        """
+        if vocabulary.mask < 0:
+            raise UserError("Expected a tokenizer with a mask token, found none; train or take a wordpiece tokenizer.")
+        never = jnp.array([vocabulary.cls, vocabulary.sep, vocabulary.mask, vocabulary.pad])
+        places, sequences = self.predictions(batch), _sequences(batch)
+
+        def corrupt_row(key: jax.Array, ids: jax.Array, segments: jax.Array) -> Batch:
+            choice, hiding, sampling = jax.random.split(key, 3)
+            length, candidate = len(ids), (segments > 0) & ~jnp.isin(ids, never)
+            within = jnp.arange(1, sequences + 1)[:, None] == jnp.minimum(segments, sequences)  # [K T]
+            candidates = jnp.sum(within & candidate, axis=1)
+            counts = jnp.round(jnp.sum(within, axis=1).astype(jnp.float32) * self.rate).astype(jnp.int32)
+            counts = jnp.clip(counts, 1, self._most(length)) * (candidates > 0)
+
+            # The places of a row are its first sequence's, then its second's, ...; so are its candidates in order.
+            ends, place = jnp.cumsum(counts), jnp.arange(places)
+            used = place < ends[-1]
+            owner = jnp.minimum(jnp.sum(place[:, None] >= ends, axis=1), sequences - 1)
+            draw = jnp.floor(jax.random.uniform(choice, (places,)) * candidates[owner]).astype(jnp.int32)
+            draw += (jnp.cumsum(candidates) - candidates)[owner]
+            positions = jnp.take(jnp.sort(jnp.where(candidate, jnp.arange(length), length)), draw, mode="clip")
+            hidden = used & (jax.random.uniform(hiding, (places,)) < self.mask_share)
+            return {
+                "input_ids": ids.at[jnp.where(hidden, positions, length)].set(vocabulary.mask, mode="drop"),
+                "masked_positions": jnp.where(used, positions, 0),
+                "masked_ids": jnp.where(used, jnp.take(ids, positions, mode="clip"), 0),
+                "masked_weights": used.astype(jnp.float32),
+                "sampling_keys": jax.random.key_data(sampling),
+            }
+
+        keys = jax.random.split(key, len(batch["input_ids"]))
+        hidden = jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
+        return batch | hidden | {"original_ids": batch["input_ids"]}
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """Token inputs that the batch has, and the positions to predict."""
+        names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
+        return {name: batch[name] for name in names if name in batch}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Predictions, and tokens that are no padding; the released code adds 1e-6 to both."""
+        tokens = jnp.sum(batch["segment_ids"] > 0).astype(jnp.float32)
+        return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-6, "rtd": tokens + 1e-6}
+
+    def coefficients(self) -> dict[str, float]:
+        """The two factors of the loss."""
+        return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
+
+    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+        """The generator's part; then, of what it generated, the discriminator's."""
+        first, second = (None, None) if dropout is None else jax.random.split(dropout)
+        logits = apply(self, module, params, batch, first, "generate").logits
+        generated = MaskedLanguageModel.masked_sums(logits, batch, carry)
+        shown = batch | {"input_ids": replaced(batch, logits)}
+        del shown["masked_positions"]
+        scores = apply(self, module, params, shown, second, "discriminate").logits
+        found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
+        return Sums(generated.losses | found.losses, generated.metrics | found.metrics, carry)
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The tokens that the generator is asked for."""
+        return batch["masked_ids"], batch["masked_weights"]
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The generator's with P predictions a row, the discriminator's, and 6 (D^2 + D) a token for its head."""
+        rows, length = batch["input_ids"].shape
+        generator = config.train_flops(rows, length, self.predictions(batch))
+        head = config.hidden_size**2 + config.hidden_size
+        return generator + config.train_flops(rows, length, 0) + 6.0 * rows * length * head
+
+
+def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
+    """The original tokens with ones drawn from softmax(logits [B P V]) at the masked positions, int32 [B T]."""
+    shape, length = logits.shape[1:], batch["original_ids"].shape[1]
+
+    def row(key: jax.Array, logits: jax.Array, positions: jax.Array, used: jax.Array, ids: jax.Array) -> jax.Array:
+        uniform = jax.random.uniform(jax.random.wrap_key_data(key), shape)
+        gumbel = -jnp.log(-jnp.log(uniform + 1e-9) + 1e-9)
+        drawn = jnp.argmax(logits + gumbel, axis=-1)
+        here = (positions[:, None] == jnp.arange(length)) & used[:, None]  # [P T]
+        times = jnp.sum(here, axis=0)
+        return jnp.where(times > 0, jnp.sum(here * drawn[:, None], axis=0) // jnp.maximum(times, 1), ids)
+
+    logits, used = jax.lax.stop_gradient(logits), batch["masked_weights"] > 0
+    return jax.vmap(row)(batch["sampling_keys"], logits, batch["masked_positions"], used, batch["original_ids"])
+
+
+def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> Sums:
+    """Nats and hits of the labels `fake` bool [B T]: float32 scores [B T] -> sums under the term "rtd"."""
+    real = batch["segment_ids"] > 0
+
+    def count(tokens: jax.Array) -> jax.Array:
+        return jnp.sum((tokens & real).astype(jnp.float32))
+
+    said = scores > 0
+    loss = jnp.sum(real * (jax.nn.softplus(scores) - fake * scores))
+    caught, tokens = count(said & fake), count(real)
+    metrics = {
+        "rtd_loss": (loss, tokens),
+        "rtd_accuracy": (count(said == fake), tokens),
+        "rtd_precision": (caught, count(said)),
+        "rtd_recall": (caught, count(fake)),
+        "fakes": (count(fake), tokens),
+    }
+    return Sums({"rtd": loss}, metrics)
+
+
+def _sequences(batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
+    """K: the most sequences that a row of the batch packs."""
+    return batch["cls_positions"].shape[1] if "cls_positions" in batch else 1

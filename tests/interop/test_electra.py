@@ -1,0 +1,128 @@
+"""ELECTRA's two networks, which transformers keeps apart, in and out of one checkpoint."""
+
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import Segments
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.run import transfer
+from plmjax.finetuning.sentences import SequenceClassification
+from plmjax.interop import checkpoints as interop
+from plmjax.interop import huggingface
+from plmjax.layers.execution import Execution
+from plmjax.models.electra import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForReplacedTokenDetection,
+    ElectraModel,
+)
+from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.training import checkpoints
+from tests.interop.odd_bert import SIZES, random_params
+from tests.interop.test_huggingface import assert_same_bits
+from tests.interop.test_import_export import tokenizer  # noqa: F401  a fixture
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = SIZES | {"embedding_size": 7, "generator_hidden_size": 12, "generator_num_attention_heads": 3}
+CONFIG = ElectraConfig(**SIZES)
+NETWORKS = {
+    "ElectraModel": (ElectraModel, "AutoModel"),
+    "ElectraForPreTraining": (ElectraForReplacedTokenDetection, "AutoModelForPreTraining"),
+    "ElectraForMaskedLM": (ElectraForMaskedLM, "AutoModelForMaskedLM"),
+}
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_either_network_is_written_from_a_checkpoint_of_both(tmp_path, architecture, activation):
+    """With the tanh form too, which the head of transformers' generator does not have, nor ours."""
+    model = ElectraForPreTraining(ElectraConfig(**SIZES, hidden_act=activation))
+    params, (module, auto) = random_params(model), NETWORKS[architecture]
+    huggingface.save(model, params, tmp_path, architecture=architecture)
+    assert huggingface.compare(model, params, tmp_path, architecture) <= 1e-5
+    assert type(getattr(transformers, auto).from_pretrained(tmp_path)).__name__ == architecture
+
+    again, loaded = huggingface.load(tmp_path)
+    assert type(again) is module
+    assert again.config == (model.config.generator if module is ElectraForMaskedLM else model.config)
+    leaves = flax.traverse_util.flatten_dict(params["electra"] if module is ElectraModel else params)
+    for path, leaf in flax.traverse_util.flatten_dict(loaded).items():
+        np.testing.assert_array_equal(leaf, leaves[path])
+    huggingface.save(again, loaded, tmp_path / "again")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_the_discriminator_is_what_is_written_unless_another_is_asked_for(tmp_path):
+    model = ElectraForPreTraining(CONFIG)
+    huggingface.save(model, random_params(model), tmp_path)
+    assert type(huggingface.load(tmp_path)[0]) is ElectraForReplacedTokenDetection
+
+
+@pytest.mark.parametrize("architecture", ["ElectraForPreTraining", "ElectraForMaskedLM"])
+def test_a_model_of_transformers_is_read_with_equal_outputs(tmp_path, architecture):
+    config = transformers.ElectraConfig(**SIZES, hidden_act="gelu_new")
+    theirs = getattr(transformers, architecture)(config)
+    theirs.save_pretrained(tmp_path)
+    model, params = huggingface.load(tmp_path)
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
+    if architecture == "ElectraForMaskedLM":
+        assert model.config.generator == model.config, "a generator's config describes nothing else"
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):  # noqa: F811
+    module, _ = NETWORKS[architecture]
+    whole = ElectraForPreTraining(CONFIG)
+    source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
+    huggingface.save(whole, random_params(whole), source, architecture=architecture, tokenizer=tokenizer)
+    assert "outputs equal those of transformers" in interop.import_checkpoint(source, workdir)
+    assert f"{architecture} of step 0" in interop.export_checkpoint(workdir, out)
+    for name in ("model.safetensors", "config.json"):
+        assert (out / name).read_bytes() == (source / name).read_bytes()
+
+    params, description = checkpoints.load_parameters(workdir)
+    run = description.experiment
+    assert isinstance(run.data.layout, Segments)
+    if module is ElectraForMaskedLM:
+        assert isinstance(run.objective, MaskedLanguageModel)
+        assert type(run.model.for_masked_language_model(Execution())) is module
+        return
+    assert isinstance(run.objective, ElectraPretraining)
+    task = SequenceClassification(labels=("no", "yes"))
+    begun = random_params(task.module(run.model, Execution()))
+    moved = transfer(params, flax.traverse_util.unflatten_dict(placed(begun)), workdir)
+    assert_same_bits(moved["electra"], params["electra"])
+
+
+def placed(tree):
+    """The leaves of a tree as arrays of one device."""
+    import jax
+
+    return {path: jax.device_put(leaf) for path, leaf in flax.traverse_util.flatten_dict(tree).items()}
+
+
+def test_a_run_is_exported_as_either_network(tmp_path):
+    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(Segments()))
+    params = random_params(ElectraForPreTraining(CONFIG))
+    checkpoints.save_parameters(tmp_path / "run", params, run, {})
+    assert interop.can_export(tmp_path / "run")
+    assert "ElectraForPreTraining of step 0" in interop.export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
+    said = interop.export_checkpoint(tmp_path / "run", tmp_path / "generator", "ElectraForMaskedLM")
+    assert "ElectraForMaskedLM of step 0" in said
+    assert huggingface.read_json(tmp_path / "generator" / "config.json", "a config")["hidden_size"] == 12
+
+
+def test_the_classifier_has_no_transformers_form(tmp_path):
+    """Deviation named in the model: transformers' classifier has another layer."""
+    run = Experiment(model=CONFIG, objective=SequenceClassification(labels=("no", "yes")), data=Data(Segments()))
+    params = random_params(run.objective.module(CONFIG, Execution()))
+    checkpoints.save_parameters(tmp_path / "run", params, run, {})
+    assert not interop.can_export(tmp_path / "run")
+    with pytest.raises(UserError, match="ElectraForSequenceClassification of a ElectraConfig has no transformers form"):
+        interop.export_checkpoint(tmp_path / "run", tmp_path / "out")

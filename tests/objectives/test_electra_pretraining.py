@@ -1,0 +1,314 @@
+"""ELECTRA's loss against transformers, its masks and labels against the published procedure told again in NumPy."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import Segments
+from plmjax.errors import UserError
+from plmjax.interop.electra import ADAPTER
+from plmjax.layers.execution import Execution
+from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
+from plmjax.objectives.electra import ElectraPretraining, replaced
+from plmjax.vocabulary import Vocabulary
+from tests.models import encoders
+from tests.models.test_electra import ODD
+from tests.objectives.masking import VOCABULARY, batch_of, corrupt
+
+CLS, SEP, MASK = 2, 3, 4
+
+
+def clean_batch(vocab_size: int = ODD.vocab_size) -> dict[str, np.ndarray]:
+    """Segments of different lengths; the last row only fills the batch."""
+    batch = batch_of([[18], [9], [14], []], 18)
+    batch["input_ids"] = np.where(batch["input_ids"] < 5, batch["input_ids"], batch["input_ids"] % (vocab_size - 5) + 5)
+    types = (batch["segment_ids"] > 0) & (np.arange(18) > 5)
+    return batch | {"token_type_ids": types.astype(np.int32), "row_ids": np.array([0, 1, 2, -1], np.int32)}
+
+
+def total(objective: ElectraPretraining, module: nn.Module, params: Any, batch: dict) -> tuple[jax.Array, dict]:
+    sums = objective.sums(module, params, (), batch, None)
+    weights, factors = objective.weights(batch), objective.coefficients()
+    return sum(factors[term] * sums.losses[term] / weights[term] for term in weights), sums.metrics
+
+
+def hidden_batch(objective: ElectraPretraining, seed: int = 0) -> dict[str, jax.Array]:
+    vocabulary = Vocabulary.placeholder(ODD.vocab_size)
+    return jax.jit(lambda b: objective.corrupt(b, jax.random.key(seed), vocabulary))(clean_batch())
+
+
+def test_joint_loss_and_gradient_equal_transformers() -> None:
+    """Two models of transformers over one set of tables, given the ids that were drawn here."""
+    import torch
+
+    objective = ElectraPretraining(rate=0.4)
+    batch = hidden_batch(objective)
+    generator = encoders.reference("ElectraForMaskedLM", ODD.generator)
+    discriminator = encoders.reference("ElectraForPreTraining", ODD)
+    discriminator.electra.embeddings = generator.electra.embeddings
+    generator.electra.embeddings.word_embeddings.padding_idx = None  # the padding token may be drawn, and then learns
+    module = objective.module(ODD, Execution())
+
+    def whole(value: str) -> dict:
+        """Parameters, or gradients, of both: what is shared stands in both."""
+        parts = [(generator, ElectraForMaskedLM(ODD)), (discriminator, ElectraForReplacedTokenDetection(ODD))]
+        trees = [
+            encoders.converted(ADAPTER, ((n, getattr(p, value)) for n, p in model.named_parameters()), part)
+            for model, part in parts
+        ]
+        return trees[0] | trees[1] | {"electra": trees[0]["electra"] | trees[1]["electra"]}
+
+    params = whole("data")
+
+    @jax.jit
+    def ours(params: Any) -> Any:
+        logits = module.apply({"params": params}, **objective.model_inputs(batch), method="generate").logits
+        loss = jax.value_and_grad(lambda p: total(objective, module, p, batch), has_aux=True)(params)
+        return replaced(batch, logits), loss
+
+    shown, ((loss, metrics), gradient) = ours(params)
+
+    def tensor(array: Any) -> torch.Tensor:
+        return torch.tensor(np.asarray(array)[:3]).long()
+
+    inputs = {"attention_mask": tensor(batch["segment_ids"]), "token_type_ids": tensor(batch["token_type_ids"])}
+    logits = generator(tensor(batch["input_ids"]), **inputs).logits
+    rows = torch.arange(3)[:, None]
+    nats = torch.nn.functional.cross_entropy(
+        logits[rows, tensor(batch["masked_positions"])].transpose(1, 2), tensor(batch["masked_ids"]), reduction="none"
+    )
+    used = torch.tensor(np.asarray(batch["masked_weights"]))[:3]
+    masked_loss = (nats * used).sum() / used.sum()
+    fake = tensor(shown != batch["original_ids"])
+    found = discriminator(tensor(shown), **inputs, labels=fake)
+    assert fake.sum() > 3
+    expected = masked_loss + 50 * found.loss
+    expected.backward()
+    np.testing.assert_allclose(loss, expected.detach(), rtol=1e-5)
+    encoders.assert_trees_close(gradient, whole("grad"), 1e-4)
+
+    said, real = found.logits > 0, inputs["attention_mask"] > 0
+    caught = (said & (fake > 0) & real).sum()
+    hits = (logits[rows, tensor(batch["masked_positions"])].argmax(-1) == tensor(batch["masked_ids"])) * used
+    counts = {
+        "rtd_accuracy": (((said == (fake > 0)) & real).sum(), real.sum()),
+        "rtd_precision": (caught, (said & real).sum()),
+        "rtd_recall": (caught, fake.sum()),
+        "fakes": (fake.sum(), real.sum()),
+        "mlm_accuracy": (hits.sum(), used.sum()),
+    }
+    for name, pair in counts.items():
+        assert list(map(float, metrics[name])) == list(map(float, pair)), name
+    np.testing.assert_allclose(metrics["mlm_loss"][0] / metrics["mlm_loss"][1], masked_loss.detach(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["rtd_loss"][0] / metrics["rtd_loss"][1], found.loss.detach(), rtol=1e-5)
+
+
+def test_no_gradient_flows_through_the_drawing() -> None:
+    """The generator's parameters learn nothing from the discriminator's loss; the tables they share do."""
+    objective = ElectraPretraining(generator_weight=0.0)
+    batch, module = hidden_batch(objective), objective.module(ODD, Execution())
+    params = encoders.random_params(module)
+    gradient = jax.jit(jax.grad(lambda p: total(objective, module, p, batch)[0]))(params)
+    for part in ("generator", "masked_language_model"):
+        assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient[part])), part
+    for part in ("electra", "replaced_token_detection"):
+        assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient[part])), part
+    alone = dataclasses.replace(objective, generator_weight=1.0, discriminator_weight=0.0)
+    gradient = jax.jit(jax.grad(lambda p: total(alone, module, p, batch)[0]))(params)
+    assert (gradient["electra"]["embeddings"]["word_embeddings"]["embedding"] != 0).any()
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient["electra"]["encoder"]))
+
+
+# ------------------------------------------------------------------------------------------------------- hiding
+
+
+def published_count(length: int, rate: float, row: int) -> int:
+    """google-research/electra pretrain_helpers.mask: predictions of a sequence of this length."""
+    most = int((rate + 0.005) * row)
+    return max(1, min(most, int(np.round(np.float32(length) * np.float32(rate)))))
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.25])
+def test_counts_are_the_published_ones_in_every_packed_sequence(rate: float) -> None:
+    lengths = [[128], [10], [3], [10, 30, 50], [64, 64], [5, 5, 5], [20]]
+    batch = batch_of(lengths, 128)
+    hidden = corrupt(ElectraPretraining(rate=rate), batch)
+    for b, sequences in enumerate(lengths):
+        used = hidden["masked_weights"][b] > 0
+        owner = batch["segment_ids"][b][hidden["masked_positions"][b][used]]
+        for k, length in enumerate(sequences):
+            assert (owner == k + 1).sum() == published_count(length, rate, 128), (b, k)
+        assert used.sum() == len(owner) == sum(published_count(length, rate, 128) for length in sequences)
+
+
+def test_a_full_row_has_as_many_places_as_the_release() -> None:
+    for length, rate, places in ((128, 0.15, 19), (512, 0.15, 79), (512, 0.25, 130), (5, 0.15, 1)):
+        assert ElectraPretraining(rate=rate).predictions(Segments().batch(2, length)) == places
+
+
+def published_masks(ids: np.ndarray, real: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, input ids) of one row: google-research/electra pretrain_helpers.mask, told again."""
+    count = published_count(int(real.sum()), 0.15, len(ids))
+    candidates = np.flatnonzero(real & ~np.isin(ids, [CLS, SEP, MASK, 0]))
+    positions = random.choice(candidates, count, replace=True)
+    shown = ids.copy()
+    shown[positions[random.random(count) < 0.85]] = MASK
+    return positions, shown
+
+
+def test_masks_are_distributed_as_published() -> None:
+    """Distinct positions, hidden tokens and each position's share, within four standard errors."""
+    rows = 3000
+    batch = batch_of([[40]] * rows, 48)
+    hidden = corrupt(ElectraPretraining(), batch)
+    random = np.random.default_rng(0)
+    expected = [
+        published_masks(ids, segments > 0, random)
+        for ids, segments in zip(batch["input_ids"], batch["segment_ids"], strict=True)
+    ]
+    positions = hidden["masked_positions"]
+    assert (hidden["masked_weights"].sum(axis=1) == 6).all()
+    found = positions[:, :6]
+    theirs = np.stack([places for places, _ in expected])
+
+    def close(ours: Any, theirs: Any) -> None:
+        ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+        error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
+        assert abs(ours.mean() - theirs.mean()) <= 4 * error
+
+    close([len(set(row)) for row in found], [len(set(row)) for row in theirs])
+    close(found.ravel(), theirs.ravel())
+    close((hidden["input_ids"] == MASK).sum(axis=1), [(shown == MASK).sum() for _, shown in expected])
+    share = np.bincount(found.ravel(), minlength=48) / found.size
+    assert share[0] == share[39:].max() == 0, "[CLS], [SEP] and padding are never hidden"
+    assert np.abs(share[1:39] - 1 / 38).max() < 4.5 * np.sqrt(1 / 38 / found.size)
+
+
+def test_what_is_asked_for_is_what_stood_there_and_nothing_else_changes() -> None:
+    batch = batch_of([[100, 28], [64], [2], []], 128)
+    batch["input_ids"][1, 7] = MASK
+    hidden = corrupt(ElectraPretraining(rate=0.5), batch)
+    np.testing.assert_array_equal(hidden["original_ids"], batch["input_ids"])
+    changed = hidden["input_ids"] != batch["input_ids"]
+    assert (hidden["input_ids"][changed] == MASK).all()
+    for b, used in enumerate(hidden["masked_weights"] > 0):
+        positions = hidden["masked_positions"][b][used]
+        assert set(np.flatnonzero(changed[b])) <= set(positions)
+        np.testing.assert_array_equal(hidden["masked_ids"][b][used], batch["input_ids"][b][positions])
+        assert not np.isin(batch["input_ids"][b][positions], [CLS, SEP, MASK, 0]).any()
+    assert not hidden["masked_weights"][2:].any(), "nothing to hide between [CLS] and [SEP], or in a row of filling"
+
+
+def test_a_sequence_keeps_its_tokens_and_another_key_hides_others() -> None:
+    batch = batch_of([[64]] * 4, 64)
+    first, again, other = (corrupt(ElectraPretraining(), batch, seed) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert (first["masked_positions"] != other["masked_positions"]).any()
+    assert (first["sampling_keys"] != other["sampling_keys"]).any()
+    assert len({key.tobytes() for key in first["sampling_keys"]}) == 4, "every row has a key of its own"
+
+
+# ------------------------------------------------------------------------------------------------------- drawing
+
+
+def published_fakes(ids: np.ndarray, positions: np.ndarray, used: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """What the discriminator is shown in one row: google-research/electra scatter_update, told again."""
+    updates, times = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
+    for position, token in zip(positions[used], drawn[used], strict=True):
+        updates[position] += token
+        times[position] += 1
+    return np.where(times > 0, updates // np.maximum(times, 1), ids)
+
+
+def test_tokens_drawn_are_put_where_the_release_puts_them() -> None:
+    """Positions that were drawn twice included, whose ids it averages."""
+    batch = batch_of([[12], [40], [30], []], 40)
+    hidden = corrupt(ElectraPretraining(rate=0.7), batch)
+    twice = [
+        len(set(p[u > 0])) < u.sum() for p, u in zip(hidden["masked_positions"], hidden["masked_weights"], strict=True)
+    ]
+    assert sum(twice) >= 2
+    sure = np.random.default_rng(0).integers(5, 1000, hidden["masked_ids"].shape)  # what noise cannot change
+    logits = 1e3 * np.eye(1000, dtype=np.float32)[sure]
+    found = jax.jit(replaced)(hidden, logits)
+    for b in range(4):
+        used = hidden["masked_weights"][b] > 0
+        expected = published_fakes(batch["input_ids"][b], hidden["masked_positions"][b], used, sure[b])
+        np.testing.assert_array_equal(found[b], expected)
+
+
+def test_tokens_are_drawn_from_the_softmax() -> None:
+    """20,000 drawings of five logits, within four standard errors."""
+    rows = 20_000
+    logits = np.array([2.0, 0.0, 1.0, -1.0, -9.0], np.float32)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(0), rows))
+    batch = {
+        "sampling_keys": keys,
+        "masked_positions": np.ones((rows, 1), np.int32),
+        "masked_weights": np.ones((rows, 1), np.float32),
+        "original_ids": np.tile(np.array([[4, 2, 3]], np.int32), (rows, 1)),
+    }
+    shown = np.asarray(jax.jit(replaced)(batch, np.tile(logits, (rows, 1, 1))))
+    share = np.bincount(shown[:, 1], minlength=5) / rows
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert (np.abs(share - expected) < 4 * np.sqrt(expected / rows) + 1e-4).all()
+    assert (shown[:, [0, 2]] == [4, 3]).all()
+
+
+def test_parts_of_a_batch_draw_what_the_whole_does() -> None:
+    """Whatever the microbatches are: losses, metrics and weights of single rows add up; filling counts nothing."""
+    objective = ElectraPretraining(rate=0.3)
+    batch, module = hidden_batch(objective), objective.module(ODD, Execution())
+    params = encoders.random_params(module)
+    sums = jax.jit(lambda batch: objective.sums(module, params, (), batch, None))
+    rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
+    whole, parts = sums(batch), [sums(row) for row in rows]
+    for term, loss in whole.losses.items():
+        np.testing.assert_allclose(sum(part.losses[term] for part in parts), loss, rtol=1e-5)
+    for name, pair in whole.metrics.items():
+        added = [sum(part.metrics[name][i] for part in parts) for i in range(2)]
+        np.testing.assert_allclose(added, pair, rtol=1e-5, err_msg=name)
+    assert all(loss == 0 for loss in parts[3].losses.values())
+    assert all(value == 0 and weight == 0 for value, weight in parts[3].metrics.values())
+    weights = objective.weights(rows[3])
+    assert objective.target_term(batch) == "mlm" and list(weights) == ["mlm", "rtd"]
+    assert all(weight > 0 for weight in weights.values()), "nothing is ever divided by 0"
+
+
+def test_dropout_differs_between_the_networks_and_is_drawn_from_the_key() -> None:
+    config = dataclasses.replace(ODD, hidden_dropout_prob=0.3)
+    objective = ElectraPretraining()
+    batch, module = hidden_batch(objective), objective.module(config, Execution())
+    params = encoders.random_params(module)
+    sums = jax.jit(lambda key: objective.sums(module, params, (), batch, key).losses)
+    first, again, other = (sums(jax.random.key(seed)) for seed in (0, 0, 1))
+    assert first == again and first["mlm"] != other["mlm"] and first["rtd"] != other["rtd"]
+    assert first["mlm"] != objective.sums(module, params, (), batch, None).losses["mlm"]
+
+
+def test_flops_are_those_of_both_networks() -> None:
+    base, shapes = ElectraConfig.base(), Segments().batch(256, 512)
+    expected = base.train_flops(256, 512, 79) + base.train_flops(256, 512, 0) + 6 * 256 * 512 * (768**2 + 768)
+    assert ElectraPretraining().train_flops(base, shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": 0.0}, "objective.rate between 0 and 1"),
+        ({"mask_share": 1.5}, "objective.mask_share from 0 to 1"),
+        ({"discriminator_weight": -1.0}, "discriminator_weight of 0 or more"),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ElectraPretraining(**settings)
+
+
+def test_a_tokenizer_without_a_mask_is_named() -> None:
+    with pytest.raises(UserError, match="with a mask token"):
+        ElectraPretraining().corrupt(clean_batch(), jax.random.key(0), dataclasses.replace(VOCABULARY, mask=-1))
