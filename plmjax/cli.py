@@ -133,6 +133,7 @@ def finetune(
     experiment: Positional[str],
     from_: Annotated[str, arg(name="from")],
     workdir: Location | None = None,
+    seeds: tuple[int, ...] = (),
     meeting: OmitArgPrefixes[Meeting] = Meeting(),
     overrides: Overrides = (),
 ) -> None:
@@ -144,13 +145,18 @@ def finetune(
         experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
     """
     peers.join(meeting)
     from plmjax import experiment as experiments
+    from plmjax.finetuning import seeds as several
     from plmjax.finetuning.run import finetune as run
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    if seeds:
+        print(several.table(several.finetune_seeds(composed, from_, workdir, seeds)))
+        return
     metrics = run(composed, from_, workdir)
     print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
