@@ -1,41 +1,22 @@
 """The command line: one function a verb. It parses, calls and prints, and knows no mathematics."""
 
-import contextlib
-import dataclasses
-import functools
-import inspect
-import io
-import itertools
 import json
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
-from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import storage
-from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest
+from plmjax.command_line import Location, answer, divide, parse
+from plmjax.errors import UserError, nearest
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import Meeting
 
-Location = Annotated[
-    Path,
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="PATH",
-        instance_from_str=lambda given: storage.path(given[0]),
-        is_instance=lambda value: isinstance(value, os.PathLike),
-        str_from_instance=lambda path: [os.fspath(path)],
-    ),
-]
-"""A local path or one in a bucket; pathlib would make gs:/b of gs://b."""
 Overrides = Suppress[tuple[str, ...]]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
 
@@ -191,22 +172,25 @@ def embed(
     input: Location,
     output: Location,
     layer: int = -1,
+    mix: tuple[str, ...] = (),
     pooling: Literal["cls", "mean", "none"] = "mean",
     batch_size: int = 32,
 ) -> None:
-    """Writes contextual embeddings, one row a line of the input.
+    """Writes contextual embeddings, one row a line of the input; stopped and run again, it goes on.
 
     Args:
         checkpoint: Run directory or checkpoint.
         input: Text file, one text a line.
-        output: .npz file to write.
+        output: .npz or .jsonl file to write.
         layer: Hidden state to take: 0 is the embedding output, -1 the last layer.
+        mix: Take the mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
+            `learned`, as the checkpoint was fine-tuned with.
         pooling: The [CLS] vector, the mean over tokens, or every token's vector.
         batch_size: Lines computed at once.
     """
-    from plmjax.inference import embed as run
+    from plmjax.embedding import embed as run
 
-    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, batch_size=batch_size)
+    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size)
     print(f"{rows} rows in {output}")
 
 
@@ -398,53 +382,6 @@ def run(arguments: Sequence[str]) -> None:
     parse(verb, f"plmjax {name}", own)(overrides=overrides)
 
 
-def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(a verb's own arguments, the overrides of its experiment): an override is an option whose name has a dot."""
-    own: list[str] = []
-    overrides: list[str] = []
-    into = own
-    for argument in arguments:
-        if argument.startswith("--"):
-            into = overrides if "." in argument.partition("=")[0] else own
-        into.append(argument)
-    return own, overrides
-
-
-def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
-    """The verb with its arguments bound; `program` is what the user typed before them.
-
-    Raises:
-        UserError: an unknown option, a missing one, or a value of the wrong kind.
-    """
-
-    @functools.wraps(verb)
-    def bound(*positional: Any, **keywords: Any) -> Callable:
-        return functools.partial(verb, *positional, **keywords)
-
-    said = io.StringIO()
-    # tyro colours its errors, or draws them without a box, as standard output is: a terminal, or not of UTF-8.
-    plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    try:
-        with contextlib.redirect_stderr(said), contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain:
-            call, unknown = tyro.cli(
-                bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        # A box: its first paragraph says what is wrong, the others repeat the help.
-        lines = [line.strip("\u2502 ") for line in said.getvalue().splitlines() if line.startswith("\u2502")]
-        paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
-        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
-    if unknown:
-        parameters = inspect.signature(verb).parameters
-        groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
-        names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
-        known = [f"--{name.strip('_')}" for name in names]
-        raise UserError(f"{program} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
-    return call
-
-
 def main() -> None:
     """Entry point of `plmjax`."""
     platform.choose()
@@ -456,42 +393,6 @@ def main() -> None:
     # A run that starts again need not compile again.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
     answer(lambda: run(sys.argv[1:]))
-
-
-def answer(command: Callable[[], None], program: str = "plmjax") -> None:
-    """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
-
-    A run on several hosts ends here at once on the one that cannot go on; the others hear why.
-    """
-    try:
-        command()
-    except BrokenPipeError:
-        sys.exit(0)
-    except (Exception, KeyboardInterrupt) as error:
-        code, sentence = _ending(error)
-        if sentence:
-            print(f"{program}: {sentence}", file=sys.stderr)
-        else:
-            traceback.print_exc()
-        peers.failed(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
-        peers.leave(code)
-        sys.exit(code)
-
-
-def _ending(error: BaseException) -> tuple[int, str]:
-    """Exit code and sentence of what ended a command; no sentence for what a user cannot put right."""
-    from plmjax.training.interruption import Interrupted
-
-    match error:
-        case UserError():
-            return MISTAKE, str(error)
-        case Interrupted():
-            return SAVED, f"{error} Run the same command again to go on."
-        case KeyboardInterrupt():
-            return 130, "Stopped."
-        case Exception() if sentence := storage.explain(error):
-            return MISTAKE, sentence
-    return CRASHED, ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a checkpoint can be asked: how good it is, what it makes of a text, what it puts in place of [MASK].
+"""What a checkpoint can be asked: how good it is, and what it puts in place of [MASK].
 
 A checkpoint brings its model's config and its tokenizer along; nothing else of the run is needed, but for the held-out
 data of an evaluation. Rows are padded to one of a few lengths and always as many are computed at once, so that the
@@ -21,7 +21,7 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import TaskEvaluation
@@ -35,7 +35,6 @@ from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import HeldOut, unigram_nats
 from plmjax.training.step import Program
 
-POOLINGS = ("cls", "mean", "none")
 MASK = "[MASK]"
 """How a user writes the token to fill in, whatever the tokenizer's own is."""
 
@@ -126,78 +125,7 @@ def _text_source(description: Description, directory: Path, data: Path | None, s
     return source
 
 
-# --------------------------------------------------------------------------------------------------------- embed
-
-
-def embed(
-    checkpoint: Path, input: Path, output: Path, *, layer: int = -1, pooling: str = "mean", batch_size: int = 32
-) -> int:
-    """Writes the encoder's vectors of the lines of `input`, [CLS] line [SEP] each, to an .npz file; returns how many.
-
-    layer: 0 is the embeddings' output, k that of layer k; negative ones count from the last. pooling: "cls" takes the
-    vector of [CLS], "mean" the mean over the row's tokens with [CLS] and [SEP], "none" the vector of every token.
-
-    The file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], where each
-    line begins. Lines longer than the model's positions are cut; `lengths` int32 [lines] says how many tokens were read
-    and `cut` bool [lines] whether that was all.
-
-    Raises:
-        UserError: no checkpoint or text, an unknown layer or pooling, a model without an encoder.
-    """
-    if pooling not in POOLINGS:
-        raise UserError(f"Unknown --pooling {pooling!r}; {nearest(pooling, POOLINGS)}")
-    if batch_size < 1:
-        raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}.")
-    if output.suffix != ".npz" or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
-        raise UserError(f"Expected an .npz file in a folder that exists for --output, found {output}.")
-    lines = _lines(input)
-    params, description = checkpoints.load_parameters(checkpoint)
-    run = description.experiment
-    if not hasattr(run.model, "encoder"):
-        raise UserError(f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}.")
-    layers = run.model.num_hidden_layers
-    if not -layers - 1 <= layer <= layers:
-        raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}.")
-    tokenizer, longest = finetuning.tokenizer_of(description), run.model.longest
-    _check_special(tokenizer, "cls", "sep")
-    encoded = tokenizer.encode_batch(lines)
-    rows = [join([ids], longest, tokenizer.vocabulary)[0] for ids in encoded]
-    module = run.model.encoder(step.execution(run, jax.default_backend()))
-    params = jax.device_put(params[module.name])
-    vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
-    for chosen, batch in _batches(rows, longest, batch_size, max(tokenizer.vocabulary.pad, 0)):
-        hidden = np.asarray(_hidden_state(module, layer % (layers + 1), params, batch))
-        for row, vector in zip(chosen, hidden, strict=False):
-            tokens = vector[: len(rows[row])]
-            vectors[row] = {"cls": tokens[:1], "mean": tokens.mean(axis=0, keepdims=True), "none": tokens}[pooling]
-    lengths = np.array([len(row) for row in rows], np.int32)
-    arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
-    arrays["cut"] = lengths < np.array([len(ids) + 2 for ids in encoded])
-    if pooling == "none":
-        arrays["offsets"] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    with storage.replacing(output) as path, path.open("wb") as file:
-        np.savez(file, **arrays)
-    return len(rows)
-
-
-@functools.partial(jax.jit, static_argnames=("module", "layer"))
-def _hidden_state(module: nn.Module, layer: int, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """One hidden state, float32 [B T D]."""
-    outputs = module.apply({"params": params}, **batch, output_hidden_states=True)
-    return outputs.hidden_states[layer].astype(jnp.float32)
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a text file; an empty one is a text without words."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}.") from None
-    if not text:
-        raise UserError(f"Expected a text file with one text a line, found {path} empty.")
-    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+# ------------------------------------------------------------------------------------------------ rows of lines
 
 
 def _width(length: int, longest: int) -> int:
@@ -206,7 +134,7 @@ def _width(length: int, longest: int) -> int:
     return min(power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power, longest)
 
 
-def _batches(
+def batches(
     rows: list[list[int]], longest: int, batch_size: int, pad: int
 ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
     """(which rows, their inputs) of batches of rows that are padded to the same width, shortest first.
@@ -242,7 +170,7 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
             f"Expected a checkpoint of a masked language model, found one of {type(run.objective).__name__} in "
             f"{checkpoint}; take the run that it was fine-tuned from."
         )
-    _check_special(tokenizer, "cls", "sep", "mask")
+    check_special(tokenizer, "cls", "sep", "mask")
     vocabulary, longest = tokenizer.vocabulary, run.model.longest
     if top < 1 or top > vocabulary.size:
         raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}.")
@@ -253,7 +181,7 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
         raise UserError(f"Expected a text of at most {longest - 2} tokens, found {len(ids)}; shorten it.")
     row, _ = join([ids], longest, vocabulary)
     module = run.objective.module(run.model, step.execution(run, jax.default_backend()))
-    _, batch = next(_batches([row], longest, 1, max(vocabulary.pad, 0)))
+    _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
     _check_parameters(module, params, batch, checkpoint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
@@ -279,7 +207,7 @@ def _check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array
         raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: it has no such head.")
 
 
-def _check_special(tokenizer: Any, *names: str) -> None:
+def check_special(tokenizer: Any, *names: str) -> None:
     for name in names:
         if getattr(tokenizer.vocabulary, name) < 0:
             raise UserError(f"Expected a tokenizer with a token {name!r} in the checkpoint, found none.")

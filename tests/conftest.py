@@ -66,6 +66,29 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+@pytest.fixture(scope="session")
+def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
+    """text -> hidden states [L+1 T D] and predictions of `small_run` in transformers, each text alone and unpadded."""
+    import torch
+    import transformers
+
+    from plmjax.data import tokenizers
+    from plmjax.interop.checkpoints import export_checkpoint
+
+    folder = tmp_path_factory.mktemp("export")
+    export_checkpoint(small_run, folder, "BertForPreTraining")
+    model = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    tokenizer = tokenizers.load(folder)
+
+    def states(text: str):
+        ids = [tokenizer.vocabulary.cls, *tokenizer.encode(text), tokenizer.vocabulary.sep]
+        with torch.no_grad():
+            outputs = model(torch.tensor([ids]), output_hidden_states=True)
+        return torch.stack(outputs.hidden_states)[:, 0].numpy(), outputs.prediction_logits[0].numpy()
+
+    return states
+
+
 @pytest.fixture(scope="module")
 def object_store() -> Iterator[ObjectStore]:
     """A local Cloud Storage that every client of this process and of those it starts talks to."""

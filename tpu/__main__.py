@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional, Suppress
 
-from plmjax import cli
+from plmjax import command_line
 from plmjax.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -221,11 +221,11 @@ def run(arguments: Sequence[str]) -> None:
     if name not in verbs:
         raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
     if name != "submit":
-        cli.parse(verbs[name], f"{PROGRAM} {name}", rest)()
+        command_line.parse(verbs[name], f"{PROGRAM} {name}", rest)()
         return
-    own, overrides = cli.divide(rest[: rest.index("--")] if "--" in rest else rest)
+    own, overrides = command_line.divide(rest[: rest.index("--")] if "--" in rest else rest)
     overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
-    cli.parse(submit, f"{PROGRAM} submit", own)(overrides=tuple(overrides))
+    command_line.parse(submit, f"{PROGRAM} submit", own)(overrides=tuple(overrides))
 
 
 def _bucket(given: str) -> str:
@@ -237,7 +237,7 @@ def _bucket(given: str) -> str:
 
 def main() -> None:
     """Entry point of `python -m tpu`."""
-    cli.answer(lambda: run(sys.argv[1:]), PROGRAM)
+    command_line.answer(lambda: run(sys.argv[1:]), PROGRAM)
 
 
 if __name__ == "__main__":

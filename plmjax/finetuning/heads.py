@@ -1,7 +1,7 @@
 """Heads that every encoder takes alike: a label for each token, and the two ends of a span.
 
 The head of whole sequences differs from system to system and stands in the model files. Each head is named
-`classifier`; it is all that pretraining does not give.
+`classifier`.
 """
 
 from typing import Any
@@ -14,9 +14,12 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import EncoderConfig, EncoderOutput
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
+from plmjax.layers.scalar_mix import ScalarMix
 
 HEAD = "classifier"
-"""The part of a fine-tuned model's parameters that pretraining does not give: drawn anew for every task."""
+MIX = "scalar_mix"
+DRAWN = (HEAD, MIX)
+"""Parts of a fine-tuned model's parameters that pretraining does not give: drawn anew for every task."""
 
 
 @flax.struct.dataclass
@@ -28,17 +31,26 @@ class SpanOutput:
 
 
 class TokenClassification(nn.Module):
-    """W dropout(x_i) + b for every token i (Devlin et al. 2019, section 5.3)."""
+    """W dropout(x_i) + b for every token i (Devlin et al. 2019, section 5.3).
+
+    mix: x is a learned mix of all layers, as ELMo's users take it, instead of the last.
+    """
 
     config: EncoderConfig
     execution: Execution = Execution()
     num_labels: int = 2
+    mix: bool = False
 
     @nn.compact
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
         """As the encoder, with float32 logits [B T labels]."""
-        output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
-        hidden = Dropout(self.config.head_dropout)(output.last_hidden_state, deterministic)
+        inputs |= {
+            "deterministic": deterministic,
+            "output_hidden_states": self.mix or inputs.get("output_hidden_states"),
+        }
+        output = self.config.encoder(self.execution)(input_ids, **inputs)
+        hidden = ScalarMix(name=MIX)(output.hidden_states) if self.mix else output.last_hidden_state
+        hidden = Dropout(self.config.head_dropout)(hidden, deterministic)
         axes, init = ("embed", None), self.config.initializer
         head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
         return output.replace(logits=head(hidden))

@@ -19,7 +19,7 @@ from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.heads import HEAD
+from plmjax.finetuning.heads import DRAWN
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.layers.execution import Execution
@@ -229,7 +229,7 @@ def transfer(pretrained: Any, params: Any, origin: str | Path) -> Any:
     found = flax.traverse_util.flatten_dict(pretrained, sep="/")
     wanted = flax.traverse_util.flatten_dict(params, sep="/")
     for name, leaf in wanted.items():
-        if name.split("/")[0] == HEAD:
+        if name.split("/")[0] in DRAWN:
             continue
         if name not in found or found[name].shape != leaf.shape:
             shape = found[name].shape if name in found else "no such parameter"

@@ -111,6 +111,8 @@ class TokenTagging(TaskObjective):
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     entities: bool = False
     """Whether labels mark entities, which are then counted whole."""
+    mix: bool = False
+    """Read a learned mix of all layers (ELMo's) instead of the last one."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ class TokenTagging(TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with a linear layer on every token."""
-        return TokenClassification(config, execution, len(self.labels))
+        return TokenClassification(config, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
         """[CLS] pieces of the words [SEP]; `label_weights` is 1 at the first piece of a word."""

@@ -147,9 +147,10 @@ class Adapter:
     wholes: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:
-        """Whether one of the architectures stands for the module."""
+        """Whether one of the architectures stands for the module; none reads a mix of layers."""
         known = [*self.wholes, *(architecture.module for architecture in self.architectures.values())]
-        return type(module) in known and type(module.config) is self.config
+        mixes = getattr(module, "mix", False)
+        return type(module) in known and type(module.config) is self.config and not mixes
 
     def architecture(self, name: str) -> Architecture:
         """The architecture of that name, or a UserError with the nearest one."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from plmjax import cli, experiment
+from plmjax import command_line, experiment
 from plmjax.parallel import hosts
 from plmjax.training import loop
 from tests.strangers import experiments
@@ -39,4 +39,4 @@ def main(name: str, workdir: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.answer(lambda: main(*sys.argv[1:]))
+    command_line.answer(lambda: main(*sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""A weighted mean of all layers (ELMo, Peters et al. 2018, arXiv 1802.05365, equation 1)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def mixed(hidden_states: jax.Array, weights: jax.Array, scale: jax.Array | float = 1.0) -> jax.Array:
+    """scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D]."""
+    shares = jax.nn.softmax(weights.astype(jnp.float32))
+    return scale * jnp.tensordot(shares, hidden_states.astype(jnp.float32), axes=1)
+
+
+class ScalarMix(nn.Module):
+    """`mixed` with learned weights and scale; it begins as the plain mean of the layers.
+
+    Deviation: the paper may normalise each layer first and penalises the size of the weights; neither is done here.
+    """
+
+    @nn.compact
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        """[L+1 B T D] -> float32 [B T D]."""
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,))
+        weights = self.param("weights", zeros, hidden_states.shape[:1])
+        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ()), ())
+        return mixed(hidden_states, weights, scale)
