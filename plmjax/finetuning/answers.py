@@ -94,13 +94,17 @@ def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:
 def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> tuple[float, float]:
     """(F1 in percent, threshold) at the threshold of the odds of no answer that gives the best F1.
 
-    odds [N], F1 [N] of the best answer where one is given, bool [N] whether there is none (SQuAD 2.0's script).
+    odds [N], F1 [N] where the best answer is given, bool [N] whether the question has none.
+
+    Deviation: SQuAD 2.0's script cuts between questions of equal odds too, which no threshold does, and has 0 for the
+    threshold at which nothing is answered.
     """
     rank = np.argsort(odds, kind="stable")
-    # Below the smallest odds no question is answered; then one after another is.
-    gains = np.where(impossible, -1.0, f1)[rank]
+    # Below the smallest odds no question is answered; then one after another is, equal ones together.
+    gains = (f1 - impossible)[rank]
     totals = impossible.sum() + np.concatenate([[0.0], np.cumsum(gains)])
-    best = int(np.argmax(totals))
+    parts = np.concatenate([[True], np.diff(odds[rank]) > 0, [True]])
+    best = int(np.argmax(np.where(parts, totals, -np.inf)))
     threshold = float(odds[rank[best - 1]]) if best else float(odds.min() - 1)
     return 100 * float(totals[best]) / len(odds), threshold
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, d
             continue
         if kind == ".conllu" and line.startswith("#"):
             continue
-        cells = line.split("\t") if "\t" in line else line.split()
+        cells = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if len(cells) != len(names):
             raise _width(number, path, names, len(cells))
         if kind == ".conllu" and not cells[0].isdigit():

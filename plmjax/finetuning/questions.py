@@ -11,6 +11,8 @@ tokens of their own sequence alone, since rows are packed.
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -41,7 +43,7 @@ SCORES = {"en": metrics.squad, "zh": metrics.cmrc}
 @dataclasses.dataclass(frozen=True)
 class QuestionExamples(Examples):
     """contexts: the texts. context_of: which of them each question is about. answers: (first character, text) of every
-    annotator; none where the question has no answer there."""
+    annotator, -1 for an answer that does not stand in the text; none where the question has no answer there."""
 
     contexts: list[str]
     context_of: list[int]
@@ -52,7 +54,12 @@ class QuestionExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Task):
-    """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows."""
+    """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows.
+
+    An answer that does not stand at its answer_start is taken where it stands next to it. One with an answer_start of
+    -1, as CMRC writes of annotators' own words, need not stand anywhere: it counts when answers are judged, and a
+    question without any other is left out of training, as run_squad.py leaves out what it cannot find.
+    """
 
     sequence_length: int = 384
     """Tokens in a row, special ones included."""
@@ -64,16 +71,26 @@ class Questions(Task):
     def read(self, split: str) -> QuestionExamples:
         path = self.path(split)
         found, text = files.tree(path)
+        paragraphs = _paragraphs(found, path)
+        lines = _lines([entry["id"] for paragraph in paragraphs for entry in paragraph["qas"]], text)
         examples = QuestionExamples(path, [], [], [], [], [], [])
-        for paragraph in _paragraphs(found, path):
-            for entry in _entries(paragraph, path):
-                line = _line(entry["id"], text)
-                where = f"line {line} of {path} (question {entry['id']})"
-                files.text(paragraph["context"], "context", where)
-                examples.answers.append(_answers(entry, paragraph["context"], where))
+        seen: set[str] = set()
+        for paragraph in paragraphs:
+            for entry in paragraph["qas"]:
+                line, identifier = next(lines), str(entry["id"])
+                where = f"line {line} of {path} (question {identifier})"
+                if identifier in seen:
+                    raise UserError(
+                        f"Expected an id of its own for every question, found one again in {where}; mend it."
+                    )
+                seen.add(identifier)
+                found_answers = _answers(entry, paragraph["context"], where)
+                if split == "train" and found_answers and all(start < 0 for start, _ in found_answers):
+                    continue
+                examples.answers.append(found_answers)
                 examples.questions.append(files.text(entry["question"], "question", where))
                 examples.context_of.append(len(examples.contexts))
-                examples.ids.append(entry["id"])
+                examples.ids.append(identifier)
                 examples.lines.append(line)
             examples.contexts.append(paragraph["context"])
         if not examples.lines:
@@ -84,25 +101,29 @@ class Questions(Task):
 def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
     try:
         paragraphs = [paragraph for article in found["data"] for paragraph in article["paragraphs"]]
-        if all(
-            isinstance(p["context"], str) and p["context"].strip() and isinstance(p["qas"], list) for p in paragraphs
-        ):
-            return paragraphs
-    except (KeyError, TypeError):
-        pass
-    raise UserError(f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; mend it.")
+        entries = [entry for paragraph in paragraphs for entry in paragraph["qas"]]
+        lacking = [entry for entry in entries if not {"question", "id"} <= entry.keys()]
+        whole = all(isinstance(paragraph["context"], str) and paragraph["context"].strip() for paragraph in paragraphs)
+    except (KeyError, TypeError, AttributeError):
+        whole, lacking = False, []
+    if lacking:
+        found = ", ".join(lacking[0]) or "nothing"
+        raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; mend it.")
+    if not whole:
+        raise UserError(
+            f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; mend it."
+        )
+    return paragraphs
 
 
-def _entries(paragraph: dict[str, Any], path: str) -> list[dict[str, Any]]:
-    for entry in paragraph["qas"]:
-        if not isinstance(entry, dict) or not {"question", "id"} <= entry.keys():
-            found = sorted(entry) if isinstance(entry, dict) else entry
-            raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; mend it.")
-    return [entry | {"id": str(entry["id"])} for entry in paragraph["qas"]]
-
-
-def _line(identifier: str, text: str) -> int:
-    return text.count("\n", 0, max(text.find(json.dumps(identifier)), 0)) + 1
+def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
+    """The line of each id, which stand in the file in this order."""
+    line, place = 1, 0
+    for identifier in identifiers:
+        found = text.find(json.dumps(identifier), place)
+        if found >= 0:
+            line, place = line + text.count("\n", place, found), found
+        yield line
 
 
 def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int, str]]:
@@ -113,12 +134,16 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
         start, text = answer.get("answer_start"), answer.get("text")
         if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
             raise UserError(f"Expected an answer_start and a text in {where}, found {json.dumps(answer)}; mend it.")
-        if start < 0 or context[start : start + len(text)] != text:
+        if start >= 0 and context.startswith(text, start):
+            answers.append((start, text))
+            continue
+        places = [place.start() for place in re.finditer(f"(?={re.escape(text)})", context)]
+        if start != -1 and not (places and 0 <= start <= len(context) - len(text)):
             raise UserError(
                 f"Expected the answer {text!r} at character {start} of its context of {len(context)} in {where}, found "
                 f"{context[max(start, 0) : max(start, 0) + len(text)]!r}; mend it."
             )
-        answers.append((start, text))
+        answers.append((min(places, key=lambda place: abs(place - start), default=-1), text))
     if not answers:
         raise UserError(f"Expected an answer in {where}, found none and no is_impossible; mend it.")
     return answers
@@ -188,7 +213,8 @@ class SpanExtraction(TaskObjective):
             tokens, spans = texts[about]
             head = [vocabulary.cls, *question[: task.question_length], *[vocabulary.sep] * separators]
             room = task.sequence_length - len(head) - 1
-            gold = answers.tokens_of(examples.answers[number][0], spans) if examples.answers[number] else None
+            standing = (answer for answer in examples.answers[number] if answer[0] >= 0)
+            gold = answers.tokens_of(answer, spans) if (answer := next(standing, None)) else None
             for first in answers.window_starts(len(tokens), room, task.stride):
                 window = Window(number, first, min(room, len(tokens) - first), len(head))
                 rows.append([*head, *tokens[first : first + window.length].tolist(), vocabulary.sep])

@@ -76,9 +76,9 @@ class Tagging(Task):
 
 def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -> None:
     """Raises UserError for the first label that cannot follow the one before it."""
-    marks = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES"}[scheme]
+    marks = tuple(scheme.rstrip("12"))
     before, kind_before = "O", ""
-    for label, line in zip([*labels, "O"], [*lines, lines[-1]], strict=True):
+    for label, line in zip(labels, lines, strict=True):
         mark, dash, kind = label.partition("-")
         if mark not in marks or (mark != "O") != bool(dash and kind):
             raise UserError(
@@ -89,7 +89,7 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
         impossible = {
             "IOB1": mark == "B" and not inside,  # B only parts two entities of one kind
             "IOB2": mark == "I" and not inside,
-            "IOBES": (mark in "IE" and not (inside and before in "BI")) or (before in "BI" and mark not in "IE"),
+            "IOBES": (mark in "IE") != (before in "BI") or (mark in "IE" and not inside),
         }[scheme]
         if impossible:
             previous = f"{before}-{kind_before}" if kind_before else before
@@ -98,6 +98,11 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
                 f"be; mend it or set --data.scheme."
             )
         before, kind_before = mark, kind
+    if scheme == "IOBES" and before in ("B", "I"):
+        raise UserError(
+            f"Expected IOBES labels in {path}, found {labels[-1]!r} at a sentence's end in line {lines[-1]}, which "
+            f"cannot be; mend it or set --data.scheme."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,30 +171,29 @@ class TokenTagging(TaskObjective):
     def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """predictions.tsv: word, label and prediction, a blank line after each sentence."""
         missing = "O" if self.entities else ""
-        predicted, text = [], ["form\tlabel\tprediction\n"]
+        predicted, text, right = [], ["form\tlabel\tprediction\n"], 0
         for sentence, (words, gold) in enumerate(zip(examples.words, examples.labels, strict=True)):
             first, stop = encoded.offsets[sentence : sentence + 2]
             there = encoded.token_fields["label_weights"][first:stop] > 0
             found = [self.labels[number] for number in outputs[sentence][there].argmax(axis=-1)]
-            # Pieces are cut off at the end of a row, and words without a piece are rare: what is left gets no label.
-            found += [missing] * (len(words) - len(found))
+            right += sum(label == guess for label, guess in zip(gold, found, strict=False))
+            found += [missing] * (len(words) - len(found))  # what was cut off at the end of the row
             predicted.append(found)
             text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in zip(words, gold, found, strict=True)]
             text.append("\n")
-        return self._metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
+        accuracy = {"accuracy": right / sum(map(len, examples.words))}
+        return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 D labels a token."""
         return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.hidden_size * len(self.labels)
 
-    def _metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
-        pairs = [(a, b) for sides in zip(gold, predicted, strict=True) for a, b in zip(*sides, strict=True)]
-        metrics = {"accuracy": float(np.mean([a == b for a, b in pairs]))}
-        if self.entities:
-            from seqeval.metrics import f1_score, precision_score, recall_score
+    def _entity_metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
+        if not self.entities:
+            return {}
+        from seqeval.metrics import f1_score, precision_score, recall_score
 
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # no entity predicted
-                for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
-                    metrics[name] = float(score(gold, predicted, zero_division=0))
-        return metrics
+        scores = {"f1": f1_score, "precision": precision_score, "recall": recall_score}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no entity predicted
+            return {name: float(score(gold, predicted, zero_division=0)) for name, score in scores.items()}

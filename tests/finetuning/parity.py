@@ -1,0 +1,93 @@
+"""What the tests of every kind of task share: transformers' model of one, losses, gradients, a tokenizer of numbers."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from plmjax.finetuning.source import Rows
+from plmjax.interop import huggingface
+from plmjax.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.placeholder(97)
+
+
+class Numbers:
+    """A tokenizer of texts that are numbers already; the pieces of a word are joined by +."""
+
+    vocabulary = VOCABULARY
+
+    def encode_batch(self, texts):
+        return [[int(word) for word in text.split()] for text in texts]
+
+    def encode_words(self, sentences):
+        return [[[int(piece) for piece in word.split("+")] for word in words] for words in sentences]
+
+    def encode_spans(self, texts):
+        found = [list(re.finditer(r"\d+", text)) for text in texts]
+        return [
+            (np.array([int(word[0]) for word in words], np.int32), np.array([word.span() for word in words], np.int32))
+            for words in found
+        ]
+
+
+def reference(folder, architecture: str, outputs: int = 2):
+    """A small random model of transformers, without dropout, saved to `folder`."""
+    torch.manual_seed(outputs)
+    config = transformers.BertConfig(
+        vocab_size=97,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        hidden_act="gelu_new",
+        num_labels=outputs,
+    )
+    model = getattr(transformers, architecture)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+def batch(encoded, length: int, pack: int) -> dict[str, jax.Array]:
+    """All examples of a file in one batch."""
+    rows = Rows(encoded, length, pack, 0)
+    made = rows.batch(rows.in_order, np.arange(len(rows)))
+    return {name: jnp.asarray(field) for name, field in made.items()}
+
+
+def loss_and_gradient(objective, module, params, given):
+    """(mean loss, its gradient)."""
+
+    def loss(params):
+        return objective.sums(module, params, (), given, None).losses["task"] / objective.weights(given)["task"]
+
+    return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, params))
+
+
+def their_gradient(model, folder):
+    """The gradients that transformers' model holds, named and shaped as parameters are here."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.grad)
+    model.save_pretrained(folder)
+    return huggingface.load(folder)[1]
+
+
+def assert_same_gradient(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(first):
+        other = np.asarray(dict(jax.tree_util.tree_leaves_with_path(second))[path])
+        np.testing.assert_allclose(leaf, other, atol=1e-4, err_msg=jax.tree_util.keystr(path))
+
+
+def tensor(field) -> torch.Tensor:
+    return torch.tensor(np.asarray(field)).long()
