@@ -48,49 +48,6 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class Segments(Layout):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], of consecutive sentences as ELECTRA's build_pretraining_dataset.py cuts.
-
-    Adds: token_type_ids int32 [B T]; cls_positions int32 [B K].
-    """
-
-    single_probability: float = 0.1
-    """Share of the sequences that are one segment."""
-    short_probability: float = 0.05
-    """Share of the sequences that are made for a shorter target length, drawn uniformly from 5."""
-    pack: int = 1
-    """Most sequences packed into one row."""
-
-    def __post_init__(self) -> None:
-        """Checks the count."""
-        if self.pack < 1:
-            raise UserError(f"Segments need data.layout.pack of at least 1, but it is {self.pack}; change it.")
-
-    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
-        return super().batch(batch_size, sequence_length) | {
-            "token_type_ids": _int32(batch_size, sequence_length),
-            "cls_positions": _int32(batch_size, self.pack),
-        }
-
-    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
-        """As the base, the second half of every row the second segment; rows hold `pack` sequences of equal length."""
-        batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
-        place = np.arange(sequence_length, dtype=np.int32) * self.pack
-        sequence, within = place // sequence_length, place % sequence_length
-        starts = -(-np.arange(self.pack, dtype=np.int32) * sequence_length // self.pack)
-        fields = {
-            "segment_ids": sequence + 1,
-            "positions": np.arange(sequence_length) - starts[sequence],
-            "token_type_ids": within * 2 >= sequence_length,
-            "cls_positions": starts,
-        }
-        rows = {
-            name: np.broadcast_to(field, (batch_size, len(field))).astype(np.int32) for name, field in fields.items()
-        }
-        return batch | rows
-
-
-@dataclasses.dataclass(frozen=True)
 class SentencePairs(Layout):
     """[CLS] A [SEP] B [SEP] as BERT's create_pretraining_data.py draws them.
 
@@ -172,6 +129,37 @@ class FullSentences(Layout):
     Sentences stand in the order of the text and go on across the ends of documents, between which a further </s>
     stands. A row is one sequence and adds no fields.
     """
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments(Layout):
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], of consecutive sentences as ELECTRA's build_pretraining_dataset.py cuts.
+
+    Adds: token_type_ids int32 [B T]; cls_positions int32 [B K].
+    """
+
+    single_probability: float = 0.1
+    """Share of the sequences that are one segment."""
+    short_probability: float = 0.05
+    """Share of the sequences that are made for a shorter target length, drawn uniformly from 5."""
+    pack: int = 1
+    """Most sequences packed into one row."""
+
+    def __post_init__(self) -> None:
+        """Checks the count."""
+        if self.pack < 1:
+            raise UserError(f"Segments need data.layout.pack of at least 1, but it is {self.pack}; change it.")
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        return super().batch(batch_size, sequence_length) | {
+            "token_type_ids": _int32(batch_size, sequence_length),
+            "cls_positions": _int32(batch_size, self.pack),
+        }
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> dict[str, np.ndarray]:
+        """As sentence pairs, without labels."""
+        pairs = SentencePairs(pack=self.pack).synthetic(batch_size, sequence_length, vocab_size, seed)
+        return {name: pairs[name] for name in self.batch(batch_size, sequence_length)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Rows against plain versions of themselves: pairs unpacked and packed, blocks, streams; and the index on disk."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.data import index, pairs, store
+from plmjax.data import index, pairs, sequence_rows, store
 from plmjax.data.layouts import Blocks, Layout, SentenceOrder, SentencePairs, Streams
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -71,7 +72,7 @@ def test_a_pair_is_laid_out_as_published(dataset, kind):
 
 @pytest.mark.parametrize(("kind", "pack"), [(SentencePairs, 2), (SentencePairs, 8), (SentenceOrder, 3)])
 def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, kind, pack):
-    monkeypatch.setattr(index, "_WINDOW", 500)
+    monkeypatch.setattr(sequence_rows, "_WINDOW", 500)
     single = rows_of(dataset, kind(duplicates=2, short_probability=0.5))
     packed = rows_of(dataset, kind(duplicates=2, short_probability=0.5, pack=pack))
     assert packed.count < 0.95 * single.count
@@ -80,8 +81,8 @@ def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, kind, pack):
 
 def test_pairs_packed_into_a_row_come_from_all_over_the_text(dataset):
     rows = rows_of(dataset, SentencePairs(duplicates=2, short_probability=1.0, pack=3))
-    starts = rows._pairs["a_start"][rows._offsets[:-1]]
-    seconds = rows._pairs["a_start"][np.minimum(rows._offsets[:-1] + 1, len(rows._pairs) - 1)]
+    starts = rows._records["a_start"][rows._offsets[:-1]]
+    seconds = rows._records["a_start"][np.minimum(rows._offsets[:-1] + 1, len(rows._records) - 1)]
     assert abs(np.corrcoef(starts, seconds)[0, 1]) < 0.3
 
 
@@ -176,7 +177,7 @@ def test_an_interrupted_index_is_made_again(tmp_path, monkeypatch):
 def test_a_truncated_index_is_made_again(tmp_path):
     dataset = write(tmp_path, documents(10, V), [], V)
     before = all_fields(rows_of(dataset, SentencePairs(pack=2)))
-    (path,) = (tmp_path / "index").glob("*/pairs.bin")
+    (path,) = (tmp_path / "index").glob("*/sequences.bin")
     path.write_bytes(path.read_bytes()[:-1])
     for name, array in all_fields(rows_of(dataset, SentencePairs(pack=2))).items():
         np.testing.assert_array_equal(array, before[name])
@@ -185,14 +186,14 @@ def test_a_truncated_index_is_made_again(tmp_path):
 def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp_path, monkeypatch):
     dataset = write(tmp_path / "dataset", documents(10, V), [], V)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    make = index.Path.mkdir
+    make = Path.mkdir
 
     def read_only(self, *arguments, **settings):  # the tests may run as root, whom no file mode stops
         if dataset.directory in self.parents:
             raise PermissionError(13, os.strerror(13), str(self))
         return make(self, *arguments, **settings)
 
-    monkeypatch.setattr(index.Path, "mkdir", read_only)
+    monkeypatch.setattr(Path, "mkdir", read_only)
     count = rows_of(dataset, SentencePairs()).count
     assert count and len(list((tmp_path / "cache/plmjax/index").iterdir())) == 1
     assert rows_of(dataset, SentencePairs()).count == count

@@ -6,7 +6,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from plmjax.data.layouts import Blocks, FullSentences, SentenceOrder, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, FullSentences, Segments, SentenceOrder, SentencePairs, Streams
 from plmjax.errors import UserError
 
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
@@ -18,6 +18,7 @@ ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
         (SentencePairs(pack=3), {"token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights"}),
         (SentenceOrder(), {"token_type_ids", "cls_positions", "sentence_order_labels", "sentence_order_weights"}),
         (FullSentences(), set()),
+        (Segments(pack=3), {"token_type_ids", "cls_positions"}),
         (Blocks(), {"next_ids", "next_weights"}),
         (Streams(), {"next_ids", "next_weights"}),
     ],

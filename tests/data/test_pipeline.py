@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from plmjax.data.layouts import Blocks, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
 from plmjax.data.pipeline import open_source
 from plmjax.errors import UserError
 from plmjax.experiment import Data
@@ -15,7 +15,7 @@ from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 V = 300
-LAYOUTS = [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Blocks(), Streams()]
+LAYOUTS = [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Segments(pack=2), Blocks(), Streams()]
 
 
 @pytest.fixture(scope="module")

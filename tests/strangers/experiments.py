@@ -8,13 +8,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from plmjax.data.layouts import Blocks, SentenceOrder, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, Segments, SentenceOrder, SentencePairs, Streams
 from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.electra import ElectraPretraining
 from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.source import ChainSource, LabelledSource
@@ -43,6 +45,14 @@ def albert() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "embedding_size": 8}
     data = Data(layout=SentenceOrder(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=AlbertConfig(**sizes), objective=AlbertPretraining(), data=data)
+
+
+def electra() -> Experiment:
+    """Two texts a row, a generator half as wide as the discriminator, embeddings of a third width."""
+    sizes = {**dataclasses.asdict(bert().model), "embedding_size": 12}
+    sizes |= {"generator_hidden_size": 8, "generator_num_attention_heads": 2}
+    data = Data(layout=Segments(pack=2), sequence_length=16)
+    return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
 
 
 def causal() -> Experiment:
@@ -74,6 +84,7 @@ def classification() -> Experiment:
 FAMILIES: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "bert": (bert, ChainSource),
     "albert": (albert, ChainSource),
+    "electra": (electra, ChainSource),
     "classification": (classification, LabelledSource),
     "causal": (causal, ChainSource),
     "recurrent": (recurrent, ChainSource),

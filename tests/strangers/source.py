@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.data.layouts import SentencePairs, Streams
+from plmjax.data.layouts import Segments, SentencePairs, Streams
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -58,8 +58,9 @@ class ChainSource:
             "positions": np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length)),
             "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
         }
-        if isinstance(self.data.layout, SentencePairs):
-            return batch | self._pairs(batch, place)
+        if isinstance(self.data.layout, SentencePairs | Segments):
+            fields = batch | self._pairs(batch, place)
+            return {name: fields[name] for name in self.batch(phase)}
         return batch | {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
 
     def _pairs(self, batch: dict[str, np.ndarray], place: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -75,17 +76,17 @@ class ChainSource:
         positions = np.where(segments, where[..., 0] - np.take_along_axis(begins, np.maximum(segments - 1, 0), 1), 0)
         ids = np.where(segments > 0, np.where(positions == 0, 2, batch["input_ids"]), 0)
         full = (begins < ends).astype(np.float32)
-        labels = draws.integers(0, 2, (rows, pack))
+        labels, name = draws.integers(0, 2, (rows, pack)), getattr(self.data.layout, "labels", "")
         fields = {
             "input_ids": ids,
             "segment_ids": segments,
             "positions": positions,
             "token_type_ids": (positions >= 4).astype(np.int32),
             "cls_positions": np.where(full > 0, begins, 0),
-            f"{self.data.layout.labels}_labels": np.where(full > 0, labels, 0),
+            f"{name}_labels": np.where(full > 0, labels, 0),
         }
-        weights = {f"{self.data.layout.labels}_weights": full}
-        return {name: values.astype(np.int32) for name, values in fields.items()} | weights
+        weights = {f"{name}_weights": full}
+        return {field: values.astype(np.int32) for field, values in fields.items()} | weights
 
     def _generator(self, place: tuple[int, ...], stream: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, *place])
