@@ -42,7 +42,7 @@ class Data:
     """The text of a run and how rows are cut from it."""
 
     layout: Layout
-    """How a row is laid out: sentence pairs, blocks, streams."""
+    """How a row is laid out: sentence pairs, full sentences, blocks, streams."""
     path: str = ""
     """A prepared dataset; empty prepares WORKDIR/dataset from `input`."""
     input: tuple[str, ...] = ()

@@ -205,7 +205,11 @@ def train(
             engine = engines.word(lowercase) if kind == "word" else engines.char(lowercase)
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
-    engine.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special.values()])
+    # The space before a word is part of its token, so <mask> takes the place of both.
+    stripping = {special["mask"]} if kind == "byte-bpe" else set()
+    engine.add_special_tokens(
+        [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in special.values()]
+    )
     _surround(engine, special)
     tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), _special({}, engine))
     tokenizer.save(directory)
@@ -294,6 +298,9 @@ def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -
     # Classes of their own rebuild normalisation from their options; RoBERTa's has none for lower case.
     if kind == "wordpiece":
         config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    if kind == "byte-bpe":
+        mask = {"content": special["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
+        config["mask_token"] = {"__type": "AddedToken", "special": True} | mask
     if kind == "byte-bpe" and lowercase:
         classes = {}
     config["tokenizer_class"] = classes.get(kind, "PreTrainedTokenizerFast")

@@ -137,6 +137,25 @@ def test_published_byte_level_files(tmp_path):
     assert tokenizer.vocabulary.mask == reference.mask_token_id
 
 
+@pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
+def test_a_byte_level_tokenizer_is_robertas_to_transformers(forms, tmp_path):
+    """From either of its forms: the same ids, <s> and </s> around them, and <mask> in place of a word and its space."""
+    from transformers import AutoTokenizer
+
+    tokenizer = tokenizers.train("byte-bpe", 420, PROSE, tmp_path / "trained", lowercase=False)
+    (tmp_path / "copy").mkdir()
+    for name in (*forms, "tokenizer_config.json"):
+        (tmp_path / "copy" / name).write_bytes((tmp_path / "trained" / name).read_bytes())
+    reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert type(reference).__name__.startswith("RobertaTokenizer")
+    texts = [*PROSE, *ODD, "The <mask> house <mask>."]
+    surrounded = [[0, *ids, 2] for ids in tokenizer.encode_batch(texts)]
+    assert surrounded == reference(texts)["input_ids"]
+    assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+    ids = tokenizer.encode("The <mask> house")
+    assert ids == [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
+
+
 def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
     """Every line of Wikipedia and novels, English and Chinese, one tokenizer: the cache changes no id."""
     import gzip

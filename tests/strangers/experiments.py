@@ -8,15 +8,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from plmjax.data.layouts import Blocks, Segments, SentenceOrder, SentencePairs, Streams
+from plmjax.data.layouts import Blocks, FullSentences, Segments, SentenceOrder, SentencePairs, Streams
 from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.roberta import RobertaPretraining
 from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.source import ChainSource, LabelledSource
@@ -55,6 +57,13 @@ def electra() -> Experiment:
     return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
 
 
+def roberta() -> Experiment:
+    """Full sentences, some rows of them padded; the padding token is the vocabulary's, 0."""
+    sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5}
+    data = Data(layout=FullSentences(), sequence_length=16)
+    return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
 def causal() -> Experiment:
     """Rows of consecutive tokens."""
     data = Data(layout=Blocks(), sequence_length=16)
@@ -83,6 +92,7 @@ def classification() -> Experiment:
 
 FAMILIES: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "bert": (bert, ChainSource),
+    "roberta": (roberta, ChainSource),
     "albert": (albert, ChainSource),
     "electra": (electra, ChainSource),
     "classification": (classification, LabelledSource),

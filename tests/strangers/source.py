@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.data.layouts import Segments, SentencePairs, Streams
+from plmjax.data.layouts import FullSentences, Segments, SentencePairs, Streams
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -61,6 +61,9 @@ class ChainSource:
         if isinstance(self.data.layout, SentencePairs | Segments):
             fields = batch | self._pairs(batch, place)
             return {name: fields[name] for name in self.batch(phase)}
+        if isinstance(self.data.layout, FullSentences):
+            real = np.arange(length) < length - np.arange(rows)[:, None] % 4
+            return batch | {name: np.where(real, batch[name], 0) for name in ("input_ids", "segment_ids", "positions")}
         return batch | {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
 
     def _pairs(self, batch: dict[str, np.ndarray], place: tuple[int, ...]) -> dict[str, np.ndarray]:

@@ -1,0 +1,87 @@
+"""RoBERTa as published (Liu et al. 2019, arXiv 1907.11692, appendix table 9), on an 8x8 slice of 64 chips.
+
+    plmjax pretrain experiments/roberta_base_8x8.py --data.input WIKIPEDIA BOOKS NEWS WEB STORIES
+    plmjax plan experiments/roberta_base_8x8.py --topology v3:8x8
+
+Recipe: 500,000 steps of 8,192 rows of 512 tokens, full sentences across documents; Adam (0.9, 0.98, 1e-6) at 6e-4 with
+24,000 steps of warm-up, then linear decay; weight decay 0.01 of every parameter, as fairseq has it; no clipping;
+dropout 0.1; 15 % of the tokens are predicted. The text is the user's own: the paper took 160 GB (books and Wikipedia,
+news, web pages, stories).
+
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in 4 microbatches; all times are estimates, none is measured: a step of
+1,151 ms (roofline 541 ms), MFU 28%, 11.0 GiB of the 16 of a core; 160 hours and 10,232 chip-hours for the whole run.
+`large` in 16 microbatches: 3,578 ms (1,678 ms), 30%, 11.9 GiB; 497 hours and 31,801 chip-hours. `fairseq_2048`, whole:
+304 ms (136 ms), 26%, 10.2 GiB; 10.6 hours and 677 chip-hours.
+The paper trained on 1,024 V100 GPUs, about a day for 100,000 steps of Large.
+
+Result to expect: the released RoBERTa-Base reaches 87.6 % on MNLI's dev set, Large 90.2 % (fairseq examples/roberta).
+These runs have been planned, never made.
+
+Deviations from the released code: <s> and </s> are never asked for, and separators stand between documents alone
+(`plmjax.objectives.roberta`, `plmjax.data.full_sentences`); activations are bfloat16 over float32 parameters, fairseq's
+half precision with a scaled loss; a tokenizer is trained on the text unless `--tokenizer.path` names the published
+vocabulary; half a percent of the documents is kept aside for evaluation.
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import FullSentences
+from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.models.roberta import RobertaConfig
+from plmjax.objectives.roberta import RobertaPretraining
+
+_ADAM = Optimizer(
+    name="adamw",
+    learning_rate=6e-4,
+    warmup_steps=24_000,
+    beta2=0.98,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    clip_norm=0.0,
+    decay_exclude=(),
+)
+
+
+def experiment() -> Experiment:
+    """125 million parameters on 64 chips."""
+    return Experiment(
+        model=RobertaConfig.base(),
+        objective=RobertaPretraining(),
+        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=50265, lowercase=False),
+        data=Data(layout=FullSentences(), sequence_length=512, held_out=0.005),
+        optimizer=_ADAM,
+        training=Training(
+            steps=500_000,
+            batch_size=8192,
+            accumulation=4,
+            log_every=100,
+            evaluate_every=5_000,
+            evaluation_batches=10,
+        ),
+        checkpoint=Checkpoint(every=25_000),
+    )
+
+
+def large() -> Experiment:
+    """355 million parameters: 4e-4 with 30,000 steps of warm-up."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        model=RobertaConfig.large(),
+        optimizer=dataclasses.replace(_ADAM, learning_rate=4e-4, warmup_steps=30_000),
+        training=dataclasses.replace(run.training, accumulation=16),
+    )
+
+
+def fairseq_2048() -> Experiment:
+    """The released recipe for a smaller budget (fairseq examples/roberta/config/pretraining/base.yaml).
+
+    125,000 steps of 2,048 rows at 5e-4 with 10,000 steps of warm-up.
+    """
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        optimizer=dataclasses.replace(_ADAM, learning_rate=5e-4, warmup_steps=10_000),
+        training=dataclasses.replace(run.training, steps=125_000, batch_size=2048, accumulation=1),
+        checkpoint=Checkpoint(every=6_250),
+    )
