@@ -3,9 +3,9 @@
     plmjax pretrain experiments/roberta_tiny.py
     plmjax pretrain experiments/roberta_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 4.53 nats a target after 4,000 steps, unigram entropy of the same targets 6.69 (6.06, 5.01 and 4.65
-after 1,000, 2,000 and 3,000 steps); 28 % of the hidden tokens are guessed right. 30,000 tokens a second on two cores
-that do nothing else, three minutes with the preparation; while others computed on them it took six and a half.
+Result: held-out loss 4.53 nats a target after 4,000 steps (6.06, 5.01 and 4.65 after 1,000, 2,000 and 3,000), unigram
+entropy of the same targets 6.69; 28 % of the hidden tokens are guessed right. 30,000 tokens a second on two cores that
+do nothing else, three minutes with the preparation; while others computed on them it took six and a half.
 
 As published but for its size: byte-level BPE that keeps capitals, full sentences across documents, masks drawn anew at
 every step, textbook Adam (0.9, 0.98) with decay of all parameters, nothing clipped.

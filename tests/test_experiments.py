@@ -30,7 +30,11 @@ RUNS = [
     for file in sorted((ROOT / "experiments").glob("*.py"))
     for name in functions(file)
 ]
-PUBLISHED = {"experiments/bert_base_4x4.py": "v2:4x4", "experiments/bert_large_8x8.py": "v3:8x8"}
+PUBLISHED = {
+    "experiments/bert_base_4x4.py": "v2:4x4",
+    "experiments/bert_large_8x8.py": "v3:8x8",
+    "experiments/roberta_base_8x8.py": "v3:8x8",
+}
 
 
 def complete(run: Experiment) -> Experiment:
