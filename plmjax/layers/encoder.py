@@ -108,6 +108,14 @@ class EncoderConfig:
         layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * sequence_length * size
         return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
 
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+
+        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D^2 + D V) a prediction.
+        """
+        head = self.hidden_size**2 + self.hidden_size * self.vocab_size
+        return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
+
     @property
     def initializer(self) -> Initializer:
         """Normal, cut at two standard deviations; as in TensorFlow the cut is not made up for (0.88 x the range)."""

@@ -102,14 +102,6 @@ class BertConfig(EncoderConfig):
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return BertForSequenceClassification(self, execution, outputs)
 
-    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
-
-        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D^2 + D V) a prediction.
-        """
-        head = self.hidden_size**2 + self.hidden_size * self.vocab_size
-        return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
-
 
 class BertModel(EncoderModel):
     """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""

@@ -29,17 +29,15 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
-    Encoder,
     EncoderConfig,
-    EncoderModel,
     EncoderOutput,
-    InputEmbeddings,
     MaskedLanguageModelHead,
     first_tokens,
     gather_positions,
 )
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
+from plmjax.models.bert import BertModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,28 +118,12 @@ class RobertaConfig(EncoderConfig):
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return RobertaForSequenceClassification(self, execution, outputs)
 
-    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
 
-        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D^2 + D V) a prediction.
-        """
-        head = self.hidden_size**2 + self.hidden_size * self.vocab_size
-        return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
-
-
-class RobertaModel(EncoderModel):
-    """Embeddings, encoder and, where `pooling` asks for it, a pooler tanh(W x_<s> + b) as transformers has one."""
+class RobertaModel(BertModel):
+    """BERT's encoder with its own rows of the position table; a pooler only where `pooling` asks for it."""
 
     config: RobertaConfig
     pooling: bool = False
-
-    def setup(self) -> None:
-        """The parts."""
-        self.embeddings = InputEmbeddings(self.config, self.config.hidden_size, self.execution)
-        self.encoder = Encoder(self.config, self.execution)
-        if self.pooling:
-            size = self.config.hidden_size
-            self.pooler = Projection((size,), ("embed", "mlp"), self.config.initializer, self.execution.dtype)
 
     def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Which row of the position table every token takes, int [B T]; given positions count from 0."""
