@@ -2,6 +2,9 @@
 
 As google-research/bert run_squad.py: the best starts and ends are paired, within what a window knows best, and the
 pairs of all windows of a question are ranked together.
+
+Deviation: the best starts are chosen among the tokens that a window knows best, the best ends among those of its text;
+the script chooses both among all tokens of the row and then leaves out what cannot be, so fewer pairs may be left.
 """
 
 import dataclasses

@@ -122,7 +122,7 @@ def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
     for identifier in identifiers:
         found = text.find(json.dumps(identifier), place)
         if found >= 0:
-            line, place = line + text.count("\n", place, found), found
+            line, place = line + text.count("\n", place, found), found + 1
         yield line
 
 
