@@ -1,0 +1,275 @@
+"""BERT, RoBERTa, ALBERT and ELECTRA under one budget of training FLOPs, each against its random twin on five tasks.
+
+    python benchmarks/comparison.py DATA --output runs/comparison
+
+DATA holds pretrain/{wikipedia_en,books_en}/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every
+piece, a pretraining or a fine-tuning, is a run directory in OUTPUT: stopped, the command goes on with the piece it was
+at. At the end (or, of what is there, with --report) it writes docs/comparison.md and docs/pictures/comparison.png.
+"""
+
+import argparse
+import csv
+import dataclasses
+import gzip
+import hashlib
+import itertools
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.experiment import Experiment, Tokenizer
+from plmjax.finetuning.run import RANDOM, finetune
+from plmjax.pretrain import pretrain
+from plmjax.training import checkpoints, phases
+from plmjax.training.metrics import read
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = "experiments/comparison.py"
+SYSTEMS = ("bert", "roberta", "albert", "electra")
+TASKS = {
+    "subjectivity": ("accuracy", "subjectivity/train.tsv.gz", "subjectivity/dev.tsv.gz"),
+    "snli": ("accuracy", "snli/dev.tsv.gz", ""),
+    "pos": ("accuracy", "ud_english_ewt/en_ewt-ud-train.conllu.gz", "ud_english_ewt/en_ewt-ud-dev.conllu.gz"),
+    "wnut17": ("f1", "wnut17/wnut17train.conll.gz", "wnut17/emerging.dev.conll.gz"),
+    "squad": ("f1", "squad/squad_v1_style_train.json.gz", "squad/squad_v1_style_dev.json.gz"),
+}
+"""Task -> its metric, and its two files in DATA/finetune; a file without a second one is split by premise."""
+STARTS = ("pretrained", RANDOM)
+
+
+def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
+    """(train, validation) files made of one: a tenth of the premises, chosen by their hash, with all their pairs.
+
+    Every premise has about three hypotheses, so that a split by rows would show the model each validation premise.
+    """
+    paths = directory / "snli_train.tsv", directory / "snli_validation.tsv"
+    with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    premise = header.index("premise")
+    parts: dict[bool, list[list[str]]] = {False: [], True: []}
+    for row in rows:
+        parts[hashlib.sha256(row[premise].strip().lower().encode()).digest()[0] * 10 < 256].append(row)
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, held_out in zip(paths, (False, True), strict=True):
+        storage.write(path, "".join("\t".join(row) + "\n" for row in [header, *parts[held_out]]))
+    return paths
+
+
+def flops(run: Experiment, steps: int) -> float:
+    """Model FLOPs of a pretraining of so many steps, closed form."""
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=steps))
+    batches = [(phase, run.data.layout.batch(phase.batch_size, phase.sequence_length)) for phase in phases.resolve(run)]
+    return sum(phase.steps * run.objective.train_flops(run.model, batch) for phase, batch in batches)
+
+
+def within(run: Experiment, budget: float) -> Experiment:
+    """The pretraining with as many steps as the budget of FLOPs allows."""
+    steps = int(budget / (flops(run, 10_000) / 10_000))
+    steps -= steps % 4  # so that the first phase ends with an evaluation
+    every = steps // 4
+    training = dataclasses.replace(run.training, steps=steps, evaluate_every=every)
+    return dataclasses.replace(run, training=training, checkpoint=dataclasses.replace(run.checkpoint, every=every))
+
+
+def pieces(options: argparse.Namespace) -> Iterator[tuple[Path, Any]]:
+    """(run directory, what makes its result) of every piece, in the order in which they are needed."""
+    text = tuple(str(options.data / "pretrain" / name / "train") for name in ("wikipedia_en", "books_en"))
+    split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
+    datasets: dict[str, Path] = {}
+    for system in options.systems:
+        run, workdir = experiments.load(f"{EXPERIMENTS}:{system}"), options.output / system
+        prepared = datasets.setdefault(run.tokenizer.kind, workdir / "dataset")  # systems of one tokenizer share it
+        source = {"input": text} if prepared.parent == workdir else {"path": str(prepared)}
+        run = within(dataclasses.replace(run, data=dataclasses.replace(run.data, **source)), options.budget)
+        yield workdir, lambda run=run, workdir=workdir: pretraining(run, workdir)
+    for system in options.systems:
+        for task in options.tasks:
+            files = [str(options.data / "finetune" / name) for name in TASKS[task][1:]]
+            train, validation = files if TASKS[task][2] else map(str, split)
+            for seed in range(options.seeds):
+                for start in STARTS:
+                    workdir = options.output / f"{system}-{task}-{start}-{seed}"
+                    arguments = (
+                        f"{EXPERIMENTS}:{task}",
+                        train,
+                        validation,
+                        seed,
+                        start,
+                        options.output / system,
+                        workdir,
+                    )
+                    yield workdir, lambda arguments=arguments: finetuning(*arguments)
+
+
+def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
+    """Pretrains and tells what it came to."""
+    result = pretrain(run, workdir)
+    tokens = sum(phase.steps * phase.batch_size * phase.sequence_length for phase in phases.resolve(run))
+    ends = [phase.last_step for phase in phases.resolve(run)]
+    lines = {line["step"]: line for line in read(workdir / "metrics.jsonl") if "eval/loss" in line}
+    return {
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.state.params)),
+        "flops": flops(run, run.training.steps),
+        "steps": run.training.steps,
+        "tokens": tokens,
+        "ends": {name: [lines[step][f"eval/{name}"] for step in ends] for name in ("loss", "unigram_entropy")},
+    }
+
+
+def finetuning(
+    reference: str, files: tuple[str, str], seed: int, start: str, pretrained: Path, workdir: Path
+) -> dict[str, Any]:
+    """Fine-tunes a checkpoint, or a model of its sizes with random parameters and its tokenizer."""
+    run = experiments.load(reference)
+    data = dataclasses.replace(run.data, train=files[0], validation=files[1])
+    run = dataclasses.replace(run, data=data, training=dataclasses.replace(run.training, seed=seed))
+    if start != RANDOM:
+        return finetune(run, pretrained, workdir)
+    description = checkpoints.describe(checkpoints.find(pretrained))
+    tokenizer = Tokenizer(path=str(pretrained / "tokenizer"))
+    return finetune(dataclasses.replace(run, model=description.experiment.model, tokenizer=tokenizer), RANDOM, workdir)
+
+
+def work(options: argparse.Namespace) -> None:
+    """Makes every piece that has no result yet."""
+    made = list(pieces(options))
+    for number, (workdir, make) in enumerate(made, start=1):
+        if (workdir / "result.json").exists():
+            continue
+        print(f"\n[{number}/{len(made)}] {workdir.name}", flush=True)
+        begun = time.monotonic()
+        result = make()
+        storage.write(workdir / "result.json", json.dumps(result | {"seconds": time.monotonic() - begun}) + "\n")
+        jax.clear_caches()
+
+
+def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Name of a piece -> its result, of those that have one."""
+    names = [workdir for workdir, _ in pieces(options)]
+    return {
+        path.name: json.loads((path / "result.json").read_text()) for path in names if (path / "result.json").exists()
+    }
+
+
+def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
+    """The task's metric in percent, a number a seed that is done."""
+    metric = f"eval/{TASKS[task][0]}"
+    factor = 1 if task == "squad" else 100
+    runs = [found.get(f"{system}-{task}-{start}-{seed}") for seed in range(seeds)]
+    return [factor * run[metric] for run in runs if run]
+
+
+def cell(values: list[float]) -> str:
+    """82.1 ± 0.4."""
+    if not values:
+        return "-"
+    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
+    """docs/comparison.md."""
+    minutes = sum(run["seconds"] for run in found.values()) / 60
+    worse = [
+        f"{system} on {task}"
+        for system, task in itertools.product(options.systems, options.tasks)
+        if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
+    ]
+    verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
+    lines = [
+        "# Four encoders under one budget",
+        "",
+        "![Each system on each task, pretrained and from random parameters](pictures/comparison.png)",
+        "",
+        f"    {shlex.join(['python', *options.command])}",
+        "",
+        f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles and novels,",
+        f"then fine-tuned on five tasks with {options.seeds} seeds, as is its twin of random parameters. Mean and",
+        "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch. All runs together",
+        f"took {minutes:.0f} minutes of CPU. {verdict}.",
+        "",
+        "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
+        "|" + "---|" * (len(TASKS) + 1),
+    ]
+    for system, start in itertools.product(options.systems, STARTS):
+        cells = [cell(scores(found, system, task, start, options.seeds)) for task in TASKS]
+        lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
+    lines += ["", "| system | parameters | steps | tokens | FLOPs | held-out loss | unigram entropy | minutes |"]
+    lines.append("|" + "---|" * 8)
+    for system in options.systems:
+        if (run := found.get(system)) is None:
+            continue
+        losses, entropies = (", ".join(f"{value:.2f}" for value in values) for values in run["ends"].values())
+        lines.append(
+            f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
+            f"{run['flops']:.2g} | {losses} | {entropies} | {run['seconds'] / 60:.1f} |"
+        )
+    lines += ["", "Losses are in nats a target, of rows of 32 tokens at the end of their phase and of 128 at the end."]
+    return "\n".join(lines) + "\n"
+
+
+def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, options: argparse.Namespace) -> float:
+    """The mean of `scores`, 0 where there is none."""
+    return statistics.fmean(scores(found, system, task, start, options.seeds) or [0.0])
+
+
+def picture(found: dict[str, dict[str, Any]], options: argparse.Namespace, path: Path) -> None:
+    """A panel a task: every seed of every system, pretrained and random."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(3 * len(TASKS), 3.4), layout="constrained")
+    colours = {"pretrained": "#1b6ca8", RANDOM: "#c0693a"}
+    for axis, (task, (metric, *_)) in zip(axes, TASKS.items(), strict=True):
+        for place, system in enumerate(options.systems):
+            for start, shift in zip(STARTS, (-0.12, 0.12), strict=True):
+                values = scores(found, system, task, start, options.seeds)
+                axis.plot([place + shift] * len(values), values, "o", color=colours[start], alpha=0.55, markersize=5)
+                if values:
+                    mean = statistics.fmean(values)
+                    axis.plot(
+                        [place + shift - 0.1, place + shift + 0.1], [mean, mean], color=colours[start], linewidth=2
+                    )
+        axis.set_title(f"{task}, {metric} (%)", fontsize=10)
+        axis.set_xticks(range(len(options.systems)), options.systems, rotation=30)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", alpha=0.3)
+    handles = [axes[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Works off the pieces and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder of the texts and the tasks")
+    parser.add_argument("--output", type=Path, default=Path("runs/comparison"), help="folder of the runs")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page and its picture")
+    parser.add_argument("--budget", type=float, default=5e13, help="model FLOPs of each pretraining")
+    parser.add_argument("--seeds", type=int, default=3, help="fine-tunings of each system, task and start")
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, help="which of the systems")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="which of the tasks")
+    parser.add_argument("--report", action="store_true", help="write the page of what is there, make nothing")
+    options = parser.parse_args()
+    options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
+    if not options.report:
+        work(options)
+    found = results(options)
+    picture(found, options, options.docs / "pictures" / "comparison.png")
+    storage.write(options.docs / "comparison.md", page(found, options))
+    print(f"\n{options.docs / 'comparison.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""BERT, RoBERTa, ALBERT and ELECTRA of one size on the same text, and five tasks to fine-tune them on.
+
+    python benchmarks/comparison.py DATA
+
+runs all of it: every system gets the same training FLOPs, then each and its random twin are fine-tuned alike, with
+three seeds. docs/comparison.md has the result. A function here is one run:
+
+    plmjax pretrain experiments/comparison.py:electra --workdir runs/electra --data.input WIKIPEDIA BOOKS
+    plmjax finetune experiments/comparison.py:snli --from runs/electra --workdir runs/electra_snli \
+        --data.train train.tsv --data.validation dev.tsv
+
+All have four layers of 128 features. Three quarters of the steps read rows of 32 tokens and the rest rows of 128, with
+as many tokens a step, so that positions up to 128 are learned.
+
+Deviation: weights are drawn with a standard deviation of 0.05 and nothing is dropped out while pretraining, as in
+bert_small; every system has BERT's schedule and AdamW, at the rate that suits the size.
+"""
+
+import dataclasses
+from typing import Any
+
+from plmjax.data.layouts import FullSentences, Layout, Segments, SentenceOrder, SentencePairs
+from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Phase, Tokenizer, Training
+from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.roberta import RobertaConfig
+from plmjax.objectives.albert import AlbertPretraining
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.objective import Objective
+from plmjax.objectives.roberta import RobertaPretraining
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 8192,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "max_position_embeddings": 130,
+    "initializer_range": 0.05,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def _pretraining(model: Any, objective: Objective, tokenizer: str, layout: Layout) -> Experiment:
+    return Experiment(
+        model=model,
+        objective=objective,
+        tokenizer=Tokenizer(kind=tokenizer, vocab_size=SIZES["vocab_size"]),
+        data=Data(layout=layout, sequence_length=32, held_out=0.01),
+        optimizer=Optimizer(learning_rate=5e-4, warmup_steps=200),
+        training=Training(steps=10_000, batch_size=32, log_every=100, evaluate_every=2500, evaluation_batches=50),
+        checkpoint=Checkpoint(every=2500, keep=1),
+        phases=(Phase(fraction=0.75), Phase(fraction=0.25, sequence_length=128, batch_size=8)),
+    )
+
+
+def bert() -> Experiment:
+    """Masked tokens and the next sentence."""
+    return _pretraining(BertConfig(**SIZES), BertPretraining(), "wordpiece", SentencePairs())
+
+
+def roberta() -> Experiment:
+    """Masked tokens alone, in full rows of bytes' pairs."""
+    return _pretraining(RobertaConfig(**SIZES), RobertaPretraining(), "byte-bpe", FullSentences())
+
+
+def albert() -> Experiment:
+    """One layer four times, masked runs of words, the order of sentences."""
+    model = AlbertConfig(**SIZES, embedding_size=64)
+    return _pretraining(model, AlbertPretraining(), "sentencepiece-unigram", SentenceOrder())
+
+
+def electra() -> Experiment:
+    """Replaced tokens, with a generator of half the width."""
+    model = ElectraConfig(**SIZES, embedding_size=128, generator_hidden_size=64)
+    return _pretraining(model, ElectraPretraining(), "wordpiece", Segments())
+
+
+def _task(task: Task, objective: TaskObjective, epochs: float, best: str) -> Experiment:
+    return Experiment(
+        model=None,
+        objective=objective,
+        data=dataclasses.replace(task, sequence_length=128, pack=16, epochs=epochs, warmup=0.1, evaluations=1),
+        optimizer=Optimizer(learning_rate=5e-4),
+        training=Training(steps=0, batch_size=8, log_every=50),
+        checkpoint=Checkpoint(every=0, keep=1, minutes=0, best=best, prefer="best"),
+    )
+
+
+def subjectivity() -> Experiment:
+    """Subjective or objective, a sentence of a film review or of a plot summary (Pang and Lee 2004)."""
+    return _task(Sentences(text="sentence"), SequenceClassification(), 3, "-eval/accuracy")
+
+
+def snli() -> Experiment:
+    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    return _task(Sentences(text="premise", text_pair="hypothesis"), SequenceClassification(), 3, "-eval/accuracy")
+
+
+def pos() -> Experiment:
+    """Parts of speech of English web text (Universal Dependencies, EWT)."""
+    return _task(Tagging(label="upos"), TokenTagging(), 2, "-eval/accuracy")
+
+
+def wnut17() -> Experiment:
+    """Rare and new entities in noisy text (Derczynski et al. 2017)."""
+    return _task(Tagging(scheme="IOB2"), TokenTagging(entities=True), 4, "-eval/f1")
+
+
+def squad() -> Experiment:
+    """Questions whose answer stands in the text (Rajpurkar et al. 2016), read in windows of at most 128 tokens."""
+    return _task(Questions(stride=48, question_length=32), SpanExtraction(), 3, "-eval/f1")
