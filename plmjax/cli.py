@@ -153,7 +153,7 @@ def evaluate(
     Args:
         checkpoint: Run directory or checkpoint.
         data: Other held-out data than the run's own.
-        output: Folder for evaluation.json and the predictions of a task.
+        output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         json_: Print JSON.
     """
     from plmjax.inference import evaluate as run

@@ -48,7 +48,10 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
     A pretraining checkpoint is given a prepared dataset (its validation split) or raw text (all of it) and answers with
     "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the rest of its objective's metrics. A
     fine-tuned one is given a file of labelled examples like its validation file and answers with "eval/loss" and the
-    task's metrics. `output` is a folder for evaluation.json and, of a task, its predictions.
+    task's metrics.
+
+    `output` is a folder for evaluation.json and, of a task, its predictions, which without it go to
+    WORKDIR/evaluations/NAME, by the name of the file.
 
     Raises:
         UserError: no checkpoint, no data, or data that does not fit it.
@@ -60,6 +63,7 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
     with tempfile.TemporaryDirectory() as scratch:
         if isinstance(run.data, Task):
             examples, source = _task_source(description, data)
+            output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
             judge: Any = TaskEvaluation(run.objective, examples, source)
         elif isinstance(run.data, Data):
             source = _text_source(description, directory, data, Path(scratch))
@@ -77,6 +81,12 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
         storage.path(output).mkdir(parents=True, exist_ok=True)
         finetuning.write(storage.path(output), metrics, predictions)
     return metrics
+
+
+def _evaluations(checkpoint: Path) -> Path:
+    """The folder of a run's evaluations."""
+    within = checkpoint.parent
+    return (within.parent if within.name == "checkpoints" else within) / "evaluations"
 
 
 def _program(run: Experiment, source: feed.Source) -> Program:

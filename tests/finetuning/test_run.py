@@ -81,7 +81,11 @@ def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
     again = evaluate(workdir)
     assert again.keys() == metrics.keys()
     assert again == pytest.approx(metrics, abs=1e-6)
+    written = (workdir / "evaluations" / "validation" / "predictions.tsv").read_text()
+    assert written == (workdir / "predictions.tsv").read_text()
     train = evaluate(workdir, sentiment[0])
+    assert json.loads((workdir / "evaluations" / "train" / "evaluation.json").read_text()) == train
+    assert (workdir / "predictions.tsv").read_text() == written
     assert train["eval/accuracy"] > 0.95 and train["eval/loss"] != metrics["eval/loss"]
     with pytest.raises(UserError, match="Expected a checkpoint of a masked language model"):
         fill_mask(workdir, "a [MASK]")
