@@ -24,6 +24,7 @@ CORE = [
     "tensorboard>=2.21",
     "scikit-learn>=1.9",
     "scipy>=1.17",
+    "seqeval>=1.2.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 
 OPTIONAL = (
     "tensorflow tensorflow_datasets tokenizers sentencepiece sentencex safetensors matplotlib tensorboard sklearn "
-    "scipy chex google_crc32c tyro transformers torch fsspec gcsfs aiohttp"
+    "scipy seqeval chex google_crc32c tyro transformers torch fsspec gcsfs aiohttp"
 )
 WITHOUT = f"""
 import sys
@@ -37,6 +37,8 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import dataclasses
 import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.plan
+import plmjax.objectives.roberta, plmjax.objectives.albert, plmjax.objectives.electra
+import plmjax.models.roberta, plmjax.models.albert, plmjax.models.electra
 from plmjax import bench, experiment
 run = experiment.load("experiments/bert_tiny.py")
 run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=8))
