@@ -263,6 +263,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="write the page of what is there, make nothing")
     options = parser.parse_args()
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
+    # Seeds and twins run the same programs.
+    jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
     if not options.report:
         work(options)
     found = results(options)
