@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.interop.roberta import ADAPTER
+from plmjax.layers.execution import Execution
+from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.vocabulary import Vocabulary
+from tests.models import encoders
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
 
 ROBERTA = dataclasses.replace(VOCABULARY, cls=0, pad=1, sep=2, unknown=3, mask=999, special=(0, 1, 2, 3, 999))
@@ -71,6 +75,32 @@ def test_shares_of_what_is_shown() -> None:
     assert abs((shown == MASK).mean() - 0.8) < 0.0103
     assert abs((shown == clean).mean() - 0.1001) < 0.0077
     assert not np.isin(shown[(shown != MASK) & (shown != clean)], [CLS, SEP, MASK, 0, 1]).any()
+
+
+def test_loss_equals_transformers() -> None:
+    """On what a step is given: rows with segments and positions from 0, padded with the model's padding token."""
+    torch = pytest.importorskip("torch")
+    config = RobertaConfig(**encoders.SIZES, max_position_embeddings=20)
+    vocabulary = dataclasses.replace(ROBERTA, size=53, mask=52, special=(0, 1, 2, 3, 52))
+    lengths = np.array([[18], [9], [14]])
+    real = np.arange(18) < lengths
+    ids = np.where(real, np.random.default_rng(0).integers(4, 52, real.shape), 1)
+    ids[:, 0], ids[np.arange(3), lengths[:, 0] - 1] = 0, 2
+    batch = {"input_ids": ids, "segment_ids": real, "positions": np.arange(18) * real, "row_ids": np.arange(3)}
+    objective, batch = RobertaPretraining(), {name: jnp.asarray(field, jnp.int32) for name, field in batch.items()}
+    batch = jax.jit(lambda batch: objective.corrupt(batch, jax.random.key(0), vocabulary))(batch)
+    labels = np.full(ids.shape, -100)
+    for row, positions, kept in zip(labels, batch["masked_positions"], batch["masked_weights"], strict=True):
+        row[positions[kept > 0]] = 0
+    labels = np.where(labels == 0, ids, -100)
+    assert 3 <= (labels >= 0).sum() <= 3 + 2 + 3
+    model = encoders.reference("RobertaForMaskedLM", config)
+    shown, mask, targets = (torch.tensor(np.asarray(x)).long() for x in (batch["input_ids"], real, labels))
+    expected = model(shown, attention_mask=mask, labels=targets).loss.detach()
+    module = objective.module(config, Execution())
+    params = encoders.converted(ADAPTER, model.named_parameters(), module)
+    sums = jax.jit(lambda params: objective.sums(module, params, (), batch, None))(params)
+    np.testing.assert_allclose(sums.losses["mlm"] / objective.weights(batch)["mlm"], expected, rtol=1e-5)
 
 
 def test_whole_words_take_their_share_of_the_tokens() -> None:
