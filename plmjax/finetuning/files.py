@@ -27,10 +27,10 @@ def suffix(path: str) -> str:
     return Path(path.removesuffix(".gz")).suffix
 
 
-def table(path: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+def table(path: str, columns: Sequence[str] = (), damaged: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
 
-    columns: names where the first row of a tsv or csv is data already.
+    columns: names where the first row of a tsv or csv is data already. damaged: leave out rows that are too short.
 
     Raises:
         UserError: another format, damaged text, or a row of another width than the first.
@@ -41,7 +41,7 @@ def table(path: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[st
     if kind == ".jsonl" and columns:
         raise UserError(f"Expected no --data.columns, since every line of {path} names its own; leave the option out.")
     text = decoded(path)
-    return _objects(text, path) if kind == ".jsonl" else _cells(text, path, TABLES[kind], columns)
+    return _objects(text, path) if kind == ".jsonl" else _cells(text, path, TABLES[kind], columns, damaged)
 
 
 def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, dict[str, Any]]]]:
@@ -142,7 +142,9 @@ def label(value: Any, column: str, where: str) -> str:
     return json.dumps(value) if isinstance(value, bool | int | float) else text(value, column, where)
 
 
-def _cells(contents: str, path: str, delimiter: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _cells(
+    contents: str, path: str, delimiter: str, columns: Sequence[str], damaged: bool
+) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(contents, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
@@ -153,6 +155,8 @@ def _cells(contents: str, path: str, delimiter: str, columns: Sequence[str]) -> 
                 continue
             if not names:
                 names = tuple(row)
+                continue
+            if damaged and len(row) < len(names):
                 continue
             if len(row) != len(names):
                 raise _width(reader.line_num, path, names, len(row))

@@ -56,15 +56,20 @@ class Sentences(Task):
     """Column of the label, or of the number to predict."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+    damaged: bool = False
+    """Whether rows with too few cells are left out and empty texts taken, as GLUE's QQP has them, or are mistakes."""
 
     def read(self, split: str) -> SentenceExamples:
         path = self.path(split)
         wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
         examples = SentenceExamples(path, [], [], [])
-        for line, row in files.table(path, self.columns):
+        for line, row in files.table(path, self.columns, self.damaged):
             where = f"line {line} of {path}"
-            found = [(column, files.cell(row, column, option, where)) for option, column in wanted.items()]
-            examples.texts.append(tuple(files.text(value, column, where) for column, value in found))
+            texts = []
+            for option, column in wanted.items():
+                value = files.cell(row, column, option, where)
+                texts.append("" if self.damaged and value == "" else files.text(value, column, where))
+            examples.texts.append(tuple(texts))
             examples.labels.append(files.label(files.cell(row, self.label, "label", where), self.label, where))
             examples.lines.append(line)
         if not examples.lines:

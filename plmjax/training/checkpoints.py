@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -97,10 +98,12 @@ def verify(directory: Path, items: Sequence[str]) -> None:
 def score(best: str, metrics: dict[str, float] | None) -> float | None:
     """What is smallest for the best checkpoint; `best` names a metric, larger is better after a leading -.
 
-    None where the metric was not taken.
+    None where the metric was not taken; what is no number, such as the correlation of a constant, is worst.
     """
     value = (metrics or {}).get(best.removeprefix("-"))
-    return value if value is None or not best.startswith("-") else -value
+    if value is None or math.isnan(value):
+        return None if value is None else math.inf
+    return -value if best.startswith("-") else value
 
 
 @dataclasses.dataclass

@@ -73,13 +73,13 @@ def loss_and_gradient(objective, module, params, given):
     return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, params))
 
 
-def their_gradient(model, folder):
+def their_gradient(model, folder, architecture: str = "auto"):
     """The gradients that transformers' model holds, named and shaped as parameters are here."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.grad)
     model.save_pretrained(folder)
-    return huggingface.load(folder)[1]
+    return huggingface.load(folder, architecture=architecture)[1]
 
 
 def assert_same_gradient(first, second):

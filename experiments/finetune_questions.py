@@ -1,0 +1,52 @@
+"""Answers to questions where they stand in a text: SQuAD 1.1 and 2.0, CMRC 2018.
+
+plmjax finetune experiments/finetune_questions.py:squad --from runs/bert --data.train train-v1.1.json \
+    --data.validation dev-v1.1.json --workdir runs/squad
+
+predictions.json (and, of SQuAD 2.0, null_odds.json) are what the official scripts read. Short windows share rows of 384
+tokens: SQuAD's have 200 tokens on average, so that 16 rows hold some 30 of them and 24 rows some 46.
+"""
+
+import dataclasses
+
+from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.finetuning.questions import Questions, SpanExtraction
+
+
+def squad() -> Experiment:
+    """SQuAD 1.1: three epochs of 32 windows a step at 5e-5 (Devlin et al. 2019, section 4.2)."""
+    return Experiment(
+        model=None,
+        objective=SpanExtraction(),
+        data=Questions(sequence_length=384, stride=128, pack=4, epochs=3.0, warmup=0.1, evaluations=1.0),
+        optimizer=Optimizer(learning_rate=5e-5),
+        training=Training(steps=0, batch_size=16, log_every=50),
+        checkpoint=Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best"),
+    )
+
+
+def squad_v2() -> Experiment:
+    """SQuAD 2.0, where some questions have no answer: two epochs of 48 windows a step (section 4.3).
+
+    The best epoch is that of the best F1 over all thresholds; `--objective.null_threshold` sets the one found.
+    """
+    run = squad()
+    return dataclasses.replace(
+        run,
+        objective=SpanExtraction(impossible=True),
+        data=dataclasses.replace(run.data, epochs=2.0),
+        training=dataclasses.replace(run.training, batch_size=24),
+        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/best_f1"),
+    )
+
+
+def cmrc() -> Experiment:
+    """CMRC 2018 in Chinese, with rows of 512 tokens, two epochs of 32 windows a step at 3e-5."""
+    run = squad()
+    return dataclasses.replace(
+        run,
+        objective=SpanExtraction(language="zh"),
+        data=dataclasses.replace(run.data, sequence_length=512, epochs=2.0),
+        optimizer=Optimizer(learning_rate=3e-5),
+        training=dataclasses.replace(run.training, batch_size=32),
+    )
