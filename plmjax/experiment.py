@@ -66,7 +66,7 @@ class Optimizer:
     learning_rate: float = 1e-4
     """Peak learning rate."""
     schedule: str = "linear"
-    """linear, constant, cosine, inverse_square_root or slanted_triangular, after the warm-up."""
+    """After the warm-up: linear, linear_times_warmup, constant, cosine, inverse_square_root or slanted_triangular."""
     warmup_steps: int = 0
     """Steps of linear warm-up."""
     weight_decay: float = 0.01

@@ -28,7 +28,8 @@ def schedule(optimizer: experiment.Optimizer, steps: int) -> optax.Schedule:
     after = SCHEDULES[optimizer.schedule](peak, warmup, steps)
     if warmup == 0:
         return lambda step: jnp.asarray(after(step), jnp.float32)
-    return lambda step: jnp.where(step < warmup, peak * (step / warmup), after(step)).astype(jnp.float32)
+    before = after if optimizer.schedule in MULTIPLIED else optax.constant_schedule(peak)
+    return lambda step: jnp.where(step < warmup, before(step) * (step / warmup), after(step)).astype(jnp.float32)
 
 
 def _linear(peak: float, warmup: int, steps: int) -> optax.Schedule:
@@ -75,9 +76,14 @@ def _slanted_triangular(peak: float, warmup: int, steps: int) -> optax.Schedule:
 
 SCHEDULES: dict[str, Callable[[float, int, int], optax.Schedule]] = {
     "linear": _linear,
+    "linear_times_warmup": _linear,
     "constant": _constant,
     "cosine": _cosine,
     "inverse_square_root": _inverse_square_root,
     "slanted_triangular": _slanted_triangular,
 }
 """Name -> (peak, warmup_steps, steps) -> learning rate of a step that is past the warm-up."""
+
+MULTIPLIED = ("linear_times_warmup",)
+"""Schedules that the warm-up does not replace but multiplies, so that no rate jumps: ELECTRA's (Clark et al. 2020,
+google-research/electra model/optimization.py)."""

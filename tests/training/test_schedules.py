@@ -40,6 +40,16 @@ def test_linear_without_warmup_starts_at_the_peak():
     np.testing.assert_allclose(rates("linear", 50), PEAK * (1 - np.arange(51) / 50), rtol=1e-6)
 
 
+def test_linear_times_warmup_is_electras():
+    """google-research/electra model/optimization.py: polynomial decay from step 0, times min(1, step / warmup)."""
+    step = np.arange(101)
+    expected = PEAK * (1 - step / 100) * np.minimum(1, step / 10)
+    found = rates("linear_times_warmup", steps=100, warmup=10)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found[10] == pytest.approx(0.9 * PEAK) and found[:11].max() == found[10], "nothing jumps"
+    np.testing.assert_array_equal(rates("linear_times_warmup", 50), rates("linear", 50))
+
+
 def test_constant():
     found = rates("constant", 20, warmup=4)
     np.testing.assert_allclose(found, PEAK * np.minimum(np.arange(21) / 4, 1), rtol=1e-6)
