@@ -25,7 +25,7 @@ from plmjax.errors import UserError, nearest
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.heads import MIX
 from plmjax.finetuning.sentences import join
-from plmjax.inference import batches, check_special
+from plmjax.inference import batches, check_parameters, check_special
 from plmjax.layers.scalar_mix import mixed
 from plmjax.training import checkpoints, step
 
@@ -90,6 +90,8 @@ def embed(
     tokenizer = finetuning.tokenizer_of(description)
     check_special(tokenizer, "cls", "sep")
     module = run.model.encoder(step.execution(run, jax.default_backend()))
+    token = {"input_ids": jnp.zeros((1, 1), jnp.int32)}
+    check_parameters(module, params.get(module.name, {}), token, checkpoint, "it has no encoder to embed with")
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     _claim(parts, directory, input, wanted)

@@ -28,7 +28,6 @@ from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.sentences import join
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Examples, Task
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, feed, phases, step
 from plmjax.training.checkpoints import Description
@@ -175,11 +174,8 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
     """
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
-    if not isinstance(run.objective, MaskedLanguageModel):
-        raise UserError(
-            f"Expected a checkpoint of a masked language model, found one of {type(run.objective).__name__} in "
-            f"{checkpoint}; take the run that it was fine-tuned from."
-        )
+    if not hasattr(run.model, "for_masked_language_model"):
+        raise UserError(f"Expected a masked language model in {checkpoint}, found {type(run.model).__name__}.")
     check_special(tokenizer, "cls", "sep", "mask")
     vocabulary, longest = tokenizer.vocabulary, run.model.longest
     if top < 1 or top > vocabulary.size:
@@ -190,9 +186,10 @@ def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str,
     if len(ids) + 2 > longest:
         raise UserError(f"Expected a text of at most {longest - 2} tokens, found {len(ids)}; shorten it.")
     row, _ = join([ids], longest, vocabulary)
-    module = run.objective.module(run.model, step.execution(run, jax.default_backend()))
+    module = run.model.for_masked_language_model(step.execution(run, jax.default_backend()))
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
-    _check_parameters(module, params, batch, checkpoint)
+    hint = "it is no masked language model; take the run that it was fine-tuned from"
+    check_parameters(module, params, batch, checkpoint, hint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
     probabilities = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -209,12 +206,12 @@ def _logits(module: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.
     return module.apply({"params": params}, **batch).logits
 
 
-def _check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array], checkpoint: Path) -> None:
-    """Raises UserError that names the first parameter of the module that a checkpoint lacks (it may have no head)."""
+def check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array], checkpoint: Path, hint: str) -> None:
+    """Raises UserError that names the first parameter of the module that a checkpoint lacks."""
     expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
     for name in sorted(wanted.keys() - found.keys()):
-        raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: it has no such head.")
+        raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: {hint}.")
 
 
 def check_special(tokenizer: Any, *names: str) -> None:

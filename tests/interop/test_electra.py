@@ -1,14 +1,17 @@
 """ELECTRA's two networks, which transformers keeps apart, in and out of one checkpoint."""
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
 from plmjax.data.layouts import Segments
+from plmjax.embedding import embed
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.run import transfer
 from plmjax.finetuning.sentences import SequenceClassification
+from plmjax.inference import fill_mask
 from plmjax.interop import checkpoints as interop
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
@@ -24,7 +27,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
-from tests.interop.test_import_export import tokenizer  # noqa: F401  a fixture
+from tests.interop.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 
 transformers = pytest.importorskip("transformers")
 
@@ -102,9 +105,37 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
 
 def placed(tree):
     """The leaves of a tree as arrays of one device."""
-    import jax
-
     return {path: jax.device_put(leaf) for path, leaf in flax.traverse_util.flatten_dict(tree).items()}
+
+
+def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokenizer):  # noqa: F811
+    whole = ElectraForPreTraining(CONFIG)
+    params = random_params(whole)
+    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(Segments()))
+    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    text, size = "a [MASK] b", len(VOCABULARY)
+    (filled,) = fill_mask(tmp_path / "run", text, size)
+    row = np.array([[2, VOCABULARY.index("a"), 4, VOCABULARY.index("b"), 3]])
+    logits = whole.apply({"params": params}, row, method="generate").logits[0, 2, :size]
+    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert filled[0][0] == VOCABULARY[int(logits.argmax())]
+    np.testing.assert_allclose(dict(filled)["c"], expected[VOCABULARY.index("c")], rtol=1e-4)
+
+    (tmp_path / "lines").write_text("a b\n")
+    assert embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls") == 1
+    row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("b"), 3]])
+    hidden = whole.apply({"params": params}, row, method="discriminate").last_hidden_state
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npz")["embeddings"][0], hidden[0, 0], atol=1e-5)
+
+    for architecture in ("ElectraForPreTraining", "ElectraForMaskedLM"):
+        huggingface.save(whole, params, tmp_path / architecture, architecture=architecture, tokenizer=tokenizer)
+        interop.import_checkpoint(tmp_path / architecture, tmp_path / f"run of {architecture}")
+    found = fill_mask(tmp_path / "run of ElectraForMaskedLM", text, size)[0]
+    np.testing.assert_allclose([share for _, share in found], [share for _, share in filled], rtol=1e-4, atol=1e-7)
+    with pytest.raises(UserError, match=r"Expected a checkpoint with generator/.*it is no masked language model"):
+        fill_mask(tmp_path / "run of ElectraForPreTraining", text)
+    with pytest.raises(UserError, match=r"Expected a checkpoint with e.*it has no encoder to embed with"):
+        embed(tmp_path / "run of ElectraForMaskedLM", tmp_path / "lines", tmp_path / "none.npz")
 
 
 def test_a_run_is_exported_as_either_network(tmp_path):
