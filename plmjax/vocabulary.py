@@ -10,7 +10,8 @@ class Vocabulary:
     """The numbers of a tokenizer. Ids that a tokenizer does not have are -1.
 
     `special` lists the ids that are never chosen for masking; `continuation` is bool [V], true where a token continues
-    the word of the token before it (WordPiece's `##`, a SentencePiece piece without the meta-space, ...).
+    the word of the token before it (WordPiece's `##`, a SentencePiece piece that neither begins with the meta-space nor
+    is a punctuation mark alone, ...).
     """
 
     size: int

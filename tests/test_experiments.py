@@ -31,6 +31,8 @@ RUNS = [
     for name in functions(file)
 ]
 PUBLISHED = {
+    "experiments/albert_base_8x8.py": "v3:8x8",
+    "experiments/albert_base_8x8.py:xxlarge": "v3:8x8",
     "experiments/bert_base_4x4.py": "v2:4x4",
     "experiments/bert_large_8x8.py": "v3:8x8",
     "experiments/roberta_base_8x8.py": "v3:8x8",

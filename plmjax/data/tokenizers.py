@@ -7,6 +7,7 @@ library trains its own two kinds, whose models are then read into the same engin
 import hashlib
 import json
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -146,7 +147,9 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
     if kind == "wordpiece":
         continuation = np.array([token.startswith("##") for token in tokens])
     elif kind in starts:
-        continuation = np.array([not token.startswith(starts[kind]) for token in tokens])
+        # A lone mark is no part of the word before it, as in ALBERT's and XLNet's create_pretraining_data.py.
+        marks = set(string.punctuation) if kind.startswith("sentencepiece") else set()
+        continuation = np.array([not token.startswith(starts[kind]) and token not in marks for token in tokens])
         continuation[sorted(excluded)] = False
     else:  # An end-of-word suffix or a lone character does not tell whether the token goes on a word.
         continuation = np.zeros(size, bool) if kind == "word" else None

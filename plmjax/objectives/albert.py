@@ -6,6 +6,8 @@ length is drawn, shortened to what is left of the sequence's budget, and passed 
 A run may reach across [SEP], as it does there.
 
 Deviation: a continuation that follows [CLS] or [SEP] begins a word, as in `masked_language_model`.
+Deviation: SentencePiece's pieces without a meta-space continue a word, punctuation marks excepted; in the released code
+those with digits or letters beyond a to z begin one as well.
 """
 
 import dataclasses
@@ -54,7 +56,9 @@ class AlbertPretraining(MaskedTokensAndPairs):
         budget = self._budget(size, jnp.sum(segments[:, None] == segments[None, :], axis=1), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         runs = 1 + jax.random.categorical(run, -jnp.log(jnp.arange(1, self.ngram + 1)), shape=(length,))
-        return draw_runs(jax.random.uniform(visit, (length,)), runs, words, starts, segments, budget, self.ngram)
+        order = jax.random.permutation(visit, length)
+        most = min(max(1, round(self.rate * length)), self.max_predictions or length)
+        return draw_runs(order, runs, words, starts, segments, budget, self.ngram, most)
 
 
 def draw_runs(
@@ -65,30 +69,32 @@ def draw_runs(
     segments: jax.Array,
     budget: jax.Array,
     longest: int,
+    most: int,
 ) -> jax.Array:
     """Visits the words of a row by `order`, lowest first, and takes of each the run that fits.
 
-    All [T]; a word is known by its first token. order: float. runs: int, words to take from here, at most `longest`.
-    words: int, the number of a token's word along the row, 0 for tokens never chosen. starts: bool, first tokens.
-    segments: int, which sequence a token is of. budget: int, predictions of a token's sequence.
+    All [T]; a word is known by its first token. order: int, no two equal. runs: int, words to take from here, at most
+    `longest`. words: int, the number of a token's word along the row, 0 for tokens never chosen. starts: bool, first
+    tokens. segments: int, which sequence a token is of. budget: int, predictions of a token's sequence, at most `most`.
 
     Returns:
         bool [T], the tokens taken.
     """
+    same = segments[:, None] == segments[None, :]  # [t u]
+    within = same & starts[:, None] & (words > 0)[None, :]
+    ahead = jnp.where(within, words[None, :] - words[:, None], -1)  # [t u] how many words u is behind t
     counts = jnp.arange(1, longest + 1)
-    places = jnp.arange(len(order))
+    sizes = jnp.sum((ahead[..., None] >= 0) & (ahead[..., None] < counts), axis=1)  # [t n] tokens of n words from t
 
-    # One word a trip, but only words that may still be taken: about as many trips as the fullest row takes words.
-    def visit(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        taken, waiting, left = state
-        at = jnp.argmin(jnp.where(waiting, order, jnp.inf))
-        same = segments == segments[at]
-        ahead = jnp.where(same & (words > 0), words - words[at], -1)  # [T] how many words on; -1 is out of reach
-        sizes = jnp.sum((ahead[:, None] >= 0) & (ahead[:, None] < counts), axis=0)  # tokens of 1, 2, ... words
-        count = jnp.minimum(runs[at], jnp.sum(sizes <= left[at]))
-        run = (ahead >= 0) & (ahead < count)
-        run = run & ~jnp.any(run & taken)
-        taken, left = taken | run, left - jnp.where(same, jnp.sum(run), 0)
-        return taken, waiting & ~taken & (left > 0) & (places != at), left
+    # A trip takes the next run of every sequence. The words visited before it did not fit then, and never will.
+    def take(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        taken, waiting = state
+        left = budget - jnp.sum(same & taken[None, :], axis=1)
+        shortened = jnp.minimum(runs, jnp.sum(sizes <= left[:, None], axis=1))
+        run = (ahead >= 0) & (ahead < shortened[:, None])
+        fits = waiting & (shortened > 0) & ~jnp.any(run & taken[None, :], axis=1)
+        place = jnp.min(jnp.where(same & fits[None, :], order[None, :], len(order)), axis=1)
+        taken = taken | jnp.any(run & (fits & (order == place))[:, None], axis=0)
+        return taken, waiting & (order > place)
 
-    return jax.lax.while_loop(lambda state: jnp.any(state[1]), visit, (jnp.zeros_like(starts), starts, budget))[0]
+    return jax.lax.fori_loop(0, most, take, (jnp.zeros_like(starts), starts))[0]

@@ -86,6 +86,18 @@ def test_continuation_flags_mark_all_but_the_first_token_of_a_word(kind, tmp_pat
     assert len(ids) > 2 and not flags[0] and (~flags).sum() == 2
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece-unigram", "sentencepiece-bpe"])
+def test_a_mark_is_no_part_of_the_word_before_it(kind, tmp_path):
+    """As in ALBERT's release. Deviation of its objective: digits continue a word too, there they begin one."""
+    text = [*PROSE, "Ärger, 1999, 42. " * 40]
+    tokenizer = tokenizers.train(kind, 440, text, tmp_path)
+    ids = tokenizer.encode("kennels, 1999.")
+    tokens, flags = tokenizer.tokens(ids), tokenizer.vocabulary.continuation[ids]
+    assert {",", "."} <= set(tokens)
+    for token, continues in zip(tokens, flags, strict=True):
+        assert continues == (not token.startswith("▁") and token not in ",.")
+
+
 @pytest.mark.parametrize("kind", ["byte-bpe", "char"])
 def test_nothing_is_lost(kind, tmp_path):
     tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)

@@ -1,0 +1,36 @@
+"""An ALBERT small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
+
+    plmjax pretrain experiments/albert_tiny.py
+    plmjax pretrain experiments/albert_tiny.py --workdir runs/mine --data.input my_text/
+
+Result: RESULT
+
+Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_tiny;
+so small a batch is trained by BERT's AdamW, not by LAMB.
+"""
+
+from plmjax.data.layouts import SentenceOrder
+from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.models.albert import AlbertConfig
+from plmjax.objectives.albert import AlbertPretraining
+
+
+def experiment() -> Experiment:
+    """Three trips through a layer of 128 features, 4,000 steps of 1,024 tokens."""
+    return Experiment(
+        model=AlbertConfig.tiny(
+            vocab_size=4096,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            max_position_embeddings=128,
+            initializer_range=0.05,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ),
+        objective=AlbertPretraining(),
+        tokenizer=Tokenizer(kind="sentencepiece-unigram", vocab_size=4096),
+        data=Data(layout=SentenceOrder(duplicates=10), sequence_length=32, held_out=0.05),
+        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
+        training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
+        checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),
+    )
