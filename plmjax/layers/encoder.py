@@ -8,7 +8,7 @@ from system to system, the sizes, the positions, what layers share, the heads, s
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -317,3 +317,44 @@ class MaskedLanguageModelHead(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
         logits = words.attend(x) + self.param("bias", zeros, (config.vocab_size,))
         return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
+
+
+class EncoderForMaskedLM(nn.Module):
+    """A system's encoder, under the system's name, with the masked language model's head; `pooling` adds a pooler."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    pooling: ClassVar[bool] = False
+
+    def setup(self) -> None:
+        """The encoder and the head."""
+        self.encoder = self.config.encoder(self.execution, pooling=self.pooling)
+        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+
+    def __call__(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """As the encoder; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
+        output = self.encoder(input_ids, **inputs)
+        hidden = gather_positions(output.last_hidden_state, masked_positions)
+        return output.replace(logits=self.masked_language_model(hidden, self.encoder.embeddings.word_embeddings))
+
+
+class EncoderForSequenceClassification(nn.Module):
+    """A system's encoder with a linear layer on the pooled [CLS] after dropout; one label makes it a regression."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The encoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.encoder(self.execution, pooling=True)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """As the encoder, with logits [B labels]."""
+        output = self.encoder(input_ids, deterministic=deterministic, **inputs)
+        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))

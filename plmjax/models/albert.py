@@ -15,22 +15,21 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
-from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
     EncoderConfig,
+    EncoderForMaskedLM,
+    EncoderForSequenceClassification,
     EncoderLayer,
     EncoderModel,
     EncoderOutput,
     InputEmbeddings,
-    MaskedLanguageModelHead,
-    gather_positions,
 )
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
@@ -180,68 +179,31 @@ class AlbertModel(EncoderModel):
             self.pooler = Projection((config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype)
 
 
-class AlbertForPreTraining(nn.Module):
+class AlbertForPreTraining(EncoderForMaskedLM):
     """ALBERT with both of its pretraining heads."""
 
     config: AlbertConfig
-    execution: Execution = Execution()
+    pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
         """The encoder and the two heads."""
-        self.albert = AlbertModel(self.config, self.execution)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-        self.sentence_order = Projection(
-            (2,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
-        )
+        super().setup()
+        init, dtype = self.config.initializer, self.execution.dtype
+        self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)
 
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
-        """As `AlbertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
-        output = self.albert(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
-        return output.replace(
-            logits=self.masked_language_model(hidden, self.albert.embeddings.word_embeddings),
-            sop_logits=self.sentence_order(output.pooler_output),
-        )
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """As `AlbertForMaskedLM`."""
+        output = super().__call__(input_ids, **inputs)
+        return output.replace(sop_logits=self.sentence_order(output.pooler_output))
 
 
-class AlbertForMaskedLM(nn.Module):
+class AlbertForMaskedLM(EncoderForMaskedLM):
     """ALBERT with the masked language model's head alone and no pooler."""
 
     config: AlbertConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """The encoder and the head."""
-        self.albert = AlbertModel(self.config, self.execution, pooling=False)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
-        """As `AlbertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
-        output = self.albert(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
-        return output.replace(logits=self.masked_language_model(hidden, self.albert.embeddings.word_embeddings))
 
 
-class AlbertForSequenceClassification(nn.Module):
-    """ALBERT with a linear layer on the pooled [CLS] after dropout; one label makes it a regression."""
+class AlbertForSequenceClassification(EncoderForSequenceClassification):
+    """ALBERT with a linear layer on the pooled [CLS]."""
 
     config: AlbertConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """The encoder, dropout and the classifier."""
-        self.albert = AlbertModel(self.config, self.execution)
-        self.dropout = Dropout(self.config.classifier_dropout_prob)
-        self.classifier = Projection(
-            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
-        )
-
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
-        """As `AlbertModel`, with logits [B labels]."""
-        output = self.albert(input_ids, deterministic=deterministic, **inputs)
-        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))

@@ -15,20 +15,18 @@ Deviation: `hidden_act` defaults to GELU's tanh form, as in the released code; t
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import flax.linen as nn
 import jax
 
-from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
     Encoder,
     EncoderConfig,
+    EncoderForMaskedLM,
+    EncoderForSequenceClassification,
     EncoderModel,
     EncoderOutput,
     InputEmbeddings,
-    MaskedLanguageModelHead,
-    gather_positions,
 )
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
@@ -117,68 +115,31 @@ class BertModel(EncoderModel):
             self.pooler = Projection((size,), ("embed", "mlp"), self.config.initializer, self.execution.dtype)
 
 
-class BertForPreTraining(nn.Module):
+class BertForPreTraining(EncoderForMaskedLM):
     """BERT with both of its pretraining heads."""
 
     config: BertConfig
-    execution: Execution = Execution()
+    pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
         """The encoder and the two heads."""
-        self.bert = BertModel(self.config, self.execution)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-        self.next_sentence = Projection(
-            (2,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
-        )
+        super().setup()
+        init, dtype = self.config.initializer, self.execution.dtype
+        self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
 
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
-        """As `BertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
-        output = self.bert(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
-        return output.replace(
-            logits=self.masked_language_model(hidden, self.bert.embeddings.word_embeddings),
-            seq_relationship_logits=self.next_sentence(output.pooler_output),
-        )
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """As `BertForMaskedLM`."""
+        output = super().__call__(input_ids, **inputs)
+        return output.replace(seq_relationship_logits=self.next_sentence(output.pooler_output))
 
 
-class BertForMaskedLM(nn.Module):
+class BertForMaskedLM(EncoderForMaskedLM):
     """BERT with the masked language model's head alone and no pooler."""
 
     config: BertConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """The encoder and the head."""
-        self.bert = BertModel(self.config, self.execution, pooling=False)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
-        """As `BertModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
-        output = self.bert(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
-        return output.replace(logits=self.masked_language_model(hidden, self.bert.embeddings.word_embeddings))
 
 
-class BertForSequenceClassification(nn.Module):
-    """BERT with a linear layer on the pooled [CLS] after dropout; one label makes it a regression."""
+class BertForSequenceClassification(EncoderForSequenceClassification):
+    """BERT with a linear layer on the pooled [CLS]."""
 
     config: BertConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """The encoder, dropout and the classifier."""
-        self.bert = BertModel(self.config, self.execution)
-        self.dropout = Dropout(self.config.hidden_dropout_prob)
-        self.classifier = Projection(
-            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
-        )
-
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
-        """As `BertModel`, with logits [B labels]."""
-        output = self.bert(input_ids, deterministic=deterministic, **inputs)
-        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))

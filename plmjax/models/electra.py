@@ -25,10 +25,10 @@ import flax.linen as nn
 import jax
 
 from plmjax.errors import UserError
-from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
     Encoder,
     EncoderConfig,
+    EncoderForSequenceClassification,
     EncoderModel,
     EncoderOutput,
     InputEmbeddings,
@@ -248,22 +248,7 @@ class ElectraForReplacedTokenDetection(ElectraForPreTraining):
         return self.discriminate(input_ids, **inputs)
 
 
-class ElectraForSequenceClassification(nn.Module):
-    """The discriminator with a linear layer on [CLS] after dropout; one label makes it a regression."""
+class ElectraForSequenceClassification(EncoderForSequenceClassification):
+    """The discriminator with a linear layer on [CLS]."""
 
     config: ElectraConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """The encoder, dropout and the classifier."""
-        self.electra = ElectraModel(self.config, self.execution, pooling=True)
-        self.dropout = Dropout(self.config.hidden_dropout_prob)
-        self.classifier = Projection(
-            (self.num_labels,), ("embed", None), self.config.initializer, self.execution.dtype, logits=True
-        )
-
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
-        """As `ElectraModel`, with logits [B labels]."""
-        output = self.electra(input_ids, deterministic=deterministic, **inputs)
-        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))

@@ -30,10 +30,9 @@ from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
     EncoderConfig,
+    EncoderForMaskedLM,
     EncoderOutput,
-    MaskedLanguageModelHead,
     first_tokens,
-    gather_positions,
 )
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
@@ -133,24 +132,10 @@ class RobertaModel(BertModel):
         return jnp.where(real, count + pad, pad)
 
 
-class RobertaForMaskedLM(nn.Module):
+class RobertaForMaskedLM(EncoderForMaskedLM):
     """RoBERTa with the head it is pretrained with."""
 
     config: RobertaConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """The encoder and the head."""
-        self.roberta = self.config.encoder(self.execution)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
-
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
-        """As `RobertaModel`; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
-        output = self.roberta(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
-        return output.replace(logits=self.masked_language_model(hidden, self.roberta.embeddings.word_embeddings))
 
 
 class ClassificationHead(nn.Module):
