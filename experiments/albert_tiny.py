@@ -3,7 +3,9 @@
     plmjax pretrain experiments/albert_tiny.py
     plmjax pretrain experiments/albert_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: RESULT
+Result: held-out loss 5.71 nats a target, unigram entropy of the same targets 6.27; six and a half minutes of processor
+time, the tokenizer and the export included. Runs of up to three words are hidden, harder to restore than bert_tiny's
+single tokens.
 
 Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_tiny;
 so small a batch is trained by BERT's AdamW, not by LAMB.
