@@ -59,7 +59,7 @@ def electra() -> Experiment:
 
 def roberta() -> Experiment:
     """Full sentences, some rows of them padded; the padding token is the vocabulary's, 0."""
-    sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5}
+    sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
 
