@@ -4,6 +4,7 @@ A module is compared with the class of transformers that has its name. Batches a
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from plmjax.interop.adapter import Adapter, Tensors, read_parameters
 from plmjax.layers.encoder import EncoderConfig
-from plmjax.layers.execution import Execution
+from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.parallel import sharding
 
 SIZES = {
     "vocab_size": 53,
@@ -28,6 +31,7 @@ SIZES = {
     "attention_probs_dropout_prob": 0.0,
 }
 """Odd ones, so that no axis is mistaken for another; with room for `LENGTH` positions beside them."""
+DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
 ROWS, LENGTH = 3, 17
 
 
@@ -145,6 +149,43 @@ def loss_and_gradient(module: nn.Module, params: Any, batch: dict, *of_sequences
         )
 
     return jax.jit(jax.value_and_grad(loss))(params, batch)
+
+
+EXECUTIONS = (
+    Execution(unroll=2),
+    Execution(unroll=3),
+    Execution(remat="full", unroll=3),
+    *(Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"),
+)
+every_execution = pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda one: f"{one.remat}-{one.unroll}")
+
+
+@functools.cache
+def _looped(module: nn.Module, *of_sequences: str) -> Any:
+    """Parameters, and loss and gradient of a plain loop."""
+    params = random_params(module)
+    return params, loss_and_gradient(module, params, inputs(module.config), *of_sequences)
+
+
+def assert_execution_changes_nothing(module: nn.Module, execution: Execution, *of_sequences: str) -> None:
+    """The loop, unrolled or not, and every remat policy give one result, of a module with dropout."""
+    params, expected = _looped(module, *of_sequences)
+    found = loss_and_gradient(module.clone(execution=execution), params, inputs(module.config), *of_sequences)
+    assert_trees_close(found, expected, 1e-5)
+
+
+def assert_sharded_equals_unsharded(module: nn.Module, *of_sequences: str) -> Any:
+    """Over a mesh of 2 x 2 x 2, dropout masks included. Returns the parameters as they lie on it."""
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((4, 8), jnp.int32))["params"]
+    params = random_params(module)
+    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in inputs(module.config).items()}
+    expected = loss_and_gradient(module, params, batch, *of_sequences)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    placed = jax.device_put(params, sharding.boxed(boxed, mesh))
+    with mesh, nn.logical_axis_rules(sharding.RULES):
+        found = loss_and_gradient(module, placed, jax.device_put(batch, sharding.batch(batch, mesh)), *of_sequences)
+    assert_trees_close(found, expected, 1e-5)
+    return placed
 
 
 def assert_padding_changes_nothing(module: nn.Module, batch: dict[str, np.ndarray], *of_sequences: str) -> None:

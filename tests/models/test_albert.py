@@ -1,7 +1,6 @@
 """ALBERT against transformers, its sharing against a plain loop, and what must hold whatever the weights are."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -9,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from plmjax.errors import UserError
 from plmjax.experiment import Optimizer
 from plmjax.interop.albert import ADAPTER
 from plmjax.layers.encoder import EncoderLayer, attention_bias
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.layers.execution import Execution
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -23,7 +21,6 @@ from plmjax.models.albert import (
     AlbertForSequenceClassification,
     AlbertModel,
 )
-from plmjax.parallel import sharding
 from plmjax.training import optimizers
 from tests.models import encoders
 from tests.models.encoders import assert_trees_close, count, random_params
@@ -125,46 +122,17 @@ def test_logits_at_masked_positions_are_those_of_all_positions(module: nn.Module
     encoders.assert_logits_at_masked_positions_are_those_of_all(module, INPUTS)
 
 
-def loss_and_gradient(config: AlbertConfig, execution: Execution, params: Any, batch: dict) -> Any:
-    return encoders.loss_and_gradient(AlbertForPreTraining(config, execution), params, batch, ORDER)
-
-
-@functools.cache
-def looped() -> tuple[AlbertConfig, Any, Any]:
-    """A config with dropout, its parameters, and loss and gradient of a plain loop."""
-    config = dataclasses.replace(ODD, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    params = random_params(AlbertForPreTraining(config))
-    return config, params, loss_and_gradient(config, Execution(), params, INPUTS)
-
-
-@pytest.mark.parametrize(
-    "execution",
-    [Execution(unroll=3), Execution(remat="full", unroll=3)]
-    + [Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"],
-    ids=lambda execution: f"{execution.remat}-{execution.unroll}",
-)
+@encoders.every_execution
 def test_execution_changes_nothing(execution: Execution) -> None:
-    """The loop, unrolled or not, and every remat policy give one result, with dropout."""
-    config, params, expected = looped()
-    assert_trees_close(loss_and_gradient(config, execution, params, INPUTS), expected, 1e-5)
+    module = AlbertForPreTraining(dataclasses.replace(ODD, **encoders.DROPOUT))
+    encoders.assert_execution_changes_nothing(module, execution, ORDER)
 
 
 def test_sharded_equals_unsharded() -> None:
-    """Over a mesh of 2 x 2 x 2, dropout masks included."""
-    config = dataclasses.replace(EVEN, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    module = AlbertForPreTraining(config)
-    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((4, 8), jnp.int32))["params"]
-    params = random_params(module)
-    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in INPUTS.items()}
-    expected = loss_and_gradient(config, Execution(), params, batch)
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    placed = jax.device_put(params, sharding.boxed(boxed, mesh))
+    module = AlbertForPreTraining(dataclasses.replace(EVEN, **encoders.DROPOUT))
+    placed = encoders.assert_sharded_equals_unsharded(module, ORDER)
     kernel = placed["albert"]["encoder"]["layer"]["attention"]["query"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (12, 2, 6)
-    with mesh, nn.logical_axis_rules(sharding.RULES):
-        found = loss_and_gradient(config, Execution(), placed, jax.device_put(batch, sharding.batch(batch, mesh)))
-    assert_trees_close(found, expected, 1e-5)
 
 
 def test_bfloat16_computes_close_by_with_float32_parameters() -> None:

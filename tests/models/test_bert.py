@@ -1,19 +1,16 @@
 """BERT against transformers, and what must hold whatever the weights are."""
 
 import dataclasses
-import functools
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from plmjax.errors import UserError
 from plmjax.interop.bert import ADAPTER
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.layers.execution import Execution
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -21,9 +18,8 @@ from plmjax.models.bert import (
     BertForSequenceClassification,
     BertModel,
 )
-from plmjax.parallel import sharding
 from tests.models import encoders
-from tests.models.encoders import assert_trees_close, count, random_params
+from tests.models.encoders import count
 
 ODD = BertConfig(**encoders.SIZES, max_position_embeddings=19)
 EVEN = dataclasses.replace(ODD, vocab_size=56, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
@@ -72,46 +68,17 @@ def test_logits_at_masked_positions_are_those_of_all_positions(module: nn.Module
     encoders.assert_logits_at_masked_positions_are_those_of_all(module, INPUTS)
 
 
-def loss_and_gradient(config: BertConfig, execution: Execution, params: Any, batch: dict) -> Any:
-    return encoders.loss_and_gradient(BertForPreTraining(config, execution), params, batch, PAIRS)
-
-
-@functools.cache
-def looped() -> tuple[BertConfig, Any, Any]:
-    """A config with dropout, its parameters, and loss and gradient of a plain loop."""
-    config = dataclasses.replace(ODD, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    params = random_params(BertForPreTraining(config))
-    return config, params, loss_and_gradient(config, Execution(), params, INPUTS)
-
-
-@pytest.mark.parametrize(
-    "execution",
-    [Execution(unroll=2), Execution(unroll=3), Execution(remat="full", unroll=3)]
-    + [Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"],
-    ids=lambda execution: f"{execution.remat}-{execution.unroll}",
-)
+@encoders.every_execution
 def test_execution_changes_nothing(execution: Execution) -> None:
-    """The loop, partly or wholly unrolled, and every remat policy give one result, with dropout."""
-    config, params, expected = looped()
-    assert_trees_close(loss_and_gradient(config, execution, params, INPUTS), expected, 1e-5)
+    module = BertForPreTraining(dataclasses.replace(ODD, **encoders.DROPOUT))
+    encoders.assert_execution_changes_nothing(module, execution, PAIRS)
 
 
 def test_sharded_equals_unsharded() -> None:
-    """Over a mesh of 2 x 2 x 2, dropout masks included."""
-    config = dataclasses.replace(EVEN, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    module = BertForPreTraining(config)
-    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((4, 8), jnp.int32))["params"]
-    params = random_params(module)
-    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in INPUTS.items()}
-    expected = loss_and_gradient(config, Execution(), params, batch)
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    placed = jax.device_put(params, sharding.boxed(boxed, mesh))
+    module = BertForPreTraining(dataclasses.replace(EVEN, **encoders.DROPOUT))
+    placed = encoders.assert_sharded_equals_unsharded(module, PAIRS)
     kernel = placed["bert"]["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (2, 12, 2, 6)
-    with mesh, nn.logical_axis_rules(sharding.RULES):
-        found = loss_and_gradient(config, Execution(), placed, jax.device_put(batch, sharding.batch(batch, mesh)))
-    assert_trees_close(found, expected, 1e-5)
 
 
 def test_bfloat16_computes_close_by_with_float32_parameters() -> None:

@@ -1,7 +1,6 @@
 """ELECTRA against transformers, and what must hold whatever the weights are."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -10,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from plmjax.errors import UserError
 from plmjax.interop.electra import ADAPTER
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.layers.execution import Execution
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -23,13 +21,22 @@ from plmjax.models.electra import (
     ElectraForSequenceClassification,
     ElectraModel,
 )
-from plmjax.parallel import sharding
 from tests.models import encoders
-from tests.models.encoders import assert_trees_close, count, random_params
+from tests.models.encoders import count, random_params
 
 GENERATOR = {"generator_hidden_size": 10, "generator_num_attention_heads": 2, "generator_intermediate_size": 23}
 ODD = ElectraConfig(**encoders.SIZES, **GENERATOR, max_position_embeddings=19, embedding_size=14, hidden_act="gelu_new")
 SAME = dataclasses.replace(ODD, embedding_size=24, generator_hidden_size=24, generator_num_attention_heads=4)
+EVEN = dataclasses.replace(
+    ODD,
+    vocab_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    embedding_size=16,
+    generator_hidden_size=12,
+    generator_intermediate_size=20,
+)
 INPUTS = encoders.inputs(ODD)
 
 
@@ -131,47 +138,17 @@ class Both(ElectraForPreTraining):
         return generated.replace(pooler_output=scored.logits)
 
 
-def loss_and_gradient(config: ElectraConfig, execution: Execution, params: Any, batch: dict) -> Any:
-    return encoders.loss_and_gradient(Both(config, execution), params, batch, "pooler_output")
-
-
-@functools.cache
-def looped() -> tuple[ElectraConfig, Any, Any]:
-    """A config with dropout, its parameters, and loss and gradient of a plain loop."""
-    config = dataclasses.replace(ODD, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    params = random_params(Both(config))
-    return config, params, loss_and_gradient(config, Execution(), params, INPUTS)
-
-
-@pytest.mark.parametrize(
-    "execution",
-    [Execution(unroll=3), *(Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none")],
-    ids=lambda execution: f"{execution.remat}-{execution.unroll}",
-)
+@encoders.every_execution
 def test_execution_changes_nothing(execution: Execution) -> None:
-    """The loop, unrolled, and every remat policy give one result, with dropout."""
-    config, params, expected = looped()
-    assert_trees_close(loss_and_gradient(config, execution, params, INPUTS), expected, 1e-5)
+    module = Both(dataclasses.replace(ODD, **encoders.DROPOUT))
+    encoders.assert_execution_changes_nothing(module, execution, "pooler_output")
 
 
 def test_sharded_equals_unsharded() -> None:
-    """Over a mesh of 2 x 2 x 2, dropout masks included."""
-    sizes = {"vocab_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    sizes |= {"generator_hidden_size": 12, "generator_intermediate_size": 20, "embedding_size": 16}
-    config = dataclasses.replace(ODD, **sizes, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    module = Both(config)
-    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((4, 8), jnp.int32))["params"]
-    params = random_params(module)
-    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in INPUTS.items()}
-    expected = loss_and_gradient(config, Execution(), params, batch)
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    placed = jax.device_put(params, sharding.boxed(boxed, mesh))
+    module = Both(dataclasses.replace(EVEN, **encoders.DROPOUT))
+    placed = encoders.assert_sharded_equals_unsharded(module, "pooler_output")
     kernel = placed["generator"]["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (2, 6, 1, 6)
-    with mesh, nn.logical_axis_rules(sharding.RULES):
-        found = loss_and_gradient(config, Execution(), placed, jax.device_put(batch, sharding.batch(batch, mesh)))
-    assert_trees_close(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("module", [ElectraForReplacedTokenDetection, ElectraForMaskedLM])

@@ -10,10 +10,13 @@ import pytest
 
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop.electra import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, replaced
+from plmjax.parallel import mesh as meshes
+from plmjax.training import phases, step
 from plmjax.vocabulary import Vocabulary
 from tests.models import encoders
 from tests.models.test_electra import ODD
@@ -312,3 +315,36 @@ def test_mistakes_are_named(settings: dict[str, float], message: str) -> None:
 def test_a_tokenizer_without_a_mask_is_named() -> None:
     with pytest.raises(UserError, match="with a mask token"):
         ElectraPretraining().corrupt(clean_batch(), jax.random.key(0), dataclasses.replace(VOCABULARY, mask=-1))
+
+
+def products(jaxpr: Any) -> float:
+    """FLOPs of the matrix products of a program, those of loops as often as they run."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (inner, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2.0 * equation.outvars[0].aval.size * np.prod([shape[axis] for axis in inner])
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        total += times * sum(products(inner) for inner in jax.core.jaxprs_in_params(equation.params))
+    return total
+
+
+def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
+    """Every product of the joint step, those of the drawing and the labels included, against the sum of both parts."""
+    run = Experiment(
+        model=ElectraConfig.small(),
+        objective=ElectraPretraining(),
+        data=Data(Segments(), sequence_length=128),
+        training=Training(batch_size=8, steps=10),
+    )
+    (phase,) = phases.resolve(run)
+    shapes = run.data.layout.batch(8, 128)
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, shapes)
+    computed = products(jax.make_jaxpr(built.train)(built.state, built.batch).jaxpr)
+    generator = run.model.train_flops(8, 128, 19)
+    head = 6 * 8 * 128 * (256**2 + 256)
+    parts = generator + run.model.train_flops(8, 128, 0) + head
+    assert parts == run.objective.train_flops(run.model, shapes)
+    assert 0.99 * parts < computed <= parts / 0.95
