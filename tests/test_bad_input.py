@@ -178,3 +178,77 @@ def test_tasks(fails, tmp_path: Path, small_run: Path) -> None:
         "--data.train", train, "--data.validation", dev, "--data.text", "sentence", "--data.label", "label",
     )  # fmt: skip
     assert "odd" in said and "dev.tsv" in said
+
+
+KINDS = {
+    "sentences": "experiments/finetune_sentences.py",
+    "choices": "experiments/finetune_choices.py",
+    "tagging": "experiments/finetune_tagging.py:entities",
+    "questions": "experiments/finetune_questions.py:squad",
+}
+GOOD = {
+    "sentences": ("tsv", "text\tlabel\na good one\tgood\na bad one\tbad\n"),
+    "choices": ("jsonl", '{"context": "a", "choices": ["b", "c"], "label": 0}\n'),
+    "tagging": ("conll", "a\tB-A\nb\tI-A\n\nc\tO\nd\tB-A\n"),
+    "questions": (
+        "json",
+        '{"data": [{"paragraphs": [{"context": "a good one", "qas": [\n'
+        '{"id": "q", "question": "which", "answers": [{"answer_start": 2, "text": "good"}]}]}]}]}\n',
+    ),
+}
+FAR, SILENT = GOOD["questions"][1].replace("2, ", "20, "), GOOD["questions"][1].replace("which", " ")
+BAD = {
+    "unseen label": ("sentences", "text\tlabel\na\tgood\nb\todd\n", "'odd' in line 3 of"),
+    "unseen tag": ("tagging", "a\tO\n\nb\tB-B\n", "'B-B' in line 3 of"),
+    "missing column": ("sentences", "sentence\tlabel\na\tgood\n", "a column 'text' in line 2 of"),
+    "few columns": ("sentences", "text\tlabel\na\tgood\nb\n", "Expected 2 columns (text, label) in line 3 of"),
+    "few cells": ("tagging", "a\tO\nb\n", "Expected 2 columns (form, tag) in line 2 of"),
+    "empty text": ("sentences", "text\tlabel\n \tgood\n", "Expected text in 'text' in line 2 of"),
+    "empty choice": ("choices", '{"context": "a", "choices": ["b", ""], "label": 0}\n', "'choices' in line 1 of"),
+    "no such choice": ("choices", '{"context": "a", "choices": ["b", "c"], "label": 2}\n', "choice in line 1 of"),
+    "impossible labels": ("tagging", "a\tB-A\n\nb\tI-A\n", "'I-A' after 'O' in line 3"),
+    "span outside": ("questions", FAR, "character 20 of its context of 10 in line 2 of"),
+    "empty question": ("questions", SILENT, "Expected text in 'question' in line 2 of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", BAD)
+def test_files_of_tasks(fails, tmp_path: Path, small_run: Path, mistake: str) -> None:
+    kind, text, message = BAD[mistake]
+    suffix, good = GOOD[kind]
+    (tmp_path / f"train.{suffix}").write_text(good)
+    (tmp_path / f"dev.{suffix}").write_text(text)
+    said = fails(
+        "finetune", KINDS[kind], "--from", small_run, "--workdir", tmp_path / "run", "--data.folder", tmp_path,
+        "--data.train", f"train.{suffix}", "--data.validation", f"dev.{suffix}", "--data.sequence_length", 128,
+        *(["--data.question_length", 8, "--data.stride", 64] if kind == "questions" else []),
+    )  # fmt: skip
+    assert message in said and f"{tmp_path}/dev.{suffix}" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_of_another_kind(fails, tmp_path: Path, small_run: Path) -> None:
+    mixed = tmp_path / "mixed.py"
+    mixed.write_text(
+        "import dataclasses\nfrom experiments.finetune_tagging import entities\n"
+        "from plmjax.finetuning.sentences import SequenceClassification\n\n\n"
+        "def experiment():\n    return dataclasses.replace(entities(), objective=SequenceClassification())\n"
+    )
+    said = fails("finetune", mixed, "--from", small_run, "--workdir", tmp_path / "run")
+    assert "Expected Sentences for the objective SequenceClassification, found a task of Tagging" in said
+    for kind, (suffix, good) in GOOD.items():
+        (tmp_path / f"{kind}.{suffix}").write_text(good)
+    for path in ("questions.json", "sentences.tsv"):
+        said = fails(
+            "finetune", KINDS["tagging"], "--from", small_run, "--workdir", tmp_path / "run",
+            "--data.train", tmp_path / path, "--data.validation", tmp_path / path,
+        )  # fmt: skip
+        assert "Expected a .conll, .conllu or .jsonl file" in said and path in said
+    file = str(tmp_path / "tagging.conll")
+    run = ["finetune", KINDS["tagging"], "--from", str(small_run), "--workdir", str(tmp_path / "run")]
+    short = "--data.epochs 0 --training.steps 1 --data.warmup 0 --data.evaluations 0 --data.sequence_length 16".split()
+    cli.run([*run, "--data.train", file, "--data.validation", file, *short])
+    said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "questions.json")
+    assert "Expected a .conll, .conllu or .jsonl file" in said and "questions.json" in said
+    said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "choices.jsonl")
+    assert "a column 'form' in line 1" in said and "choices.jsonl" in said

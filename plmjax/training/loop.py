@@ -120,6 +120,11 @@ def check_rhythm(run: Experiment, program: Program, evaluation: Evaluation) -> N
         raise UserError(
             "Expected --checkpoint.best with --training.patience or --checkpoint.prefer best, found none; name one."
         )
+    if run.checkpoint.prefer == "best" and training.evaluate_every % (run.checkpoint.every or training.steps):
+        raise UserError(
+            f"Expected a checkpoint at every evaluation with --checkpoint.prefer best, found --checkpoint.every "
+            f"{run.checkpoint.every} and --training.evaluate_every {training.evaluate_every}; set both alike."
+        )
     if training.patience and not training.evaluate_every:
         raise UserError("Expected --training.evaluate_every with --training.patience, found 0; set it.")
 

@@ -1,0 +1,210 @@
+"""Tagging, questions and choices end to end: they learn, write, evaluate to the same, resume, end early."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.inference import evaluate
+from plmjax.training import checkpoints
+from plmjax.training.interruption import Interrupted
+from plmjax.training.metrics import read
+
+PRAISE, BLAME = ("good", "fine", "great"), ("bad", "poor", "awful")
+OTHER = ("film", "plot", "actor", "scene", "the", "was", "a")
+SPLITS = {"train": 160, "validation": 37}
+
+
+def sentence(draws: np.random.Generator, *judgements: str) -> list[str]:
+    """Some words with the judgements among them."""
+    words = draws.choice(OTHER, draws.integers(2, 7)).tolist()
+    for judgement in judgements:
+        words.insert(int(draws.integers(len(words) + 1)), judgement)
+    return words
+
+
+def tagged(draws: np.random.Generator, count: int) -> str:
+    """Words of praise and blame are entities."""
+    blocks = []
+    for _ in range(count):
+        words = sentence(draws, draws.choice(PRAISE), draws.choice(BLAME))
+        labels = ["B-GOOD" if word in PRAISE else "B-BAD" if word in BLAME else "O" for word in words]
+        blocks.append("".join(f"{word}\t{label}\n" for word, label in zip(words, labels, strict=True)))
+    return "\n".join(blocks)
+
+
+def asked(draws: np.random.Generator, count: int) -> str:
+    """What is praised; nothing is in every fourth text."""
+    paragraphs = []
+    for number in range(count):
+        praise = [] if number % 4 == 0 else [str(draws.choice(PRAISE))]
+        context = " ".join(sentence(draws, *praise, draws.choice(BLAME)))
+        answers = [{"text": word, "answer_start": context.index(word)} for word in praise]
+        entry = {"id": f"q{number}", "question": "what praise", "answers": answers, "is_impossible": not praise}
+        paragraphs.append({"context": context, "qas": [entry]})
+    return json.dumps({"version": "v2.0", "data": [{"title": "films", "paragraphs": paragraphs}]}, indent=1)
+
+
+def chosen(draws: np.random.Generator, count: int) -> str:
+    """Which of three sentences praises."""
+    rows = []
+    for _ in range(count):
+        right = int(draws.integers(3))
+        choices = [" ".join(sentence(draws, draws.choice(PRAISE if n == right else BLAME))) for n in range(3)]
+        rows.append({"context": " ".join(sentence(draws)), "choices": choices, "label": right})
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+KINDS = {
+    "tagging": (tagged, "conll", Tagging(scheme="IOB2"), TokenTagging(entities=True), "f1"),
+    "questions": (asked, "json", Questions(stride=8, question_length=8), SpanExtraction(), "exact"),
+    "choices": (chosen, "jsonl", Choices(), MultipleChoice(), "accuracy"),
+}
+GOOD_ENOUGH = {"tagging": 0.9, "questions": 90.0, "choices": 0.9}
+
+
+def experiment(kind: str, folder, **training) -> Experiment:
+    """A few seconds of training, several examples a row."""
+    make, suffix, data, objective, _ = KINDS[kind]
+    for number, (split, count) in enumerate(SPLITS.items()):
+        (folder / f"{split}.{suffix}").write_text(make(np.random.default_rng(number), count), encoding="utf-8")
+    files = {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
+    data = dataclasses.replace(
+        data, **files, sequence_length=48, pack=4, epochs=20.0 if kind == "tagging" else 12.0, warmup=0.1
+    )
+    return Experiment(
+        model=None,
+        objective=objective,
+        data=data,
+        optimizer=Optimizer(learning_rate=4e-3),
+        training=Training(steps=0, batch_size=8, log_every=10, **training),
+        checkpoint=Checkpoint(every=0),
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def finished(request, small_run, tmp_path_factory):
+    """(kind, experiment, run directory, metrics) of a run that was never interrupted."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    run = experiment(kind, folder)
+    return kind, run, folder / "run", finetune(run, small_run, folder / "run")
+
+
+def test_learns_and_writes_what_it_predicts(finished):
+    kind, run, workdir, metrics = finished
+    assert metrics[f"eval/{KINDS[kind][4]}"] > GOOD_ENOUGH[kind]
+    assert json.loads((workdir / "evaluation.json").read_text()) == metrics
+    if kind == "questions":
+        examples = run.data.read("validation")
+        said = json.loads((workdir / "predictions.json").read_text())
+        assert list(said) == examples.ids == list(json.loads((workdir / "null_odds.json").read_text()))
+        right = [
+            said[name] == (gold[0][1] if gold else "")
+            for name, gold in zip(examples.ids, examples.answers, strict=True)
+        ]
+        assert 100 * np.mean(right) == pytest.approx(metrics["eval/exact"])
+        assert metrics["eval/no_answer_f1"] > 50 and metrics["eval/best_f1"] >= metrics["eval/f1"]
+        best = json.loads((workdir / "nbest_predictions.json").read_text())
+        assert all(sum(one["probability"] for one in found) == pytest.approx(1) for found in best.values())
+    else:
+        rows = [line.split("\t") for line in (workdir / "predictions.tsv").read_text().splitlines()[1:] if line]
+        right = np.mean([row[1] == row[2] for row in rows])
+        assert right == pytest.approx(metrics["eval/accuracy"])
+        assert len(rows) == (37 if kind == "choices" else sum(map(len, run.data.read("validation").words)))
+
+
+def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_path):
+    kind, run, workdir, metrics = finished
+    again = evaluate(workdir, output=tmp_path / "out")
+    assert again == pytest.approx(metrics, abs=1e-5)
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == again
+    name = "predictions.json" if kind == "questions" else "predictions.tsv"
+    mine, theirs = ((folder / name).read_text().splitlines() for folder in (tmp_path / "out", workdir))
+    assert [line.split("\t")[:3] for line in mine] == [line.split("\t")[:3] for line in theirs]  # and a probability
+    train = evaluate(workdir, data=f"{run.data.folder}/{run.data.train}")
+    assert train.keys() == metrics.keys() and train["eval/loss"] != metrics["eval/loss"]
+
+
+def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path, monkeypatch):
+    _, run, workdir, metrics = finished
+    train = TaskSource.train
+
+    def stopping(self, phase, start, places):
+        for number, batch in enumerate(train(self, phase, start, places)):
+            if number == 7:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    monkeypatch.setattr(TaskSource, "train", stopping)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        finetune(run, small_run, tmp_path)
+    monkeypatch.undo()
+    assert finetune(run, small_run, tmp_path) == metrics
+    params = [jax.tree.leaves(checkpoints.load_parameters(folder)[0]) for folder in (tmp_path, workdir)]
+    assert all(np.array_equal(a, b) for a, b in zip(*params, strict=True))
+
+
+def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys, monkeypatch):
+    run = experiment("tagging", tmp_path, patience=2)
+    best = Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best")
+    run = dataclasses.replace(run, checkpoint=best, data=dataclasses.replace(run.data, epochs=60.0, evaluations=0.5))
+    workdir = tmp_path / "run"
+    metrics = finetune(run, small_run, workdir)
+    said = capsys.readouterr().out
+    scores = {line["step"]: line["eval/f1"] for line in read(workdir / "metrics.jsonl") if "eval/f1" in line}
+    top = min(step for step in scores if scores[step] == max(scores.values()))
+    last, every = max(scores), min(scores)
+    saved = checkpoints.describe(checkpoints.find(workdir))
+    resolved = saved.experiment.training
+    epoch = resolved.steps / 60
+    assert abs(every - 2 * epoch) <= 1 and resolved.evaluate_every == saved.experiment.checkpoint.every == every
+    assert last == top + 2 * every < resolved.steps and saved.step == top
+    assert f"eval/f1 has not been better than {scores[top]:.4f} for 2 evaluations" in said
+    assert metrics["eval/f1"] == pytest.approx(scores[top]) and scores[top] > 0.9
+    assert json.loads((workdir / "evaluation.json").read_text()) == metrics
+    assert evaluate(workdir) == pytest.approx(metrics, abs=1e-5)
+    assert sorted(int(folder.name) for folder in (workdir / "checkpoints").iterdir() if folder.name.isdigit()) == [
+        top, last
+    ]  # fmt: skip
+
+    def never(self, phase, start, places):
+        raise AssertionError("went on")
+        yield
+
+    monkeypatch.setattr(TaskSource, "train", never)
+    assert finetune(run, small_run, workdir) == metrics
+
+
+def test_every_evaluation_needs_a_checkpoint_to_be_the_best(small_run, tmp_path):
+    run = experiment("tagging", tmp_path, evaluate_every=5)
+    run = dataclasses.replace(run, checkpoint=Checkpoint(every=10, best="eval/loss", prefer="best"))
+    with pytest.raises(UserError, match=r"found --checkpoint.every 10 and --training.evaluate_every 5; set both alike"):
+        finetune(run, small_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
+    run = experiment(kind, tmp_path)
+    run = dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, epochs=0.0),
+        training=dataclasses.replace(run.training, steps=3),
+        optimizer=Optimizer(learning_rate=1e-2, frozen=("encoder",)),
+    )
+    finetune(run, small_run, tmp_path / "run")
+    before, after = (checkpoints.load_parameters(workdir)[0] for workdir in (small_run, tmp_path / "run"))
+    kept = {name: before["bert"][name] for name in after["bert"]}  # heads for tokens need no pooler
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(after["bert"]), strict=True))
+    assert checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment.optimizer.frozen == ("bert",)
+    assert np.abs(after["classifier"]["bias"]).max() > 0  # it began at zero
