@@ -47,6 +47,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
             f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; name the "
             f"dataset's own with --tokenizer.path {directory / 'tokenizer'} or prepare again."
         )
+    _check_padding(run, tokenizer.vocabulary.pad)
     if not dataset.split("validation").documents:
         raise UserError(
             f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.held_out."
@@ -57,6 +58,16 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         learned.show(result, source, workdir, say)
     hosts.agree("the end")
     return result
+
+
+def _check_padding(run: Experiment, pad: int) -> None:
+    """Raises UserError where the model takes another token for padding than the tokenizer fills rows with."""
+    expected = getattr(run.model, "pad_token_id", pad)
+    if pad >= 0 and pad != expected:
+        raise UserError(
+            f"Expected a tokenizer whose padding token is the model's, {expected}, found {pad}; set "
+            f"--model.pad_token_id {pad} or take a tokenizer of the kind that the experiment names."
+        )
 
 
 def _check_data(data: Data) -> None:

@@ -71,6 +71,7 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     assert shard.name in pretrain(truncated)
     assert "vocab_size" in pretrain(small_run / "dataset", "--model.vocab_size", 100)
     assert "positions" in pretrain(small_run / "dataset", "--data.sequence_length", 4096)
+    assert "padding token is the model's, 7, found 0" in pretrain(small_run / "dataset", "--model.pad_token_id", 7)
     assert "take 8 or 16" in pretrain(small_run / "dataset", "--training.batch_size", 15)
     other = tmp_path / "other"
     cli.run(["tokenizer", "train", "--input", "README.md", "--output", str(other), "--vocab_size", "300"])
