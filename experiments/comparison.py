@@ -9,7 +9,7 @@ three seeds. docs/comparison.md has the result. A function here is one run:
     plmjax finetune experiments/comparison.py:snli --from runs/electra --workdir runs/electra_snli \
         --data.train train.tsv --data.validation dev.tsv
 
-All have four layers of 128 features. Three quarters of the steps read rows of 32 tokens and the rest rows of 128, with
+All have two layers of 128 features. Three quarters of the steps read rows of 32 tokens and the rest rows of 128, with
 as many tokens a step, so that positions up to 128 are learned.
 
 Deviation: weights are drawn with a standard deviation of 0.05 and nothing is dropped out while pretraining, as in
@@ -36,9 +36,9 @@ from plmjax.objectives.objective import Objective
 from plmjax.objectives.roberta import RobertaPretraining
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 8192,
+    "vocab_size": 4096,
     "hidden_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 512,
     "max_position_embeddings": 130,
@@ -54,7 +54,7 @@ def _pretraining(model: Any, objective: Objective, tokenizer: str, layout: Layou
         objective=objective,
         tokenizer=Tokenizer(kind=tokenizer, vocab_size=SIZES["vocab_size"]),
         data=Data(layout=layout, sequence_length=32, held_out=0.01),
-        optimizer=Optimizer(learning_rate=5e-4, warmup_steps=200),
+        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
         training=Training(steps=10_000, batch_size=32, log_every=100, evaluate_every=2500, evaluation_batches=50),
         checkpoint=Checkpoint(every=2500, keep=1),
         phases=(Phase(fraction=0.75), Phase(fraction=0.25, sequence_length=128, batch_size=8)),
@@ -72,7 +72,7 @@ def roberta() -> Experiment:
 
 
 def albert() -> Experiment:
-    """One layer four times, masked runs of words, the order of sentences."""
+    """One layer twice, masked runs of words, the order of sentences."""
     model = AlbertConfig(**SIZES, embedding_size=64)
     return _pretraining(model, AlbertPretraining(), "sentencepiece-unigram", SentenceOrder())
 
