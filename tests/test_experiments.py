@@ -35,6 +35,9 @@ PUBLISHED = {
     "experiments/albert_base_8x8.py:xxlarge": "v3:8x8",
     "experiments/bert_base_4x4.py": "v2:4x4",
     "experiments/bert_large_8x8.py": "v3:8x8",
+    "experiments/electra_base_4x4.py": "v3:4x4",
+    "experiments/electra_large_8x8.py": "v3:8x8",
+    "experiments/electra_small.py": "v3:2x2",
     "experiments/roberta_base_8x8.py": "v3:8x8",
 }
 

@@ -1,0 +1,37 @@
+"""ELECTRA-Base as published (Clark et al., arXiv 2003.10555, table 6), on a 4x4 slice of 16 chips.
+
+    plmjax pretrain experiments/electra_base_4x4.py --data.input WIKIPEDIA BOOKS
+    plmjax plan experiments/electra_base_4x4.py --topology v3:4x4
+
+Recipe: batch 256 of length 512, 766,000 steps; BERT's AdamW at 2e-4, a warm-up of 10,000 steps that multiplies the
+linear decay; weight decay 0.01; dropout 0.1; a generator a third as wide; 15 % of the tokens are asked of it, and of
+the discriminator every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia
+and BooksCorpus, 3.3 billion words together.
+
+Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 201 ms (roofline 99
+ms), MFU 22%, 7.4 GiB of the 16 of a core; 43 hours and 684 chip-hours for the whole run.
+The paper trained it in 4 days on 16 chips of TPU v3.
+
+Result to expect: 88.8 % on MNLI's matched development set, the median of the release's ten fine-tuning runs (its
+README). This run has been planned, never made.
+
+Deviations from the released code: as in electra_small.
+"""
+
+from plmjax.data.layouts import Segments
+from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.models.electra import ElectraConfig
+from plmjax.objectives.electra import ElectraPretraining
+
+
+def experiment() -> Experiment:
+    """119 million parameters, both networks together, on 16 chips."""
+    return Experiment(
+        model=ElectraConfig.base(),
+        objective=ElectraPretraining(),
+        tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
+        data=Data(layout=Segments(), sequence_length=512, held_out=0.005),
+        optimizer=Optimizer(learning_rate=2e-4, schedule="linear_times_warmup", warmup_steps=10_000),
+        training=Training(steps=766_000, batch_size=256, log_every=100, evaluate_every=10_000, evaluation_batches=100),
+        checkpoint=Checkpoint(every=50_000),
+    )
