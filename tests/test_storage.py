@@ -22,7 +22,7 @@ from plmjax import cli, inference, storage
 from plmjax.data import prepare, store, tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning import run as finetuning
-from plmjax.finetuning import tasks
+from plmjax.finetuning.sentences import Sentences
 from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
 from tests.object_store import Object, ObjectStore
@@ -244,8 +244,8 @@ def test_a_fine_tuned_run_remembers_its_start_in_a_bucket(bucket: str) -> None:
         finetuning.check_start(workdir, "gs://c/run", {"kernel": np.ones(3)})
     rows = workdir / "rows.tsv"
     storage.write(rows, "sentence\tlabel\na good one\tgood\na bad one\tbad\n")
-    task = tasks.Task(train=str(rows), text="sentence", label="label")
-    assert tasks.read(task, "train").labels == ["good", "bad"]
+    task = Sentences(train=str(rows), text="sentence", label="label")
+    assert task.read("train").labels == ["good", "bad"]
 
 
 # ------------------------------------------------------------------------------------------------------- datasets
