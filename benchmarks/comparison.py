@@ -3,22 +3,25 @@
     python benchmarks/comparison.py DATA --output runs/comparison
 
 DATA holds pretrain/{wikipedia_en,books_en}/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every
-piece, a pretraining or a fine-tuning, is a run directory in OUTPUT: stopped, the command goes on with the piece it was
-at. At the end (or, of what is there, with --report) it writes docs/comparison.md and docs/pictures/comparison.png.
+piece, a pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt: stopped, the command goes on with
+the pieces it was at. At the end (or, of what is there, with --report) it writes docs/comparison.md and its picture.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import gzip
 import hashlib
 import itertools
 import json
+import multiprocessing
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ from plmjax.training import checkpoints, phases
 from plmjax.training.metrics import read
 
 ROOT = Path(__file__).parents[1]
-EXPERIMENTS = "experiments/comparison.py"
+EXPERIMENTS = ROOT / "experiments" / "comparison.py"
 SYSTEMS = ("bert", "roberta", "albert", "electra")
 TASKS = {
     "subjectivity": ("accuracy", "subjectivity/train.tsv.gz", "subjectivity/dev.tsv.gz"),
@@ -80,34 +83,44 @@ def within(run: Experiment, budget: float) -> Experiment:
     return dataclasses.replace(run, training=training, checkpoint=dataclasses.replace(run.checkpoint, every=every))
 
 
-def pieces(options: argparse.Namespace) -> Iterator[tuple[Path, Any]]:
-    """(run directory, what makes its result) of every piece, in the order in which they are needed."""
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A run directory and what makes its result: `make(*arguments, workdir)`."""
+
+    workdir: Path
+    make: Callable[..., dict[str, Any]]
+    arguments: tuple[Any, ...]
+
+    @property
+    def result(self) -> Path:
+        """The file that says that the piece is done, and what it came to."""
+        return self.workdir / "result.json"
+
+
+def pretrainings(options: argparse.Namespace) -> list[Piece]:
+    """The pieces that the others begin with."""
     text = tuple(str(options.data / "pretrain" / name / "train") for name in ("wikipedia_en", "books_en"))
-    split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
     datasets: dict[str, Path] = {}
+    found = []
     for system in options.systems:
         run, workdir = experiments.load(f"{EXPERIMENTS}:{system}"), options.output / system
         prepared = datasets.setdefault(run.tokenizer.kind, workdir / "dataset")  # systems of one tokenizer share it
         source = {"input": text} if prepared.parent == workdir else {"path": str(prepared)}
         run = within(dataclasses.replace(run, data=dataclasses.replace(run.data, **source)), options.budget)
-        yield workdir, lambda run=run, workdir=workdir: pretraining(run, workdir)
-    for system in options.systems:
-        for task in options.tasks:
-            files = [str(options.data / "finetune" / name) for name in TASKS[task][1:]]
-            train, validation = files if TASKS[task][2] else map(str, split)
-            for seed in range(options.seeds):
-                for start in STARTS:
-                    workdir = options.output / f"{system}-{task}-{start}-{seed}"
-                    arguments = (
-                        f"{EXPERIMENTS}:{task}",
-                        train,
-                        validation,
-                        seed,
-                        start,
-                        options.output / system,
-                        workdir,
-                    )
-                    yield workdir, lambda arguments=arguments: finetuning(*arguments)
+        found.append(Piece(workdir, pretraining, (run,)))
+    return found
+
+
+def finetunings(options: argparse.Namespace) -> list[Piece]:
+    """Every system on every task, pretrained and random, with every seed."""
+    split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
+    found = []
+    for system, task, seed, start in itertools.product(options.systems, options.tasks, range(options.seeds), STARTS):
+        whole = [options.data / "finetune" / name for name in TASKS[task][1:]]
+        files = tuple(map(str, whole if TASKS[task][2] else split))
+        arguments = (f"{EXPERIMENTS}:{task}", files, seed, start, options.output / system)
+        found.append(Piece(options.output / f"{system}-{task}-{start}-{seed}", finetuning, arguments))
+    return found
 
 
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
@@ -139,25 +152,38 @@ def finetuning(
     return finetune(dataclasses.replace(run, model=description.experiment.model, tokenizer=tokenizer), RANDOM, workdir)
 
 
+def make(piece: Piece) -> float:
+    """Makes a piece, in a process of its own that says everything to WORKDIR/log.txt; the seconds it took."""
+    # Seeds and twins run the same programs.
+    jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
+    begun = time.monotonic()
+    piece.workdir.mkdir(parents=True, exist_ok=True)
+    with (piece.workdir / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
+        result = piece.make(*piece.arguments, piece.workdir)
+    seconds = time.monotonic() - begun
+    storage.write(piece.result, json.dumps(result | {"seconds": seconds}) + "\n")
+    jax.clear_caches()
+    return seconds
+
+
 def work(options: argparse.Namespace) -> None:
-    """Makes every piece that has no result yet."""
-    made = list(pieces(options))
-    for number, (workdir, make) in enumerate(made, start=1):
-        if (workdir / "result.json").exists():
-            continue
-        print(f"\n[{number}/{len(made)}] {workdir.name}", flush=True)
-        begun = time.monotonic()
-        result = make()
-        storage.write(workdir / "result.json", json.dumps(result | {"seconds": time.monotonic() - begun}) + "\n")
-        jax.clear_caches()
+    """Makes every piece that has no result yet, as many at once as there are workers."""
+    stages = pretrainings(options), finetunings(options)
+    total = sum(map(len, stages))
+    context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
+    with ProcessPoolExecutor(options.workers, context, max_tasks_per_child=10) as workers:
+        for stage in stages:
+            running = {workers.submit(make, piece): piece for piece in stage if not piece.result.exists()}
+            for future in as_completed(running):
+                piece, seconds = running[future], future.result()
+                done = sum(one.result.exists() for one in itertools.chain(*stages))
+                print(f"[{done}/{total}] {piece.workdir.name} in {seconds:.0f} s", flush=True)
 
 
 def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name of a piece -> its result, of those that have one."""
-    names = [workdir for workdir, _ in pieces(options)]
-    return {
-        path.name: json.loads((path / "result.json").read_text()) for path in names if (path / "result.json").exists()
-    }
+    made = [piece for piece in (*pretrainings(options), *finetunings(options)) if piece.result.exists()]
+    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in made}
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
@@ -194,7 +220,7 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles and novels,",
         f"then fine-tuned on five tasks with {options.seeds} seeds, as is its twin of random parameters. Mean and",
         "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch. All runs together",
-        f"took {minutes:.0f} minutes of CPU. {verdict}.",
+        f"took {minutes:.0f} minutes of one core each. {verdict}.",
         "",
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),
@@ -258,13 +284,12 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page and its picture")
     parser.add_argument("--budget", type=float, default=5e13, help="model FLOPs of each pretraining")
     parser.add_argument("--seeds", type=int, default=3, help="fine-tunings of each system, task and start")
+    parser.add_argument("--workers", type=int, default=2, help="pieces made at once; each keeps about one core busy")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, help="which of the systems")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="which of the tasks")
     parser.add_argument("--report", action="store_true", help="write the page of what is there, make nothing")
     options = parser.parse_args()
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
-    # Seeds and twins run the same programs.
-    jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
     if not options.report:
         work(options)
     found = results(options)

@@ -1,0 +1,79 @@
+"""The comparison's budget and its page; the runs themselves are those of pretraining and fine-tuning."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.training import phases
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "comparison.py"
+SPECIFICATION = importlib.util.spec_from_file_location("comparison", FILE)
+comparison = sys.modules["comparison"] = importlib.util.module_from_spec(SPECIFICATION)
+SPECIFICATION.loader.exec_module(comparison)
+
+
+@pytest.mark.parametrize("system", comparison.SYSTEMS)
+def test_every_system_takes_the_same_budget(system):
+    run = comparison.within(experiments.load(f"{comparison.EXPERIMENTS}:{system}"), 1e13)
+    assert 0.99e13 < comparison.flops(run, run.training.steps) <= 1e13
+    first, second = phases.resolve(run)
+    assert first.last_step % run.training.evaluate_every == second.last_step % run.training.evaluate_every == 0
+
+
+def options(tmp_path) -> argparse.Namespace:
+    return argparse.Namespace(
+        systems=["bert", "electra"], tasks=list(comparison.TASKS), seeds=2, budget=1e13, command=["x.py", "DATA"]
+    )
+
+
+def results(better: float) -> dict:
+    pretrained = {"parameters": 1000, "steps": 8, "tokens": 2e6, "flops": 1e13, "seconds": 60.0}
+    pretrained["ends"] = {"loss": [5.0, 4.5], "unigram_entropy": [6.5, 6.6]}
+    found = {system: pretrained for system in ("bert", "electra")}
+    for system in ("bert", "electra"):
+        for task, (metric, *_) in comparison.TASKS.items():
+            factor = 100 if task == "squad" else 1
+            for seed in range(2):
+                for start, value in (("pretrained", 0.5 + better), ("random", 0.5)):
+                    found[f"{system}-{task}-{start}-{seed}"] = {
+                        f"eval/{metric}": factor * (value + seed / 10),
+                        "seconds": 1,
+                    }
+    return found
+
+
+def test_the_page_says_who_was_helped(tmp_path):
+    text = comparison.page(results(0.2), options(tmp_path))
+    assert "Pretraining helps each system on each task." in text and "python x.py DATA" in text
+    for start, score in (("pretrained", "75.0 ± 7.1"), ("random", "55.0 ± 7.1")):
+        assert f"| bert, {start} | {' | '.join([score] * 5)} |" in text
+    assert "| electra | 1,000 | 8 | 2.0 M | 1e+13 | 5.00, 4.50 | 6.50, 6.60 | 1.0 |" in text
+    worse = results(0.2)
+    worse["bert-snli-pretrained-0"]["eval/accuracy"] = 0.1
+    assert "Pretraining does not help bert on snli." in comparison.page(worse, options(tmp_path))
+    unfinished = {name: run for name, run in worse.items() if not name.startswith("electra-")}
+    assert "| electra, random | - |" in comparison.page(unfinished, options(tmp_path))
+
+
+def test_the_picture_is_drawn_of_what_there_is(tmp_path):
+    comparison.picture(results(0.1), options(tmp_path), tmp_path / "pictures" / "comparison.png")
+    assert (tmp_path / "pictures" / "comparison.png").stat().st_size > 10_000
+
+
+def test_snli_is_split_by_premise(tmp_path, shared_data):
+    train, validation = comparison.split_by_premise(shared_data / "finetune/snli/dev.tsv.gz", tmp_path)
+    premises = [
+        {line.split("\t")[0].strip().lower() for line in path.open()} - {"premise"} for path in (train, validation)
+    ]
+    assert not premises[0] & premises[1] and 0.05 < len(premises[1]) / len(premises[0]) < 0.2
+
+
+def test_a_piece_that_is_done_is_not_made_again(tmp_path):
+    piece = comparison.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
+    seconds = comparison.make(piece)
+    assert json.loads(piece.result.read_text()) == {"value": 3, "seconds": seconds}
