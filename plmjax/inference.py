@@ -66,7 +66,7 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
             judge: Any = TaskEvaluation(run.objective, examples, source)
         elif isinstance(run.data, Data):
             source = _text_source(description, directory, data, Path(scratch))
-            judge = HeldOut(source, run.training.seed)
+            judge = HeldOut(source, run.training.seed, run.objective.coefficients())
         else:
             raise UserError(f"Expected a run on text or on a task, found one on {type(run.data).__name__}.")
         program = _program(run, source)

@@ -1,6 +1,7 @@
 """How good parameters are on what was held out."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
@@ -35,17 +36,21 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
 
+    coefficients: of an objective that weighs its terms, whose joint loss is then one of the means.
+
     The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
     """
 
     source: Source
     seed: int
+    coefficients: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def names(self, program: Program) -> list[str]:
         """Whatever the evaluation step adds up."""
         key = jax.eval_shape(lambda: jax.random.key(0))
         state = program.state
-        return list(jax.eval_shape(program.evaluate, state.params, state.carry, program.batch, key)[1])
+        names = list(jax.eval_shape(program.evaluate, state.params, state.carry, program.batch, key)[1])
+        return [*names, "joint_loss"] if self.coefficients else names
 
     def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
         """The means; UserError where nothing is held out."""
@@ -62,4 +67,7 @@ class HeldOut:
             raise UserError(
                 "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.held_out."
             )
-        return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
+        means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
+        if self.coefficients:
+            means["joint_loss"] = sum(factor * means[f"{term}_loss"] for term, factor in self.coefficients.items())
+        return means

@@ -154,7 +154,7 @@ def train(
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
     programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
-    evaluation = evaluation or HeldOut(source, run.training.seed)
+    evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
     check_rhythm(run, programs[0], evaluation)
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()

@@ -175,6 +175,14 @@ def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
     assert first["unigram_entropy"] == pytest.approx(totals[0] / totals[1], rel=1e-6)
 
 
+def test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too(tmp_path):
+    run = experiments.changed(experiments.electra(), training={"steps": 2, "evaluation_batches": 1})
+    run = experiments.changed(run, checkpoint={"every": 2, "best": "eval/joint_loss"})
+    found = loop.train(run, tmp_path, ChainSource(run.data), {}).metrics
+    expected = found["eval/mlm_loss"] + 50 * found["eval/rtd_loss"]
+    assert found["eval/joint_loss"] == pytest.approx(expected) and found["eval/loss"] == found["eval/mlm_loss"]
+
+
 def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
     # In a process of its own: the profiler cannot begin in one that has compiled for a TPU that is not there.
     command = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(tmp_path)]
