@@ -87,7 +87,9 @@ def _task(task: Task, objective: TaskObjective, epochs: float, best: str) -> Exp
     return Experiment(
         model=None,
         objective=objective,
-        data=dataclasses.replace(task, sequence_length=128, pack=16, epochs=epochs, warmup=0.1, evaluations=1),
+        data=dataclasses.replace(
+            task, sequence_length=128, pack=16, epochs=epochs, warmup=0.1, evaluations=1, dropout=0.1
+        ),
         optimizer=Optimizer(learning_rate=5e-4),
         training=Training(steps=0, batch_size=8, log_every=50),
         checkpoint=Checkpoint(every=0, keep=1, minutes=0, best=best, prefer="best"),

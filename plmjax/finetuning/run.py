@@ -54,7 +54,7 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
     pretrained, description = None, None
     if str(checkpoint) != RANDOM:
         pretrained, description = checkpoints.load_parameters(checkpoint)
-    run = _with_model(run, description)
+    run = _with_dropout(_with_model(run, description))
     tokenizer, files = _tokenizer(run, checkpoint, description)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     run = dataclasses.replace(run, objective=run.objective.learn(train))
@@ -125,6 +125,20 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
                     f"{after.get(name)} in the experiment; leave the model out (model=None)."
                 )
     return dataclasses.replace(run, model=model)
+
+
+def _with_dropout(run: Experiment) -> Experiment:
+    """The experiment with the dropout that the task asks for; the config names and checks the rates."""
+    rate = run.data.dropout
+    if rate < 0:
+        return run
+    rates = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
+    if missing := rates.keys() - {field.name for field in dataclasses.fields(run.model)}:
+        raise UserError(
+            f"Expected a model with {' and '.join(sorted(missing))} for --data.dropout, found a "
+            f"{type(run.model).__name__}; leave the option out."
+        )
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, **rates))
 
 
 def tokenizer_of(description: Description) -> Any:

@@ -49,6 +49,8 @@ class Task:
     """Share of the steps that warms up, resolved into optimizer.warmup_steps; 0 leaves that as it is."""
     evaluations: float = 0.0
     """Evaluations, each with a checkpoint, in an epoch; 0 leaves training.evaluate_every as it is."""
+    dropout: float = -1.0
+    """Dropout within the encoder, of hidden states and of attention; below 0 leaves what it was pretrained with."""
 
     def path(self, split: str) -> str:
         """The file of "train" or "validation"; UserError where it is not named."""

@@ -118,6 +118,22 @@ def test_frozen_encoder_stays_what_it_was(sentiment, small_run, tmp_path):
     assert np.abs(after["classifier"]["bias"]).max() > 0  # it began at zero
 
 
+def test_dropout_of_the_encoder_is_the_tasks_own(sentiment, small_run, tmp_path):
+    losses = set()
+    for rate in (-1.0, 0.0, 0.3):
+        run = short(sentiment)
+        finetune(
+            dataclasses.replace(run, data=dataclasses.replace(run.data, dropout=rate)), small_run, tmp_path / f"{rate}"
+        )
+        model = checkpoints.describe(checkpoints.find(tmp_path / f"{rate}")).experiment.model
+        assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == max(rate, 0.0)
+        losses.add(json.loads((tmp_path / f"{rate}" / "evaluation.json").read_text())["eval/loss"])
+    assert len(losses) == 2  # the checkpoint's own is none
+    with pytest.raises(UserError, match="hidden_dropout_prob from 0 to below 1, found 1"):
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, dropout=1.0))
+        finetune(run, small_run, tmp_path / "one")
+
+
 def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
     paths = []
     for split, path in zip(("train", "validation"), sentiment, strict=True):
