@@ -1,6 +1,7 @@
 """Experiments as data: loaded from a file, changed by options, written and read back."""
 
 import dataclasses
+import importlib
 import json
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Phase, override
+from plmjax.finetuning.sentences import Sentences
 from tests.strangers import experiments
+from tests.test_goldens import functions
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = sorted((ROOT / "experiments").glob("*.py"))
+RUNS = [f"{file}:{name}" for file in sorted((ROOT / "experiments").glob("*.py")) for name in functions(file)]
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +23,9 @@ def at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_experiment_survives_json(file, tmp_path):
-    run = experiment.load(str(file))
+@pytest.mark.parametrize("name", RUNS, ids=lambda name: Path(name).name)
+def test_every_experiment_survives_json(name, tmp_path):
+    run = experiment.load(name)
     experiment.write(run, tmp_path / "experiment.json")
     again = experiment.read(tmp_path / "experiment.json")
     assert again == run
@@ -138,6 +141,14 @@ def test_help_prints_the_fields_own_words(capsys):
     assert "--training.steps" in text and "Optimizer steps of the whole run" in text
 
 
+def test_a_class_that_has_moved_is_found_where_it_is_now():
+    older = {"type": "plmjax.finetuning.tasks:Task", "train": "a.tsv", "text": "sentence", "sequence_length": 64}
+    assert experiment.from_dict(older) == Sentences(train="a.tsv", text="sentence", sequence_length=64)
+    for place in experiment.MOVED.values():
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(module), name)
+
+
 def test_differences_leave_free_fields_out():
     before = experiments.causal()
     after = dataclasses.replace(
@@ -145,7 +156,7 @@ def test_differences_leave_free_fields_out():
     )
     assert experiment.differences(before, after, experiment.FREE) == {"training.seed": (0, 4)}
     assert set(experiment.differences(before, after)) == {"training.seed", "checkpoint.every", "checkpoint.minutes"}
-    known = [name for file in FILES for name in experiment.flatten(experiment.load(str(file)))]
+    known = [name for run in RUNS for name in experiment.flatten(experiment.load(run))]
     assert all(any(name.startswith(free) for name in known) for free in experiment.FREE)
 
 

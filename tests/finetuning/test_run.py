@@ -87,7 +87,7 @@ def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
     assert json.loads((workdir / "evaluations" / "train" / "evaluation.json").read_text()) == train
     assert (workdir / "predictions.tsv").read_text() == written
     assert train["eval/accuracy"] > 0.95 and train["eval/loss"] != metrics["eval/loss"]
-    with pytest.raises(UserError, match="Expected a checkpoint of a masked language model"):
+    with pytest.raises(UserError, match="Expected a checkpoint with masked_language_model/bias"):
         fill_mask(workdir, "a [MASK]")
 
 

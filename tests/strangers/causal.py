@@ -28,12 +28,8 @@ class CausalConfig:
     num_hidden_layers: int = 2
     num_attention_heads: int = 2
     intermediate_size: int = 32
-    max_position_embeddings: int = 32
+    longest: int = 32
     dropout: float = 0.1
-
-    @property
-    def longest(self) -> int:
-        return self.max_position_embeddings
 
     def for_pretraining(self, execution: Execution) -> "CausalModel":
         return CausalModel(self, execution)
@@ -68,7 +64,7 @@ class CausalModel(nn.Module):
     ) -> jax.Array:
         config, dtype = self.config, self.execution.dtype
         words = Embedding(config.vocab_size, config.hidden_size, "vocab", INIT, dtype, name="words")
-        places = Embedding(config.max_position_embeddings, config.hidden_size, None, INIT, dtype, name="positions")
+        places = Embedding(config.longest, config.hidden_size, None, INIT, dtype, name="positions")
         x = nn.with_logical_constraint(words(input_ids) + places(positions), ("batch", "length", "embed"))
         seen = jnp.tril(segment_ids[:, :, None] == segment_ids[:, None, :])
         layer = CausalLayer(config, self.execution, deterministic, name="layers")
