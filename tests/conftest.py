@@ -1,6 +1,7 @@
 """Eight simulated CPU devices for every test, set before JAX is imported."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -26,6 +27,20 @@ import pytest
 from tests.object_store import ObjectStore
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_of_a_file() -> Iterator[None]:
+    """Lets go of what a file of tests has compiled.
+
+    Every program for the CPU takes pieces of the process' address space, of which Linux gives 65,530 by default; the
+    suite compiles so many that it would run out, which ends in a segmentation fault.
+    """
+    yield
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
