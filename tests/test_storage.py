@@ -20,6 +20,7 @@ import pytest
 
 from plmjax import cli, inference, storage
 from plmjax.data import prepare, store, tokenizers
+from plmjax.embedding import embed
 from plmjax.errors import UserError
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.sentences import Sentences
@@ -146,7 +147,7 @@ def test_a_run_in_a_bucket_is_evaluated_embedded_and_reported(
     lines = storage.path(f"gs://{bucket}/lines.txt")
     storage.write(lines, "a class\nan attribute of it\n")
     cli.run(["embed", workdir, "--input", str(lines), "--output", f"gs://{bucket}/vectors.npz"])
-    inference.embed(small_run, lines, tmp_path / "vectors.npz")
+    embed(small_run, lines, tmp_path / "vectors.npz")
     with storage.local(storage.path(f"gs://{bucket}/vectors.npz")) as copy:
         np.testing.assert_array_equal(np.load(copy)["embeddings"], np.load(tmp_path / "vectors.npz")["embeddings"])
     cli.run(["report", workdir, "--output", f"gs://{bucket}/report.html"])
