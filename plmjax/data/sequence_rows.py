@@ -16,7 +16,7 @@ from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 _WINDOW = 1 << 16
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
 
