@@ -53,7 +53,7 @@ class SequenceRows(Rows):
             "version": _INDEX_VERSION,
             "dataset": dataset.fingerprint,
             "split": split,
-            "layout": dataclasses.asdict(layout),
+            "layout": {"kind": type(layout).__name__, **dataclasses.asdict(layout)},
             "sequence_length": length,
             "seed": self._seed,
         }

@@ -1,5 +1,6 @@
 """What a model makes of a whole file of examples: the loss, the task's metrics, the predictions."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +25,7 @@ class TaskEvaluation:
 
     def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource) -> None:
         self._objective, self._examples, self._source = objective, examples, source
-        self._forward: dict[int, Any] = {}
+        self._forward = functools.cache(lambda program: _forward(program, objective))
         self.predictions: dict[str, str] = {}
 
     def names(self, program: Program) -> list[str]:
@@ -37,7 +38,7 @@ class TaskEvaluation:
             raise UserError(
                 f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found {limit}."
             )
-        forward = self._forward.setdefault(id(program), _forward(program, self._objective))
+        forward = self._forward(program)
         encoded = self._source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         total = weight = 0.0

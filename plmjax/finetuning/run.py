@@ -75,9 +75,12 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         return state if pretrained is None else state.replace(params=transfer(pretrained, state.params, checkpoint))
 
     result = loop.train(run, workdir, source, files, begin, evaluation)
-    best = checkpoints.find(workdir)
-    params, _ = checkpoints.load_parameters(best, result.program.state.params)
-    metrics = {f"eval/{name}": value for name, value in evaluation(result.program, params).items()}
+    metrics = result.metrics
+    preferred = checkpoints.find(workdir)
+    # The last step was judged by the loop, unless it had been by a command before this one.
+    if int(preferred.name) != int(result.state.step) or not evaluation.predictions:
+        params, _ = checkpoints.load_parameters(preferred, result.program.state.params)
+        metrics = {f"eval/{name}": value for name, value in evaluation(result.program, params).items()}
     if hosts.speaks():
         write(workdir, metrics, evaluation.predictions)
     hosts.agree("the end")
