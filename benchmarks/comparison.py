@@ -16,10 +16,10 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import os
 import shlex
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -47,6 +47,8 @@ TASKS = {
 }
 """Task -> its metric, and its two files in DATA/finetune; a file without a second one is split by premise."""
 STARTS = ("pretrained", RANDOM)
+EVALUATIONS = 10
+"""Of a pretraining; the phases are whole tenths of it."""
 
 
 def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
@@ -77,8 +79,8 @@ def flops(run: Experiment, steps: int) -> float:
 def within(run: Experiment, budget: float) -> Experiment:
     """The pretraining with as many steps as the budget of FLOPs allows."""
     steps = int(budget / (flops(run, 10_000) / 10_000))
-    steps -= steps % 4  # so that the first phase ends with an evaluation
-    every = steps // 4
+    steps -= steps % EVALUATIONS  # so that every phase ends with an evaluation
+    every = steps // EVALUATIONS
     training = dataclasses.replace(run.training, steps=steps, evaluate_every=every)
     return dataclasses.replace(run, training=training, checkpoint=dataclasses.replace(run.checkpoint, every=every))
 
@@ -100,13 +102,10 @@ class Piece:
 def pretrainings(options: argparse.Namespace) -> list[Piece]:
     """The pieces that the others begin with."""
     text = tuple(str(options.data / "pretrain" / name / "train") for name in ("wikipedia_en", "books_en"))
-    datasets: dict[str, Path] = {}
     found = []
     for system in options.systems:
         run, workdir = experiments.load(f"{EXPERIMENTS}:{system}"), options.output / system
-        prepared = datasets.setdefault(run.tokenizer.kind, workdir / "dataset")  # systems of one tokenizer share it
-        source = {"input": text} if prepared.parent == workdir else {"path": str(prepared)}
-        run = within(dataclasses.replace(run, data=dataclasses.replace(run.data, **source)), options.budget)
+        run = within(dataclasses.replace(run, data=dataclasses.replace(run.data, input=text)), options.budget)
         found.append(Piece(workdir, pretraining, (run,)))
     return found
 
@@ -127,14 +126,17 @@ def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
     """Pretrains and tells what it came to."""
     result = pretrain(run, workdir)
     tokens = sum(phase.steps * phase.batch_size * phase.sequence_length for phase in phases.resolve(run))
-    ends = [phase.last_step for phase in phases.resolve(run)]
     lines = {line["step"]: line for line in read(workdir / "metrics.jsonl") if "eval/loss" in line}
+    names = ("loss", "unigram_entropy")
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.state.params)),
         "flops": flops(run, run.training.steps),
         "steps": run.training.steps,
         "tokens": tokens,
-        "ends": {name: [lines[step][f"eval/{name}"] for step in ends] for name in ("loss", "unigram_entropy")},
+        "losses": {
+            str(phase.sequence_length): [lines[phase.last_step][f"eval/{name}"] for name in names]
+            for phase in phases.resolve(run)
+        },
     }
 
 
@@ -153,14 +155,17 @@ def finetuning(
 
 
 def make(piece: Piece) -> float:
-    """Makes a piece, in a process of its own that says everything to WORKDIR/log.txt; the seconds it took."""
+    """Makes a piece, in a process of its own that says everything to WORKDIR/log.txt.
+
+    Returns: its processor's seconds, its children's too, which other work on the same cores hardly changes.
+    """
     # Seeds and twins run the same programs.
     jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
-    begun = time.monotonic()
+    begun = sum(os.times()[:4])
     piece.workdir.mkdir(parents=True, exist_ok=True)
     with (piece.workdir / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
         result = piece.make(*piece.arguments, piece.workdir)
-    seconds = time.monotonic() - begun
+    seconds = sum(os.times()[:4]) - begun
     storage.write(piece.result, json.dumps(result | {"seconds": seconds}) + "\n")
     jax.clear_caches()
     return seconds
@@ -220,7 +225,7 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles and novels,",
         f"then fine-tuned on five tasks with {options.seeds} seeds, as is its twin of random parameters. Mean and",
         "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch. All runs together",
-        f"took {minutes:.0f} minutes of one core each. {verdict}.",
+        f"took {minutes:.0f} minutes of one core. {verdict}.",
         "",
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),
@@ -228,17 +233,31 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     for system, start in itertools.product(options.systems, STARTS):
         cells = [cell(scores(found, system, task, start, options.seeds)) for task in TASKS]
         lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
-    lines += ["", "| system | parameters | steps | tokens | FLOPs | held-out loss | unigram entropy | minutes |"]
-    lines.append("|" + "---|" * 8)
-    for system in options.systems:
-        if (run := found.get(system)) is None:
-            continue
-        losses, entropies = (", ".join(f"{value:.2f}" for value in values) for values in run["ends"].values())
+    pretrained = {system: found[system] for system in options.systems if system in found}
+    lengths = sorted({length for run in pretrained.values() for length in run["losses"]}, key=int)
+    titles = [
+        "system",
+        "parameters",
+        "steps",
+        "tokens",
+        "FLOPs",
+        "minutes",
+        *(f"rows of {length}" for length in lengths),
+    ]
+    lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    for system, run in pretrained.items():
+        losses = [
+            "{:.2f} of {:.2f}".format(*run["losses"][length]) if length in run["losses"] else "" for length in lengths
+        ]
         lines.append(
             f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
-            f"{run['flops']:.2g} | {losses} | {entropies} | {run['seconds'] / 60:.1f} |"
+            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {' | '.join(losses)} |"
         )
-    lines += ["", "Losses are in nats a target, of rows of 32 tokens at the end of their phase and of 128 at the end."]
+    lines += [
+        "",
+        "The last columns are held-out losses in nats a masked token, of the unigram entropy of the same tokens, at",
+        "the end of the phase with rows of so many tokens. ELECTRA's are its generator's. Minutes are of one core.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -282,7 +301,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the texts and the tasks")
     parser.add_argument("--output", type=Path, default=Path("runs/comparison"), help="folder of the runs")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page and its picture")
-    parser.add_argument("--budget", type=float, default=5e13, help="model FLOPs of each pretraining")
+    parser.add_argument("--budget", type=float, default=6e13, help="model FLOPs of each pretraining")
     parser.add_argument("--seeds", type=int, default=3, help="fine-tunings of each system, task and start")
     parser.add_argument("--workers", type=int, default=2, help="pieces made at once; each keeps about one core busy")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, help="which of the systems")
