@@ -235,20 +235,10 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
     pretrained = {system: found[system] for system in options.systems if system in found}
     lengths = sorted({length for run in pretrained.values() for length in run["losses"]}, key=int)
-    titles = [
-        "system",
-        "parameters",
-        "steps",
-        "tokens",
-        "FLOPs",
-        "minutes",
-        *(f"rows of {length}" for length in lengths),
-    ]
+    titles = ["system", "parameters", "steps", "tokens", "FLOPs", "minutes", *(f"rows of {each}" for each in lengths)]
     lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for system, run in pretrained.items():
-        losses = [
-            "{:.2f} of {:.2f}".format(*run["losses"][length]) if length in run["losses"] else "" for length in lengths
-        ]
+        losses = ["{:.2f} of {:.2f}".format(*run["losses"][each]) if each in run["losses"] else "" for each in lengths]
         lines.append(
             f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
             f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {' | '.join(losses)} |"
