@@ -49,6 +49,8 @@ TASKS = {
 STARTS = ("pretrained", RANDOM)
 EVALUATIONS = 10
 """Of a pretraining; the phases are whole tenths of it."""
+PIECES_A_PROCESS = 10
+"""After so many a fresh process gives back the memory that compiled programs keep."""
 
 
 def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
@@ -57,6 +59,8 @@ def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
     Every premise has about three hypotheses, so that a split by rows would show the model each validation premise.
     """
     paths = directory / "snli_train.tsv", directory / "snli_validation.tsv"
+    if all(path.exists() for path in paths):
+        return paths
     with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
     premise = header.index("premise")
@@ -176,13 +180,17 @@ def work(options: argparse.Namespace) -> None:
     stages = pretrainings(options), finetunings(options)
     total = sum(map(len, stages))
     context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
-    with ProcessPoolExecutor(options.workers, context, max_tasks_per_child=10) as workers:
-        for stage in stages:
-            running = {workers.submit(make, piece): piece for piece in stage if not piece.result.exists()}
-            for future in as_completed(running):
-                piece, seconds = running[future], future.result()
-                done = sum(one.result.exists() for one in itertools.chain(*stages))
-                print(f"[{done}/{total}] {piece.workdir.name} in {seconds:.0f} s", flush=True)
+    for stage in stages:
+        left = [piece for piece in stage if not piece.result.exists()]
+        together = options.workers * PIECES_A_PROCESS
+        for batch in (left[begin : begin + together] for begin in range(0, len(left), together)):
+            # Not max_tasks_per_child, with which the executor can wait forever (CPython issue 115634).
+            with ProcessPoolExecutor(options.workers, context) as workers:
+                running = {workers.submit(make, piece): piece for piece in batch}
+                for future in as_completed(running):
+                    piece, seconds = running[future], future.result()
+                    done = sum(one.result.exists() for one in itertools.chain(*stages))
+                    print(f"[{done}/{total}] {piece.workdir.name} in {seconds:.0f} s", flush=True)
 
 
 def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

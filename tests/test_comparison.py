@@ -78,3 +78,20 @@ def test_a_piece_that_is_done_is_not_made_again(tmp_path):
     piece = comparison.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
     seconds = comparison.make(piece)
     assert json.loads(piece.result.read_text()) == {"value": 3, "seconds": seconds}
+
+
+def test_pieces_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
+    (tmp_path / "pieces.py").write_text("import os\n\n\ndef process(workdir):\n    return {'process': os.getpid()}\n")
+    for folder in (tmp_path, FILE.parent):  # where the processes import their pieces from
+        monkeypatch.syspath_prepend(folder)
+    make = importlib.import_module("pieces").process
+    pieces = [comparison.Piece(tmp_path / str(number), make, ()) for number in range(5)]
+    pieces[0].workdir.mkdir()
+    pieces[0].result.write_text('{"process": "another day"}')
+    monkeypatch.setattr(comparison, "PIECES_A_PROCESS", 2)
+    monkeypatch.setattr(comparison, "pretrainings", lambda options: [])
+    monkeypatch.setattr(comparison, "finetunings", lambda options: pieces)
+    comparison.work(argparse.Namespace(workers=1))
+    processes = [json.loads(piece.result.read_text())["process"] for piece in pieces]
+    assert processes[0] == "another day"
+    assert processes[1] == processes[2] != processes[3] == processes[4]
