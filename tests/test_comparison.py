@@ -48,7 +48,7 @@ def results(better: float) -> dict:
 
 def test_the_page_says_who_was_helped(tmp_path):
     text = comparison.page(results(0.2), options(tmp_path))
-    assert "Pretraining helps each system on each task." in text and "python x.py DATA" in text
+    assert "Pretraining helps each system on each task\n" in text and "python x.py DATA" in text
     for start, score in (("pretrained", "**75.0 ± 7.1**"), ("random", "55.0 ± 7.1")):
         assert f"| bert, {start} | {' | '.join([score] * 5)} |" in text
     assert "| electra | 1,000 | 8 | 2.0 M | 1e+13 | 1.0 | 5.00 of 6.50 | 4.50 of 6.60 |" in text
@@ -56,7 +56,7 @@ def test_the_page_says_who_was_helped(tmp_path):
     assert f"| bert, pretrained | {' | '.join(['60.0 ± 7.1'] * 5)} |" in overlapping
     worse = results(0.2)
     worse["bert-snli-pretrained-0"]["eval/accuracy"] = 0.1
-    assert "Pretraining does not help bert on snli." in comparison.page(worse, options(tmp_path))
+    assert "Pretraining does not help bert on snli\n" in comparison.page(worse, options(tmp_path))
     unfinished = {name: run for name, run in worse.items() if not name.startswith("electra-")}
     assert "| electra, random | - |" in comparison.page(unfinished, options(tmp_path))
 
