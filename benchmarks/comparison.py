@@ -223,6 +223,12 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         for system, task in itertools.product(options.systems, options.tasks)
         if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
     ]
+    total = len(options.systems) * len(options.tasks) * len(STARTS) * options.seeds
+    made = sum(
+        len(scores(found, system, task, start, options.seeds))
+        for system, task, start in itertools.product(options.systems, options.tasks, STARTS)
+    )
+    missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
     verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
     lines = [
         "# Four encoders under one budget",
@@ -236,6 +242,7 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch; bold where each",
         f"seed is above every one of the twin. All runs together took {minutes:.0f} minutes of one core. {verdict}",
         "(what it teaches first: [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
+        *missing,
         "",
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),

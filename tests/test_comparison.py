@@ -58,7 +58,9 @@ def test_the_page_says_who_was_helped(tmp_path):
     worse["bert-snli-pretrained-0"]["eval/accuracy"] = 0.1
     assert "Pretraining does not help bert on snli\n" in comparison.page(worse, options(tmp_path))
     unfinished = {name: run for name, run in worse.items() if not name.startswith("electra-")}
-    assert "| electra, random | - |" in comparison.page(unfinished, options(tmp_path))
+    text = comparison.page(unfinished, options(tmp_path))
+    assert "| electra, random | - |" in text and "20 of the 40 fine-tunings are made so far" in text
+    assert "made so far" not in comparison.page(worse, options(tmp_path))
 
 
 def test_the_picture_is_drawn_of_what_there_is(tmp_path):
