@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
+from plmjax.embedding import embed
 from plmjax.experiment import Experiment, Tokenizer
 from plmjax.finetuning.run import RANDOM, finetune
 from plmjax.pretrain import pretrain
@@ -126,6 +128,15 @@ def finetunings(options: argparse.Namespace) -> list[Piece]:
     return found
 
 
+def spreads(options: argparse.Namespace) -> list[Piece]:
+    """What tells over how many directions each system's vectors spread."""
+    _, validation = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
+    return [
+        Piece(options.output / f"{system}-directions", spread, (options.output / system, validation))
+        for system in options.systems
+    ]
+
+
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
     """Pretrains and tells what it came to."""
     result = pretrain(run, workdir)
@@ -158,6 +169,26 @@ def finetuning(
     return finetune(dataclasses.replace(run, model=description.experiment.model, tokenizer=tokenizer), RANDOM, workdir)
 
 
+def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
+    """`directions` of the premises' mean vectors, a number for the embeddings and for each layer."""
+    header, *rows = (line.split("\t") for line in validation.read_text().splitlines())
+    premises = dict.fromkeys(row[header.index("premise")] for row in rows)
+    text, output = workdir / "premises.txt", workdir / "vectors.npz"
+    storage.write(text, "".join(f"{premise}\n" for premise in premises))
+    found = []
+    for layer in range(checkpoints.describe(checkpoints.find(pretrained)).experiment.model.num_hidden_layers + 1):
+        embed(pretrained, text, output, layer=layer)
+        with np.load(output) as arrays:
+            found.append(directions(arrays["embeddings"]))
+    return {"directions": found}
+
+
+def directions(vectors: np.ndarray) -> float:
+    """Participation ratio of the variances of vectors [N D] along their principal axes: D where they are alike."""
+    variances = np.linalg.svd(vectors - vectors.mean(axis=0), compute_uv=False).astype(np.float64) ** 2
+    return float(variances.sum() ** 2 / (variances**2).sum())
+
+
 def make(piece: Piece) -> float:
     """Makes a piece, in a process of its own that says everything to WORKDIR/log.txt.
 
@@ -175,17 +206,36 @@ def make(piece: Piece) -> float:
     return seconds
 
 
+def shares(cores: set[int], workers: int) -> list[set[int]]:
+    """The cores of each worker: its own, or all of them where there are more workers than cores."""
+    return [set(sorted(cores)[worker::workers]) or cores for worker in range(workers)]
+
+
+def settle(cores: Any) -> None:
+    """Keeps this process, and every thread that it will start, on the cores that it takes from the queue.
+
+    Workers whose threads wander over each other's cores need a quarter more of the processors' time.
+    """
+    os.sched_setaffinity(0, cores.get())
+
+
 def work(options: argparse.Namespace) -> None:
     """Makes every piece that has no result yet, as many at once as there are workers."""
-    stages = pretrainings(options), finetunings(options)
+    stages = pretrainings(options), [*finetunings(options), *spreads(options)]
     total = sum(map(len, stages))
     context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
     for stage in stages:
         left = [piece for piece in stage if not piece.result.exists()]
         together = options.workers * PIECES_A_PROCESS
         for batch in (left[begin : begin + together] for begin in range(0, len(left), together)):
+            settling: dict[str, Any] = {}
+            if hasattr(os, "sched_setaffinity"):  # Linux only
+                cores = context.Queue()
+                for share in shares(os.sched_getaffinity(0), options.workers):
+                    cores.put(share)
+                settling = {"initializer": settle, "initargs": (cores,)}
             # Not max_tasks_per_child, with which the executor can wait forever (CPython issue 115634).
-            with ProcessPoolExecutor(options.workers, context) as workers:
+            with ProcessPoolExecutor(options.workers, context, **settling) as workers:
                 running = {workers.submit(make, piece): piece for piece in batch}
                 for future in as_completed(running):
                     piece, seconds = running[future], future.result()
@@ -195,8 +245,8 @@ def work(options: argparse.Namespace) -> None:
 
 def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name of a piece -> its result, of those that have one."""
-    made = [piece for piece in (*pretrainings(options), *finetunings(options)) if piece.result.exists()]
-    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in made}
+    pieces = itertools.chain(pretrainings(options), finetunings(options), spreads(options))
+    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in pieces if piece.result.exists()}
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
@@ -252,18 +302,30 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
     pretrained = {system: found[system] for system in options.systems if system in found}
     lengths = sorted({length for run in pretrained.values() for length in run["losses"]}, key=int)
-    titles = ["system", "parameters", "steps", "tokens", "FLOPs", "minutes", *(f"rows of {each}" for each in lengths)]
+    titles = [
+        "system",
+        "parameters",
+        "steps",
+        "tokens",
+        "FLOPs",
+        "minutes",
+        "directions",
+        *(f"rows of {each}" for each in lengths),
+    ]
     lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for system, run in pretrained.items():
         losses = ["{:.2f} of {:.2f}".format(*run["losses"][each]) if each in run["losses"] else "" for each in lengths]
+        spread = ", ".join(f"{number:.0f}" for number in found.get(f"{system}-directions", {}).get("directions", []))
         lines.append(
             f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
-            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {' | '.join(losses)} |"
+            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {spread} | {' | '.join(losses)} |"
         )
     lines += [
         "",
         "The last columns are held-out losses in nats a masked token, of the unigram entropy of the same tokens, at",
         "the end of the phase with rows of so many tokens. ELECTRA's are its generator's. Minutes are of one core.",
+        "Directions: over how many of its 128 features' a model's vectors spread, of the embeddings and of each layer",
+        "(participation ratio of the variances of SNLI's premises, each the mean of its tokens).",
     ]
     return "\n".join(lines) + "\n"
 

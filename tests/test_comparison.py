@@ -3,9 +3,11 @@
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
@@ -34,6 +36,7 @@ def results(better: float) -> dict:
     pretrained = {"parameters": 1000, "steps": 8, "tokens": 2e6, "flops": 1e13, "seconds": 60.0}
     pretrained["losses"] = {"32": [5.0, 6.5], "128": [4.5, 6.6]}
     found = {system: pretrained for system in ("bert", "electra")}
+    found["electra-directions"] = {"seconds": 1, "directions": [12.3, 4.6]}
     for system in ("bert", "electra"):
         for task, (metric, *_) in comparison.TASKS.items():
             factor = 100 if task == "squad" else 1
@@ -51,7 +54,7 @@ def test_the_page_says_who_was_helped(tmp_path):
     assert "Pretraining helps each system on each task\n" in text and "python x.py DATA" in text
     for start, score in (("pretrained", "**75.0 ± 7.1**"), ("random", "55.0 ± 7.1")):
         assert f"| bert, {start} | {' | '.join([score] * 5)} |" in text
-    assert "| electra | 1,000 | 8 | 2.0 M | 1e+13 | 1.0 | 5.00 of 6.50 | 4.50 of 6.60 |" in text
+    assert "| electra | 1,000 | 8 | 2.0 M | 1e+13 | 1.0 | 12, 5 | 5.00 of 6.50 | 4.50 of 6.60 |" in text
     overlapping = comparison.page(results(0.05), options(tmp_path))
     assert f"| bert, pretrained | {' | '.join(['60.0 ± 7.1'] * 5)} |" in overlapping
     worse = results(0.2)
@@ -76,14 +79,27 @@ def test_snli_is_split_by_premise(tmp_path, shared_data):
     assert not premises[0] & premises[1] and 0.05 < len(premises[1]) / len(premises[0]) < 0.2
 
 
+def test_directions_are_those_that_vectors_spread_over():
+    vectors = np.random.default_rng(0).standard_normal((20_000, 6)) * [1, 1, 1, 1e-4, 1e-4, 1e-4] + 5
+    assert comparison.directions(vectors) == pytest.approx(3, rel=1e-3)
+
+
 def test_a_piece_that_is_done_is_not_made_again(tmp_path):
     piece = comparison.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
     seconds = comparison.make(piece)
     assert json.loads(piece.result.read_text()) == {"value": 3, "seconds": seconds}
 
 
+def test_every_worker_has_cores_of_its_own():
+    assert comparison.shares({0, 1, 2, 5}, 2) == [{0, 2}, {1, 5}]
+    assert comparison.shares({3, 4}, 3) == [{3}, {4}, {3, 4}]
+
+
 def test_pieces_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
-    (tmp_path / "pieces.py").write_text("import os\n\n\ndef process(workdir):\n    return {'process': os.getpid()}\n")
+    (tmp_path / "pieces.py").write_text(
+        "import os\n\n\ndef process(workdir):\n"
+        "    return {'process': os.getpid(), 'cores': list(os.sched_getaffinity(0))}\n"
+    )
     for folder in (tmp_path, FILE.parent):  # where the processes import their pieces from
         monkeypatch.syspath_prepend(folder)
     make = importlib.import_module("pieces").process
@@ -93,7 +109,12 @@ def test_pieces_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "PIECES_A_PROCESS", 2)
     monkeypatch.setattr(comparison, "pretrainings", lambda options: [])
     monkeypatch.setattr(comparison, "finetunings", lambda options: pieces)
+    monkeypatch.setattr(comparison, "spreads", lambda options: [])
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(comparison, "shares", lambda cores, workers: [{core}])
     comparison.work(argparse.Namespace(workers=1))
-    processes = [json.loads(piece.result.read_text())["process"] for piece in pieces]
+    results = [json.loads(piece.result.read_text()) for piece in pieces]
+    assert all(result["cores"] == [core] for result in results[1:])
+    processes = [result["process"] for result in results]
     assert processes[0] == "another day"
     assert processes[1] == processes[2] != processes[3] == processes[4]
