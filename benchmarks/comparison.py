@@ -32,6 +32,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.embedding import embed
 from plmjax.experiment import Experiment, Tokenizer
+from plmjax.finetuning import files
 from plmjax.finetuning.run import RANDOM, finetune
 from plmjax.pretrain import pretrain
 from plmjax.training import checkpoints, phases
@@ -137,6 +138,11 @@ def spreads(options: argparse.Namespace) -> list[Piece]:
     ]
 
 
+def stages(options: argparse.Namespace) -> tuple[list[Piece], list[Piece]]:
+    """All pieces: the pretrainings, and what begins with them."""
+    return pretrainings(options), [*finetunings(options), *spreads(options)]
+
+
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
     """Pretrains and tells what it came to."""
     result = pretrain(run, workdir)
@@ -171,8 +177,7 @@ def finetuning(
 
 def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
     """`directions` of the premises' mean vectors, a number for the embeddings and for each layer."""
-    header, *rows = (line.split("\t") for line in validation.read_text().splitlines())
-    premises = dict.fromkeys(row[header.index("premise")] for row in rows)
+    premises = dict.fromkeys(row["premise"] for _, row in files.table(str(validation)))
     text, output = workdir / "premises.txt", workdir / "vectors.npz"
     storage.write(text, "".join(f"{premise}\n" for premise in premises))
     found = []
@@ -219,34 +224,40 @@ def settle(cores: Any) -> None:
     os.sched_setaffinity(0, cores.get())
 
 
+def pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that begin anew, each on cores of its own where the system has that (Linux).
+
+    Without max_tasks_per_child, with which the executor can wait forever (CPython issue 115634).
+    """
+    context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
+    if not hasattr(os, "sched_setaffinity"):
+        return ProcessPoolExecutor(workers, context)
+    cores = context.Queue()
+    for share in shares(os.sched_getaffinity(0), workers):
+        cores.put(share)
+    return ProcessPoolExecutor(workers, context, settle, (cores,))
+
+
 def work(options: argparse.Namespace) -> None:
     """Makes every piece that has no result yet, as many at once as there are workers."""
-    stages = pretrainings(options), [*finetunings(options), *spreads(options)]
-    total = sum(map(len, stages))
-    context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
-    for stage in stages:
+    todo = stages(options)
+    total = sum(map(len, todo))
+    for stage in todo:
         left = [piece for piece in stage if not piece.result.exists()]
         together = options.workers * PIECES_A_PROCESS
         for batch in (left[begin : begin + together] for begin in range(0, len(left), together)):
-            settling: dict[str, Any] = {}
-            if hasattr(os, "sched_setaffinity"):  # Linux only
-                cores = context.Queue()
-                for share in shares(os.sched_getaffinity(0), options.workers):
-                    cores.put(share)
-                settling = {"initializer": settle, "initargs": (cores,)}
-            # Not max_tasks_per_child, with which the executor can wait forever (CPython issue 115634).
-            with ProcessPoolExecutor(options.workers, context, **settling) as workers:
+            with pool(options.workers) as workers:
                 running = {workers.submit(make, piece): piece for piece in batch}
                 for future in as_completed(running):
                     piece, seconds = running[future], future.result()
-                    done = sum(one.result.exists() for one in itertools.chain(*stages))
+                    done = sum(one.result.exists() for one in itertools.chain(*todo))
                     print(f"[{done}/{total}] {piece.workdir.name} in {seconds:.0f} s", flush=True)
 
 
 def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Name of a piece -> its result, of those that have one."""
-    pieces = itertools.chain(pretrainings(options), finetunings(options), spreads(options))
-    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in pieces if piece.result.exists()}
+    made = [piece for piece in itertools.chain(*stages(options)) if piece.result.exists()]
+    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in made}
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
@@ -290,7 +301,8 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles,",
         f"then fine-tuned on five tasks with {options.seeds} seeds, as is its twin of random parameters. Mean and",
         "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch; bold where each",
-        f"seed is above every one of the twin. All runs together took {minutes:.0f} minutes of one core. {verdict}",
+        f"seed is above every one of the twin. All runs together took {minutes:.0f} minutes of one core.",
+        verdict,
         "(what it teaches first: [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
         *missing,
         "",
@@ -315,16 +327,17 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for system, run in pretrained.items():
         losses = ["{:.2f} of {:.2f}".format(*run["losses"][each]) if each in run["losses"] else "" for each in lengths]
-        spread = ", ".join(f"{number:.0f}" for number in found.get(f"{system}-directions", {}).get("directions", []))
+        numbers = found.get(f"{system}-directions", {}).get("directions", [])
         lines.append(
             f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
-            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {spread} | {' | '.join(losses)} |"
+            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {', '.join(f'{number:.0f}' for number in numbers)} | "
+            f"{' | '.join(losses)} |"
         )
     lines += [
         "",
         "The last columns are held-out losses in nats a masked token, of the unigram entropy of the same tokens, at",
         "the end of the phase with rows of so many tokens. ELECTRA's are its generator's. Minutes are of one core.",
-        "Directions: over how many of its 128 features' a model's vectors spread, of the embeddings and of each layer",
+        "Directions: over how many of 128 dimensions the vectors spread, of the embeddings and of each layer",
         "(participation ratio of the variances of SNLI's premises, each the mean of its tokens).",
     ]
     return "\n".join(lines) + "\n"

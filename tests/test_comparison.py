@@ -84,7 +84,7 @@ def test_directions_are_those_that_vectors_spread_over():
     assert comparison.directions(vectors) == pytest.approx(3, rel=1e-3)
 
 
-def test_a_piece_that_is_done_is_not_made_again(tmp_path):
+def test_a_piece_leaves_its_result_and_what_it_took(tmp_path):
     piece = comparison.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
     seconds = comparison.make(piece)
     assert json.loads(piece.result.read_text()) == {"value": 3, "seconds": seconds}
@@ -95,7 +95,7 @@ def test_every_worker_has_cores_of_its_own():
     assert comparison.shares({3, 4}, 3) == [{3}, {4}, {3, 4}]
 
 
-def test_pieces_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
+def test_pieces_left_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
     (tmp_path / "pieces.py").write_text(
         "import os\n\n\ndef process(workdir):\n"
         "    return {'process': os.getpid(), 'cores': list(os.sched_getaffinity(0))}\n"
@@ -107,9 +107,7 @@ def test_pieces_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
     pieces[0].workdir.mkdir()
     pieces[0].result.write_text('{"process": "another day"}')
     monkeypatch.setattr(comparison, "PIECES_A_PROCESS", 2)
-    monkeypatch.setattr(comparison, "pretrainings", lambda options: [])
-    monkeypatch.setattr(comparison, "finetunings", lambda options: pieces)
-    monkeypatch.setattr(comparison, "spreads", lambda options: [])
+    monkeypatch.setattr(comparison, "stages", lambda options: ([], pieces))
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr(comparison, "shares", lambda cores, workers: [{core}])
     comparison.work(argparse.Namespace(workers=1))
