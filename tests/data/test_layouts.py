@@ -15,18 +15,18 @@ ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
 @pytest.mark.parametrize(
     "layout, more",
     [
-        (SentencePairs(pack=3), {"token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights"}),
-        (SentenceOrder(), {"token_type_ids", "cls_positions", "sentence_order_labels", "sentence_order_weights"}),
-        (FullSentences(), set()),
-        (Segments(pack=3), {"token_type_ids", "cls_positions"}),
-        (Blocks(), {"next_ids", "next_weights"}),
-        (Streams(), {"next_ids", "next_weights"}),
+        (SentencePairs(pack=3), ("token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights")),
+        (SentenceOrder(), ("token_type_ids", "cls_positions", "sentence_order_labels", "sentence_order_weights")),
+        (FullSentences(), ()),
+        (Segments(pack=3), ("token_type_ids", "cls_positions")),
+        (Blocks(), ("next_ids", "next_weights")),
+        (Streams(), ("next_ids", "next_weights")),
     ],
     ids=repr,
 )
 def test_fields_and_shapes(layout, more):
     batch = layout.batch(4, 16)
-    assert set(batch) == ROWS | more
+    assert set(batch) == {*ROWS, *more}
     for name, field in batch.items():
         per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
         several = (4, getattr(layout, "pack", 1))
