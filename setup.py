@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 CORE = [
     "jax>=0.10",
@@ -45,6 +46,18 @@ EXTRAS = {
     ],
 }
 
+
+class BuildWithExperiments(build_py):
+    """Puts the files of experiments/ into the package plmjax.experiments, where an installation finds them."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        found = super().find_package_modules(package, package_dir)
+        if package == "plmjax.experiments":
+            files = sorted(Path("experiments").glob("*.py"))
+            found += [(package, file.stem, str(file)) for file in files]
+        return found
+
+
 setup(
     name="plmjax",
     version="0.1.0",
@@ -54,6 +67,7 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     packages=find_packages(include=["plmjax", "plmjax.*"]),
+    cmdclass={"build_py": BuildWithExperiments},
     python_requires=">=3.11",
     install_requires=CORE,
     extras_require=EXTRAS,

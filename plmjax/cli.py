@@ -86,6 +86,13 @@ def prepare(
         print(f"{name:<10} {split.documents:,} documents, {split.sentences:,} sentences, {split.token_count:,} tokens")
 
 
+def experiments() -> None:
+    """Lists the experiments that plmjax comes with."""
+    from plmjax import catalogue
+
+    print(catalogue.page())
+
+
 def pretrain(
     experiment: Positional[str],
     workdir: Location | None = None,
@@ -98,7 +105,8 @@ def pretrain(
     coordinator, hosts and host.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
+            each an option.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(meeting)
@@ -123,7 +131,8 @@ def finetune(
     On several hosts the same command runs on each of them, as with pretrain.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
+            each an option.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
@@ -221,7 +230,8 @@ def plan(
     """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, how dear.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
+            each an option.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
         price: Of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Look for the microbatches and the remat policy that are fastest on the slice.
@@ -262,7 +272,8 @@ def bench(
     """Measures the train step here, beside the machine's own matrix products.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function; --help after it lists its fields, each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
+            each an option.
         json_: Print JSON.
         measured_steps: Steps timed after two for warming up.
     """
@@ -332,6 +343,7 @@ def report(
 VERBS: dict[str, Callable] = {
     "tokenizer": tokenizer_train,
     "prepare": prepare,
+    "experiments": experiments,
     "pretrain": pretrain,
     "finetune": finetune,
     "evaluate": evaluate,
@@ -348,7 +360,7 @@ OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 
 def usage() -> str:
     """The verbs, a line each."""
-    rows = "\n".join(f"  {name:<10} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
+    rows = "\n".join(f"  {name:<11} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
     return f"usage: plmjax VERB ...    (plmjax VERB --help says more)\n\n{rows}"
 
 

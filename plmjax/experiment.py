@@ -7,17 +7,13 @@ resume was asked for, and overridden field by field on the command line.
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import io
 import json
-import os
-import sys
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import catalogue, storage
 from plmjax.data.layouts import Layout
 from plmjax.errors import UserError, nearest
 from plmjax.objectives.objective import Objective
@@ -228,64 +224,19 @@ PREPARED = ("tokenizer.", "data.input", "data.format", "data.language", "data.he
 
 
 def load(reference: str) -> Experiment:
-    """The experiment of `path/to/file.py` or `path/to/file.py:function`; the function is `experiment` by default.
+    """The experiment of a name that plmjax comes with, or of `path/to/file.py`; `:function` behind it names another
+    function than `experiment`.
 
     Raises:
         UserError: the file or function is missing, or the function does not return an Experiment.
     """
-    file, found, function = reference.partition(".py:")
-    path = Path(file + ".py" if found else file)
-    function = function or "experiment"
-    if not path.is_file() or path.suffix != ".py":
-        others = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        hint = nearest(str(path), others) if others else "give the path of a Python file."
-        raise UserError(f"Expected an experiment file, found no file {str(path)!r}; {hint}")
-    with _mistake_named(path):
-        module = _import_file(path)
-    compose = getattr(module, function, None)
-    if not callable(compose):
-        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        own = [name for name in functions if getattr(vars(module)[name], "__module__", "") == module.__name__]
-        raise UserError(f"{path} has no function {function!r} that composes an experiment; {nearest(function, own)}")
-    with _mistake_named(path):
+    path, name = catalogue.find(reference)
+    compose = catalogue.function(path, name)
+    with catalogue.mistake_named(path):
         experiment = compose()
     if not isinstance(experiment, Experiment):
-        raise UserError(
-            f"{path}:{function} must return a plmjax.experiment.Experiment, found {type(experiment).__name__}."
-        )
+        raise UserError(f"{path}:{name} must return a plmjax.experiment.Experiment, found {type(experiment).__name__}.")
     return experiment
-
-
-@contextlib.contextmanager
-def _mistake_named(path: Path) -> Iterator[None]:
-    """Turns whatever a user's file raises into one sentence with the line it came from."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        place = f"{path}, line {line}" if line else f"{path}"
-        text = str(error).splitlines()[0] if str(error) else "no message"
-        raise UserError(
-            f"Expected a file that composes an experiment, found {type(error).__name__} in {place}: {text}; mend it."
-        ) from error
-
-
-def _import_file(path: Path) -> Any:
-    """Imports a file under its dotted name from the working directory, so that its classes can be found again."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    resolved = path.resolve()
-    name = path.stem
-    if resolved.is_relative_to(os.getcwd()):
-        name = ".".join(resolved.relative_to(os.getcwd()).with_suffix("").parts)
-    specification = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
 
 
 def to_dict(value: Any) -> Any:

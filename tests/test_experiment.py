@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from plmjax import experiment
+from plmjax.catalogue import functions
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Phase, override
 from plmjax.finetuning.sentences import Sentences
 from tests.strangers import experiments
-from tests.test_goldens import functions
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = [f"{file}:{name}" for file in sorted((ROOT / "experiments").glob("*.py")) for name in functions(file)]

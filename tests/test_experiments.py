@@ -10,6 +10,7 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax import plan
+from plmjax.catalogue import functions
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.finetuning.choices import ChoiceExamples, Choices
@@ -23,7 +24,7 @@ from plmjax.parallel import topologies
 from plmjax.training import phases, step
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
-from tests.test_goldens import ROOT, functions
+from tests.test_goldens import ROOT
 
 RUNS = [
     f"experiments/{file.name}:{name}"

@@ -3,7 +3,6 @@
 UPDATE_GOLDEN=1 python -m pytest tests/test_goldens.py writes them anew; the diff is what to review.
 """
 
-import ast
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.catalogue import functions
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.layers.execution import Execution
@@ -23,18 +23,6 @@ from plmjax.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).parent / "goldens"
-
-
-def functions(file: Path) -> list[str]:
-    """The functions of an experiment file that compose an experiment: public, without arguments that must be given."""
-    definitions = ast.parse(file.read_text(encoding="utf-8")).body
-    return [
-        node.name
-        for node in definitions
-        if isinstance(node, ast.FunctionDef)
-        and not node.name.startswith("_")
-        and len(node.args.args) == len(node.args.defaults)
-    ]
 
 
 def abstract_params(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]):

@@ -45,7 +45,7 @@ def submit(
     """Pretrains an experiment on a TPU slice, and follows it to its end; submitted again, it resumes.
 
     Args:
-        experiment: experiments/x.py or experiments/x.py:function; options of its own follow after --.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; its own options follow after --.
         accelerator: Chip: v2, v3, v4, v5e, v5p, v6e or 7x.
         topology: Shape of the slice in chips, such as 8x8 or 2x2x4.
         bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and what is remembered of the job.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jax.sharding import AbstractMesh
 
+from plmjax import catalogue, storage
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
@@ -54,14 +54,13 @@ def prepare(
     Raises:
         UserError: anything that is wrong.
     """
-    file, _, function = experiment.partition(".py:")
-    file = file if file.endswith(".py") else f"{file}.py"
+    file, function = catalogue.find(experiment)
     if slices < 1:
         raise UserError(f"Expected --slices of at least 1, found {slices}.")
     piece = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     _check_batch(run, piece)
-    path = Path(file).resolve()
+    path = file.resolve()
     if not path.is_relative_to(package.ROOT):
         raise UserError(
             f"Expected an experiment of the project, which is what every host gets, found {path} outside "
@@ -84,7 +83,7 @@ def prepare(
         )
     job = Job(
         name=name,
-        experiment=f"{inside}:{function}" if function else inside,
+        experiment=inside if function == catalogue.FUNCTION else f"{inside}:{function}",
         overrides=tuple(overrides),
         resolved=experiments.to_dict(run),
         accelerator=piece.chip.name,

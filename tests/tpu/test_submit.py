@@ -88,6 +88,15 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert delete == {"name": "projects/p/locations/us-west4-a/queuedResources/bert-large-8x8", "force": True}
 
 
+def test_an_experiment_is_submitted_by_its_name(tpu, offline) -> None:
+    code, printed, said = tpu(
+        "submit", "bert_large_8x8:lamb_4096", *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run",
+        "--data.path", "gs://b/wikipedia",
+    )  # fmt: skip
+    assert code == 0, said
+    assert "plmjax pretrain experiments/bert_large_8x8.py:lamb_4096 --workdir gs://b/runs/bert-large-8x8 " in printed
+
+
 def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> None:
     code, printed, _ = tpu(
         "submit", "experiments/bert_tiny.py", *PLACE, "--accelerator", "v4", "--topology", "2x2x4", "--slices", 3,
