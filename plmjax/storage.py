@@ -106,8 +106,12 @@ def replacing(path: Path) -> Iterator[Path]:
             _client().put_file(os.fspath(file), os.fspath(path))
         return
     file = path.with_name(f"{path.name}.writing")
+    file.unlink(missing_ok=True)
+    file.touch()
+    mode = file.stat().st_mode  # as the umask has it; libraries that write by way of a private file leave 0600
     try:
         yield file
+        file.chmod(mode)
         with file.open("rb") as written:
             os.fsync(written.fileno())
         file.replace(path)

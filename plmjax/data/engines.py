@@ -1,5 +1,7 @@
 """How each published tokenizer splits and spells text, as pipelines of the tokenizers library."""
 
+from collections.abc import Collection
+
 
 def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | None = None, chinese: bool = True):
     """BERT's tokenizer (google-research/bert tokenization.py): accents follow the case unless told otherwise."""
@@ -58,8 +60,16 @@ def char(lowercase: bool):
     return engine
 
 
-def sentencepiece(content: bytes, config: dict):
-    """A SentencePiece model in the tokenizers library: same normalisation table, same pieces and scores."""
+def cased(tokens: Collection[str]) -> bool:
+    """Whether a vocabulary is of text with capital letters: more than one token in a hundred has one."""
+    return sum(token != token.lower() for token in tokens) > len(tokens) / 100
+
+
+def sentencepiece(content: bytes, config: dict, model_type: str = ""):
+    """A SentencePiece model in the tokenizers library: same normalisation table, same pieces and scores.
+
+    config: of tokenizer_config.json. model_type: that of the model's config.json, where one is known.
+    """
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -73,16 +83,9 @@ def sentencepiece(content: bytes, config: dict):
         model = models.BPE(table, _merges(proto, table), **options)
     else:
         model = models.Unigram([(p.piece, p.score) for p in proto.pieces], unk_id=unknown, byte_fallback=fallback)
-    steps = []
-    # ALBERT and XLNet fold case and accents before their models see the text (transformers tokenization_albert.py).
-    if config.get("tokenizer_class", "").startswith(("Albert", "XLNet")):
-        steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-        if not config.get("keep_accents", False):
-            steps += [normalizers.NFKD(), normalizers.StripAccents()]
-        if config.get("do_lower_case", config["tokenizer_class"].startswith("Albert")):
-            steps += [normalizers.Lowercase()]
+    steps = _spelling(proto, config, model_type)
     if proto.normalizer_spec.precompiled_charsmap:
-        steps += [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
+        steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
     engine = Tokenizer(model)
     if proto.normalizer_spec.add_dummy_prefix:
         split, prefix = [pre_tokenizers.WhitespaceSplit()], "always"
@@ -93,6 +96,42 @@ def sentencepiece(content: bytes, config: dict):
     engine.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace("▁", prefix)])
     engine.decoder = decoders.Metaspace("▁", prefix)
     return engine
+
+
+def _spelling(proto, config: dict, model_type: str) -> list:
+    """What is done to a text before a SentencePiece model's own normalisation sees it.
+
+    ALBERT and XLNet write quotation marks one way and drop accents, ALBERT folds case too (transformers
+    tokenization_albert.py). Whose a model is, the tokenizer class says, else the model_type. A model without either is
+    ALBERT's where it has ALBERT's marks and no capital letters, and its own normalisation leaves capitals in, which
+    would all be unknown. `remove_space` is no matter: SentencePiece takes runs of spaces as one.
+
+    Deviation: both releases also part a comma from the number before it where a piece joins them, which transformers'
+    readers of a spiece.model do not either. Those set a space after every symbol that the model's user defined (full
+    stops and brackets in ALBERT's); here, as in SentencePiece and the published tokenizer.json, none is set.
+    """
+    from tokenizers import normalizers
+
+    owner = (config.get("tokenizer_class") or model_type).lower()
+    albert = owner.startswith("albert") if owner else _looks_like_albert(proto)
+    steps = []
+    if albert or owner.startswith("xlnet"):
+        steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        if not config.get("keep_accents", False):
+            steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if config.get("do_lower_case", albert):
+        steps.append(normalizers.Lowercase())
+    return steps
+
+
+def _looks_like_albert(proto) -> bool:
+    from tokenizers import normalizers
+
+    marks = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
+    pieces = [piece.piece for piece in proto.pieces if piece.type == piece.NORMAL]
+    table = proto.normalizer_spec.precompiled_charsmap
+    folds = table and normalizers.Precompiled(table).normalize_str("A") != "A"
+    return {"[CLS]", "[SEP]"} <= marks and not cased(pieces) and not folds
 
 
 def _merges(proto, table: dict[str, int]) -> list[tuple[str, str]]:

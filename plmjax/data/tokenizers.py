@@ -326,26 +326,31 @@ def _surround(engine, special: dict[str, str]) -> None:
 # ----------------------------------------------------------------------------------------------------- loading
 
 
-def load(path: str | Path) -> Tokenizer:
+def load(path: str | Path, model_type: str = "") -> Tokenizer:
     """Loads a tokenizer folder or a published vocabulary file.
 
     A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model, the first of them that is
     there; options come from its tokenizer_config.json. A vocab.txt without one is taken as uncased unless more than
-    one token in a hundred has a capital letter.
+    one token in a hundred has a capital letter. A spiece.model whose tokenizer class is not named is spelt as the
+    model_type of the config.json beside it says, or else `model_type`; alone it is taken as ALBERT's, accents dropped
+    and case folded, where it holds [CLS], [SEP] and no capital letters, else as it stands.
 
     Raises:
       UserError: nothing there, or files that are not a vocabulary.
     """
     with storage.local(storage.path(path)) as folder:
-        return _load(folder)
+        return _load(folder, model_type)
 
 
-def _load(path: Path) -> Tokenizer:
+def _load(path: Path, model_type: str) -> Tokenizer:
     forms = _forms(path)
-    config_file = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+    folder = path if path.is_dir() else path.parent
     try:
-        config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
-        engine, names = _read(forms, config)
+        config = _json(folder / "tokenizer_config.json")
+        if "spiece.model" in forms and not config.get("tokenizer_class"):
+            model = _json(folder / "config.json")
+            model_type = model.get("tokenizer_class") or model.get("model_type") or model_type
+        engine, names = _read(forms, config, model_type)
     except UserError:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception
@@ -359,11 +364,16 @@ def _load(path: Path) -> Tokenizer:
     engine.no_padding()
     engine.no_truncation()
     files = {name: file.read_bytes() for name, file in forms.items() if name != "tokenizer.json"}
-    if not config:
-        config = {f"{role}_token": token for role, token in special.items()}
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if not config or (names == ["spiece.model"] and not config.get("tokenizer_class")):
+        tokens = {f"{role}_token": token for role, token in special.items()}
+        config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # which keeps to tokenizer.json
     files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     return Tokenizer(engine, files, special)
+
+
+def _json(file: Path) -> dict:
+    """What a file of options holds; nothing where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _forms(path: Path) -> dict[str, Path]:
@@ -386,7 +396,7 @@ def _forms(path: Path) -> dict[str, Path]:
     return forms
 
 
-def _read(forms: dict[str, Path], config: dict):
+def _read(forms: dict[str, Path], config: dict, model_type: str):
     """The engine of the first form there is, and the names of the files it was read from."""
     from tokenizers import Tokenizer, models
 
@@ -400,10 +410,9 @@ def _read(forms: dict[str, Path], config: dict):
                 f"Expected a WordPiece vocabulary, one token a line with [UNK] among them, found no [UNK] in "
                 f"{forms['vocab.txt']}; check the file."
             )
-        cased = sum(token != token.lower() for token in tokens) > len(tokens) / 100
         engine = engines.wordpiece(
             table,
-            lowercase=config.get("do_lower_case", not cased),
+            lowercase=config.get("do_lower_case", not engines.cased(tokens)),
             strip_accents=config.get("strip_accents"),
             chinese=config.get("tokenize_chinese_chars", True),
         )
@@ -416,7 +425,7 @@ def _read(forms: dict[str, Path], config: dict):
             ]
         prefix_space = config.get("add_prefix_space", False)
         return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
-    return engines.sentencepiece(forms["spiece.model"].read_bytes(), config), ["spiece.model"]
+    return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
 
 
 def _special(config: dict, engine) -> dict[str, str]:

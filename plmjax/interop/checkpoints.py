@@ -93,7 +93,7 @@ def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
     """The files of a tokenizer that the model has an embedding for every token of."""
     from plmjax.data import tokenizers
 
-    tokenizer = tokenizers.load(folder)
+    tokenizer = tokenizers.load(folder, model_type=huggingface.model_type_of(model))
     if tokenizer.vocabulary.size > model.config.vocab_size:
         raise UserError(
             f"{folder} must hold a tokenizer of at most the model's {model.config.vocab_size} tokens, but has "

@@ -185,6 +185,11 @@ def adapter_of(model: nn.Module) -> Adapter:
     )
 
 
+def model_type_of(model: nn.Module) -> str:
+    """config.json's name of the model's system."""
+    return next(name for name, adapter in ADAPTERS.items() if adapter is adapter_of(model))
+
+
 def architecture_of(model: nn.Module) -> str:
     """transformers' class for the model, or for what is worth most of it."""
     adapter = adapter_of(model)

@@ -1,7 +1,9 @@
 """Tokenizers: ids equal the tokenizers library's and transformers', whatever the kind and however they are loaded."""
 
+import io
 import json
 import pickle
+import unicodedata
 
 import numpy as np
 import pytest
@@ -114,6 +116,98 @@ def test_ids_equal_sentencepiece(model_type, tmp_path):
     assert tokenizer.encode_batch(texts) == reference.encode(texts)
     bare = tokenizers.load(tmp_path / "spiece.model")
     assert bare.encode_batch(texts) == reference.encode(texts)
+
+
+def albert_model(symbols=()):
+    """A spiece.model as ALBERT's was made: of text without capitals and accents, its normalisation keeping both."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(without_accents(text).lower() for text in PROSE),
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=symbols,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def without_accents(text):
+    return "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+
+
+QUOTED = ["THE Fox", "Café ÉCLAIR crème", "``Yes!'' he SAID  twice ", "İstanbul 1999, (ΣΊΣΥΦΟΣ)"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reference"),
+    [
+        ({"model_type": "albert"}, {}, "AlbertTokenizer"),
+        ({"model_type": "albert"}, {"do_lower_case": True, "remove_space": True}, "AlbertTokenizer"),
+        ({"model_type": "albert"}, {"do_lower_case": False, "keep_accents": True}, "AlbertTokenizer"),
+        ({"model_type": "albert"}, {"keep_accents": True, "remove_space": False}, "AlbertTokenizer"),
+        ({"model_type": "bert", "tokenizer_class": "AlbertTokenizer"}, {}, "AlbertTokenizer"),
+        ({}, {"tokenizer_class": "AlbertTokenizer", "do_lower_case": False}, "AlbertTokenizer"),
+        ({"model_type": "xlnet"}, {}, "XLNetTokenizer"),
+        ({"model_type": "xlnet"}, {"do_lower_case": True}, "XLNetTokenizer"),
+        ({}, {}, "AlbertTokenizer"),
+    ],
+)
+def test_a_spiece_model_is_spelt_as_its_system_spells(model, options, reference, tmp_path):
+    """By the tokenizer class, the model_type and the options beside it; alone, one without capitals is ALBERT's."""
+    import transformers
+
+    (tmp_path / "spiece.model").write_bytes(albert_model())
+    for name, content in {"config.json": model, "tokenizer_config.json": options}.items():
+        if content:
+            (tmp_path / name).write_text(json.dumps(content))
+    named = getattr(transformers, reference)
+    marks = {"unk_id": 1, "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    theirs = named.from_pretrained(tmp_path, **(marks if reference.startswith("XLNet") else {}))
+    tokenizer, texts = tokenizers.load(tmp_path), PROSE[:4] + ODD + QUOTED
+    assert tokenizer.encode_batch(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    tokenizer.save(tmp_path / "copy")
+    assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+    (tmp_path / "copy" / "config.json").write_text('{"model_type": "albert"}')
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert again(texts, add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(texts)
+    assert (again.pad_token_id, again.mask_token_id) == (tokenizer.vocabulary.pad, tokenizer.vocabulary.mask)
+
+
+def test_symbols_that_albert_defined_are_split_off_as_in_its_release(tmp_path):
+    import sentencepiece
+
+    content = albert_model(["(", ")", '"', "-", ".", "–"])
+    (tmp_path / "spiece.model").write_bytes(content)
+    texts = [*PROSE[:4], *QUOTED, "(A.b-C)", 'x."y"']
+    plain = [without_accents(text.replace("``", '"').replace("''", '"')) for text in texts]
+    plain = ["".join(letter.lower() for letter in text) for text in plain]  # the library knows no final sigma
+    reference = sentencepiece.SentencePieceProcessor(model_proto=content)
+    assert tokenizers.load(tmp_path).encode_batch(texts) == reference.encode(plain)
+
+
+def test_a_spiece_model_of_another_system_stands_as_it_is(tmp_path):
+    """With capital letters of its own, with case folding of its own, or of a system that does nothing to a text."""
+    import sentencepiece
+
+    (tmp_path / "spiece.model").write_bytes(albert_model())
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert tokenizers.load(tmp_path).encode("The Café ``x''") == reference.encode("The Café ``x''")
+    for lowercase in (False, True):
+        folder = tmp_path / str(lowercase)
+        tokenizers.train("sentencepiece-unigram", 420, PROSE, folder, lowercase=lowercase)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        reference = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+        assert tokenizers.load(folder).encode_batch(PROSE + QUOTED) == reference.encode(PROSE + QUOTED)
 
 
 def test_published_wordpiece_files(tmp_path):

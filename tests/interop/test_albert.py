@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.data import tokenizers
 from plmjax.data.layouts import SentenceOrder
 from plmjax.errors import UserError
 from plmjax.finetuning.sentences import SequenceClassification
-from plmjax.interop import huggingface
+from plmjax.interop import checkpoints, huggingface
 from plmjax.interop.albert import ADAPTER
 from plmjax.models.albert import (
     AlbertConfig,
@@ -119,3 +120,24 @@ def test_an_imported_model_is_trained_by_its_own_task():
     assert isinstance(objective, AlbertPretraining) and data.layout == SentenceOrder() and data.sequence_length == 19
     objective, _ = ADAPTER.task(MODULES["AlbertForSequenceClassification"], ("a", "b", "c", "d"))
     assert isinstance(objective, SequenceClassification) and len(objective.labels) == 4
+
+
+def test_a_vocabulary_alone_is_spelt_as_albert_spells(tmp_path):
+    """Capitals folded and accents dropped, for a spiece.model beside the config and for one that is named apart."""
+    from tests.data.test_tokenizers import PROSE, QUOTED, albert_model
+
+    transformers = pytest.importorskip("transformers")
+    model = AlbertForMaskedLM(AlbertConfig(**(SIZES | {"vocab_size": 400}), embedding_size=7))
+    huggingface.save(model, random_params(model), tmp_path / "source")
+    (tmp_path / "apart").mkdir()
+    for folder in ("source", "apart"):
+        (tmp_path / folder / "spiece.model").write_bytes(albert_model())
+    reference = transformers.AlbertTokenizer.from_pretrained(tmp_path / "source")
+    expected = reference(PROSE[:4] + QUOTED, add_special_tokens=False)["input_ids"]
+    checkpoints.import_checkpoint(tmp_path / "source", tmp_path / "own")
+    checkpoints.import_checkpoint(tmp_path / "source", tmp_path / "other", tokenizer=tmp_path / "apart")
+    checkpoints.export_checkpoint(tmp_path / "own", tmp_path / "out")
+    for folder in (tmp_path / "own" / "tokenizer", tmp_path / "other" / "tokenizer", tmp_path / "out"):
+        assert tokenizers.load(folder).encode_batch(PROSE[:4] + QUOTED) == expected
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert again(PROSE[:4] + QUOTED, add_special_tokens=False)["input_ids"] == expected

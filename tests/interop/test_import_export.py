@@ -1,6 +1,7 @@
 """`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
 
 import json
+import os
 
 import flax.traverse_util
 import numpy as np
@@ -122,6 +123,22 @@ def test_import_needs_a_tokenizer_that_fits(tmp_path, tokenizer):
     with pytest.raises(UserError, match="at most the model's 37 tokens, but has 45"):
         interop.import_checkpoint(tmp_path / "source", tmp_path / "run", tokenizer=tokenizer)
     assert not (tmp_path / "run").exists()
+
+
+def test_every_file_follows_the_umask(tmp_path, tokenizer):
+    """Also the safetensors library's, which writes by way of a file that is private to its owner."""
+    module = MODULES["BertModel"]
+    before = os.umask(0o027)
+    try:
+        huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+        interop.import_checkpoint(tmp_path / "source", tmp_path / "run")
+        interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    finally:
+        os.umask(before)
+    written = [path for name in ("source", "run", "out") for path in (tmp_path / name).rglob("*")]
+    modes = {str(path): oct(path.stat().st_mode & 0o777) for path in written}
+    assert {"model.safetensors", "config.json", "experiment.json"} <= {path.name for path in written}
+    assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
 
 
 def test_nothing_to_export_is_one_sentence(tmp_path):
