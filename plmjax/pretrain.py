@@ -41,7 +41,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / "tokenizer")
             raise
-    dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size)
+    dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size, say=say)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
             f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; name the "

@@ -270,8 +270,12 @@ def test_a_dataset_is_copied_once_and_whole(run, object_store: ObjectStore, cach
     shards = [path for _, path in object_store.requests if "alt=media" in path and "corpus-train" in path]
     assert len(shards) == 1
     copy = found[0].directory / "unigram.npy"
-    copy.write_bytes(copy.read_bytes()[:-8])
+    sound = copy.read_bytes()
+    copy.write_bytes(sound[:-8])
     assert np.array_equal(store.open_dataset("gs://running/run/dataset").unigram_counts, found[0].unigram_counts)
+    copy.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    store.open_dataset("gs://running/run/dataset")
+    assert copy.read_bytes() == sound
 
 
 def _fingerprint() -> str:

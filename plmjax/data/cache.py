@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import storage
+from plmjax.data import checksums
 from plmjax.errors import UserError
 
 _CONTENTS = "index.json"
@@ -45,8 +46,8 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
             ) from error
         try:
             build(unfinished)
-            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
-            (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": sizes}, indent=1))
+            files = {path.name: checksums.sum_file(path) for path in unfinished.iterdir()}
+            (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": files}, indent=1))
             if not _is_whole(candidate / name):
                 shutil.rmtree(candidate / name, ignore_errors=True)
                 unfinished.rename(candidate / name)
@@ -62,9 +63,9 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether an index is there with all its bytes (a computer that lost power may have kept the name alone)."""
+    """Whether an index is there as it was written (a computer that lost power may have kept the name alone)."""
     try:
-        sizes = json.loads((folder / _CONTENTS).read_text())["files"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
+        files = json.loads((folder / _CONTENTS).read_text())["files"]
+        return checksums.damaged(folder, files) is None
+    except (OSError, ValueError, KeyError, TypeError):
         return False

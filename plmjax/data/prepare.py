@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plmjax import storage
-from plmjax.data import formats, sentences, store
+from plmjax.data import checksums, formats, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
 
@@ -149,12 +149,11 @@ def _begin(output: Path) -> None:
         raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
     storage.write(output / BEGUN, "{}\n")
     for path in output.iterdir():
-        generated = path.name.startswith((store.LEDGER, "corpus-")) or path.suffix == ".npy" or path.name in _METADATA
-        if path.name == "tokenizer" or generated:
+        generated = (
+            path.name.startswith((store.LEDGER, "corpus-")) or path.suffix == ".npy" or path.name in store.TFDS_METADATA
+        )
+        if path.name in ("tokenizer", checksums.FOLDER) or generated:
             storage.remove(path)
-
-
-_METADATA = ("dataset_info.json", "features.json")
 
 
 def _write(batches: Iterator[dict[str, Tokens]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:

@@ -8,6 +8,7 @@
       unigram.npy                       int64 [V], how often each token stands in the train split
       tokenizer/                        the tokenizer's own files
       ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources
+      checked/HOSTNAME.json             which files a machine has compared with their checksums (`checksums`)
 
 A record holds three byte features: `tokens` (uint16, or int32 where the vocabulary needs it), `sentence_lengths`
 (int32, tokens of each sentence) and `document_lengths` (int32, sentences of each document), all little-endian. The
@@ -21,7 +22,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,17 @@ import google_crc32c
 import numpy as np
 
 from plmjax import storage
-from plmjax.data import tensorflow_runtime
+from plmjax.data import checksums, tensorflow_runtime
 from plmjax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LEDGER = "ledger.json"
 SPLITS = ("train", "validation")
 PIECE_TOKENS = 1 << 22
 _NAME = "corpus-{split}.tfrecord-{index:05d}"
 _TFDS_NAME = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+TFDS_METADATA = ("dataset_info.json", "features.json")
 _LENGTHS = np.dtype("<i4")
-_CHUNK = 1 << 24
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -219,8 +220,17 @@ def finish(
             path.unlink()
     _write_tfds_metadata(directory, shards, token_dtype(len(unigram)))
     tokenizer.save(directory / "tokenizer")
-    ledger["files"] = {name: _sum_file(directory / name) for name in names}
+    others = [*TFDS_METADATA, *(f"tokenizer/{name}" for name in storage.files(directory / "tokenizer"))]
+    ledger["files"] = {name: checksums.sum_file(directory / name) for name in names}
+    ledger["other_files"] = {name: checksums.sum_file(directory / name) for name in others}
+    ledger["crc32c"] = _sum_ledger(ledger)
     storage.write(directory / LEDGER, json.dumps(ledger, indent=1))
+
+
+def _sum_ledger(ledger: dict[str, Any]) -> int:
+    """The checksum of what a ledger says, but for the checksum itself."""
+    said = {key: value for key, value in ledger.items() if key != "crc32c"}
+    return google_crc32c.value(json.dumps(said, sort_keys=True).encode())
 
 
 def _write_offsets(directory: Path, split: str, entry: dict[str, Any]) -> list[str]:
@@ -281,14 +291,6 @@ def _write_tfds_metadata(directory: Path, shards: dict[str, list[dict[str, Any]]
     )
 
 
-def _sum_file(path: Path) -> dict[str, int]:
-    crc, size = 0, 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc, size = google_crc32c.extend(crc, chunk), size + len(chunk)
-    return {"bytes": size, "crc32c": crc}
-
-
 class Split:
     """One split of a dataset, mapped from its files: tokens in the order they were written.
 
@@ -344,7 +346,7 @@ class Dataset:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of what the dataset holds, hex: the same wherever it lies and whenever it was prepared."""
-        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in _files(self.ledger).items()}
+        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in _data_files(self.ledger).items()}
         contents = [FORMAT_VERSION, self.tokenizer_fingerprint, files]
         return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
@@ -357,25 +359,30 @@ class Dataset:
         """How often each token stands in the train split, int64 [V]."""
         return np.load(self.directory / "unigram.npy")
 
-    def verify(self) -> None:
-        """Reads every file and compares its checksum; raises a UserError that names the first one that differs."""
-        for name, expected in _files(self.ledger).items():
-            if _sum_file(self.directory / name)["crc32c"] != expected["crc32c"]:
-                raise UserError(
-                    f"{self.directory / name} was expected to be as prepared, but its checksum differs; prepare again."
-                )
 
-
-def _files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
+def _data_files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """The files that the reader takes tokens and places from, each with its size and checksum."""
     records = (record for entry in ledger["splits"].values() for record in entry["shards"])
     return {record["file"]: record for record in records} | ledger["files"]
 
 
-def _copied(dataset: Dataset) -> Path:
+def _files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """All files of the dataset, the tokenizer's and TFDS's among them."""
+    return _data_files(ledger) | ledger["other_files"]
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"Expected {path} as it was prepared, found that its checksum differs: the file is damaged; copy the dataset "
+        "again or prepare it again."
+    )
+
+
+def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
     """The copy of a bucket's dataset in the user's cache folder, made where there is none: files are mapped from disks.
 
     It gets its name, the fingerprint, when every file has the ledger's checksum, so an interrupted copy is never used;
-    one that was cut since is made anew. Processes of one machine wait for the one that copies, and go on if it dies.
+    one that was damaged since is made anew. Processes of one machine wait for the one that copies, and go on if it dies.
     """
     copy = storage.cache("datasets", dataset.fingerprint)
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -383,28 +390,30 @@ def _copied(dataset: Dataset) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = storage.files(copy)
         expected = _files(dataset.ledger)
-        if all(name in found and found[name].size == expected[name]["bytes"] for name in expected):
+        whole = all(name in found and found[name].size == expected[name]["bytes"] for name in expected)
+        if whole and checksums.damaged(copy, expected, say) is None:
             return copy
         unfinished = copy.with_name(f"{copy.name}.copying")
         storage.remove(copy)
         storage.remove(unfinished)
         storage.fetch(dataset.directory, unfinished)
-        for name in expected:
-            if _sum_file(unfinished / name)["crc32c"] != expected[name]["crc32c"]:
-                raise UserError(
-                    f"{dataset.directory / name} was expected to be as prepared, but its checksum differs; prepare the "
-                    f"dataset again."
-                )
+        if bad := checksums.differing(unfinished, expected):
+            raise _damaged(dataset.directory / bad)
         unfinished.rename(copy)
+        checksums.note(copy, expected)
     return copy
 
 
-def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None) -> Dataset:
-    """Opens a prepared dataset after checking that it is whole: every file there, of the size the ledger gives.
+def open_dataset(
+    directory: str | os.PathLike, *, vocab_size: int | None = None, say: Callable[[str], None] = lambda line: None
+) -> Dataset:
+    """Opens a prepared dataset after checking that it is whole: every file there, with the ledger's size and checksum.
+
+    Files are read for it once on a machine (see `checksums`); `say` is told when that took its time.
 
     vocab_size: rows of the model's embedding, which must cover every token id. Raises UserError when the folder is
-    missing, was never finished, is of another format version, misses a file, has a truncated one, or holds more tokens
-    than the model knows.
+    missing, was never finished, is of another format version, misses a file, has a truncated or damaged one, or holds
+    more tokens than the model knows.
     """
     directory = storage.path(directory)
     if not directory.is_dir():
@@ -425,6 +434,8 @@ def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None)
         raise UserError(
             f"{directory} was expected in dataset format {FORMAT_VERSION} but is in format {version}; prepare it again."
         )
+    if ledger.get("crc32c") != _sum_ledger(ledger):
+        raise _damaged(directory / LEDGER)
     found = storage.files(directory)
     for name, expected in _files(ledger).items():
         path = directory / name
@@ -437,7 +448,9 @@ def open_dataset(directory: str | os.PathLike, *, vocab_size: int | None = None)
             )
     dataset = Dataset(directory, ledger)
     if storage.in_bucket(directory):
-        dataset = Dataset(_copied(dataset), ledger)
+        dataset = Dataset(_copied(dataset, say), ledger)
+    elif bad := checksums.damaged(directory, _files(ledger), say):
+        raise _damaged(directory / bad)
     if vocab_size is not None and dataset.vocab_size > vocab_size:
         raise UserError(
             f"A dataset of at most {vocab_size} tokens was expected, the model's vocabulary, but {directory} was "

@@ -174,11 +174,13 @@ def test_an_interrupted_index_is_made_again(tmp_path, monkeypatch):
     assert rows_of(dataset, SentencePairs()).count > 3
 
 
-def test_a_truncated_index_is_made_again(tmp_path):
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_a_damaged_index_is_made_again(tmp_path, damage):
     dataset = write(tmp_path, documents(10, V), [], V)
     before = all_fields(rows_of(dataset, SentencePairs(pack=2)))
     (path,) = (tmp_path / "index").glob("*/sequences.bin")
-    path.write_bytes(path.read_bytes()[:-1])
+    contents = path.read_bytes()
+    path.write_bytes(contents[:-1] if damage == "truncated" else contents[:8] + bytes([contents[8] ^ 1]) + contents[9:])
     for name, array in all_fields(rows_of(dataset, SentencePairs(pack=2))).items():
         np.testing.assert_array_equal(array, before[name])
 

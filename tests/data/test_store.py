@@ -1,13 +1,17 @@
 """The prepared dataset: what is written is read back, TFDS reads it too, and damage is named."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from plmjax.data import store
+from plmjax.data import checksums, store
 from plmjax.errors import UserError
 from tests.data.corpora import documents, write
 
@@ -36,7 +40,6 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
     counts = np.bincount([t for d in train for s in d for t in s], minlength=vocab_size)
     np.testing.assert_array_equal(dataset.unigram_counts, counts)
     assert dataset.tokenizer_fingerprint == "f00d" and (tmp_path / "tokenizer/vocab.txt").is_file()
-    dataset.verify()
 
 
 def test_the_fingerprint_is_of_the_contents(tmp_path):
@@ -131,7 +134,7 @@ def damage_ledger(folder):
         (damage_truncated, "tfrecord-00001 .* bytes but has"),
         (damage_offsets, "train.sentences.npy .* is missing"),
         (damage_unfinished, "never finished"),
-        (damage_version, "format 1 but is in format 99"),
+        (damage_version, "format 2 but is in format 99"),
         (damage_ledger, "ledger.json .* damaged"),
     ],
 )
@@ -151,15 +154,89 @@ def test_a_missing_folder_and_a_small_model_are_named(tmp_path):
         store.open_dataset(tmp_path, vocab_size=299)
 
 
-def test_verify_names_the_file_with_a_flipped_byte(tmp_path):
-    dataset = write(tmp_path, documents(6, 300), documents(2, 300), 300)
-    path = tmp_path / "corpus-validation.tfrecord-00000"
+def flip(path):
+    """Changes one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "corpus-train.tfrecord-00001",
+        "corpus-validation.tfrecord-00000",
+        "train.sentences.npy",
+        "validation.documents.npy",
+        "unigram.npy",
+        "tokenizer/vocab.txt",
+        "dataset_info.json",
+    ],
+)
+def test_a_flipped_bit_is_named_before_it_is_read(tmp_path, name):
+    write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    flip(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name} .* checksum differs.* copy the dataset again or prepare it again"):
+        store.open_dataset(tmp_path)
+    flip(tmp_path / name)
+    assert store.open_dataset(tmp_path).split("train").documents == 6
+
+
+def test_a_flipped_digit_of_the_ledger_is_named(tmp_path):
+    write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    path = tmp_path / store.LEDGER
+    ledger = json.loads(path.read_text())
+    ledger["splits"]["train"]["shards"][0]["pieces"][0]["tokens"][0] += 2
+    path.write_text(json.dumps(ledger))
+    with pytest.raises(UserError, match=r"ledger.json .* checksum differs"):
+        store.open_dataset(tmp_path)
+
+
+def test_a_file_is_read_for_its_checksum_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    read, sum_file = [], checksums.sum_file
+    monkeypatch.setattr(checksums, "sum_file", lambda path: read.append(path.name) or sum_file(path))
     store.open_dataset(tmp_path)
-    with pytest.raises(UserError, match=r"corpus-validation.tfrecord-00000 .* checksum"):
-        dataset.verify()
+    assert read == []  # since `write` opened it
+    changed = tmp_path / "unigram.npy"
+    times = changed.stat()
+    changed.write_bytes(changed.read_bytes())
+    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a copy that keeps the times would
+    store.open_dataset(tmp_path)
+    assert read == ["unigram.npy"]
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="another-host"))
+    read.clear()
+    store.open_dataset(tmp_path)
+    assert {"unigram.npy", "corpus-train.tfrecord-00000", "vocab.txt"} <= set(read)
+
+
+def test_a_long_reading_is_told(tmp_path, monkeypatch):
+    write(tmp_path, documents(6, 300), [], 300)
+    shutil.rmtree(tmp_path / checksums.FOLDER)
+    said = []
+    store.open_dataset(tmp_path, say=said.append)
+    assert said == []
+    monkeypatch.setattr(checksums, "WORTH_SAYING", 1000)
+    shutil.rmtree(tmp_path / checksums.FOLDER)
+    store.open_dataset(tmp_path, say=said.append)
+    assert len(said) == 1 and said[0].startswith("dataset    0.0 GB read and found sound in ")
+
+
+def test_a_read_only_dataset_is_noted_in_the_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(tmp_path / "dataset", documents(6, 300), [], 300)
+    shutil.rmtree(tmp_path / "dataset" / checksums.FOLDER)
+    make = Path.mkdir
+
+    def read_only(self, *arguments, **settings):  # the tests may run as root, whom no file mode stops
+        if tmp_path / "dataset" in self.parents:
+            raise PermissionError(13, os.strerror(13), str(self))
+        return make(self, *arguments, **settings)
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    store.open_dataset(tmp_path / "dataset")
+    monkeypatch.setattr(checksums, "sum_file", None)  # would fail
+    store.open_dataset(tmp_path / "dataset")
 
 
 def test_reading_needs_no_tensorflow(tmp_path):
