@@ -1,9 +1,9 @@
 """Whether files are still as they were written: CRC-32C, computed once on a machine and then remembered.
 
 A disk or a copy can change a byte and leave the size alone. So a file is read whole before it is used for the first
-time, and that it was sound is noted beside its size and times. While these stay the same it is not read again: a dataset
-of 30 GB costs its reading at the first start on a machine, and no more. Every machine keeps notes of its own, for it may
-have read another copy, or the same one through another network.
+time, and that it was sound is noted beside its size and times. While these stay the same it is not read again: a
+dataset of 30 GB costs its reading at the first start on a machine, and no more. Every machine keeps notes of its own,
+for it may have read another copy, or the same one through another network.
 """
 
 import contextlib

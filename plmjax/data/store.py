@@ -382,7 +382,7 @@ def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
     """The copy of a bucket's dataset in the user's cache folder, made where there is none: files are mapped from disks.
 
     It gets its name, the fingerprint, when every file has the ledger's checksum, so an interrupted copy is never used;
-    one that was damaged since is made anew. Processes of one machine wait for the one that copies, and go on if it dies.
+    one that was damaged since is made anew. Processes of one machine wait for the one that copies; it may die.
     """
     copy = storage.cache("datasets", dataset.fingerprint)
     copy.parent.mkdir(parents=True, exist_ok=True)
