@@ -28,13 +28,16 @@ CORE = [
     "seqeval>=1.2.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
+WANDB = ["wandb>=0.28"]
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
     "gcs": BUCKETS,
     "plan": ["libtpu>=0.0.52"],
+    "wandb": WANDB,
     "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
     "test": [
         *SUBMISSION,
+        *WANDB,
         "jsonschema>=4.26",
         "libtpu>=0.0.52",
         "pytest>=9",

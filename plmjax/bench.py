@@ -13,7 +13,7 @@ import numpy as np
 from plmjax.data.layouts import Layout
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.parallel import peak
+from plmjax.parallel import peak, topologies
 from plmjax.training import feed, loop, phases, placement
 from plmjax.training.step import build, execution
 from plmjax.vocabulary import Vocabulary
@@ -51,6 +51,9 @@ def _phase(
     for _ in range(warmup):
         state, _ = compiled(state, next(arrays))
     jax.block_until_ready(state)
+    platform = mesh.devices.flat[0].platform
+    dtype = execution(run, platform).dtype
+    matmul = peak.measured_flops(dtype, seconds=0.5)
     begin, begin_cpu, waited = time.perf_counter(), time.process_time(), 0.0
     under_way: list[dict[str, jax.Array]] = []
     for _ in range(steps):
@@ -66,12 +69,11 @@ def _phase(
     seconds = (time.perf_counter() - begin) / steps
     cpu_seconds = (time.process_time() - begin_cpu) / steps
     arrays.close()
-    platform = mesh.devices.flat[0].platform
-    dtype = execution(run, platform).dtype
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
-    matmul = peak.measured_flops(dtype, seconds=1.0) * devices
+    # What else this machine does slows the one measurement or the other: the products are measured before and after.
+    matmul = max(matmul, peak.measured_flops(dtype, seconds=0.5)) * devices
     flops = run.objective.train_flops(run.model, program.batch)
-    sheet = loop.peak_flops(program)
+    sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
     return {
         "phase": phase.index,
         "device": mesh.devices.flat[0].device_kind,
@@ -87,7 +89,7 @@ def _phase(
         "model_flops_per_second": flops / seconds,
         "matmul_flops_per_second": matmul,
         "of_matmul": flops / seconds / matmul,
-        "mfu": None if platform == "cpu" else flops / seconds / sheet,
+        "mfu": None if sheet is None else flops / seconds / (sheet * mesh.size),
         "peak_bytes": peak_bytes(mesh.devices.flat[0]),
         "input_wait": waited / steps / seconds,
         "input": "dataset" if run.data.path else "random tokens",

@@ -287,7 +287,8 @@ def bench(
             print(to_json(record))
             continue
         for name, value in record.items():
-            print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
+            if value is not None:  # a CPU has no data sheet for an MFU
+                print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
 
 
 def import_(

@@ -167,6 +167,14 @@ class Hosts:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tracking:
+    """Where else than in its own folder a run reports."""
+
+    wandb: str = ""
+    """Weights & Biases: PROJECT or ENTITY/PROJECT that gets what metrics.jsonl does; empty sends nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Phase:
     """A part of a run with settings of its own; empty ones keep the experiment's."""
 
@@ -196,6 +204,7 @@ class Experiment:
     checkpoint: Checkpoint = Checkpoint()
     mesh: Mesh = Mesh()
     hosts: Hosts = Hosts()
+    tracking: Tracking = Tracking()
     phases: tuple[Phase, ...] = ()
     """Parts of the run that differ, such as length 128 and then 512; empty for a run of one piece."""
 
@@ -204,6 +213,7 @@ FREE = (
     "checkpoint.",
     "mesh.",
     "hosts.",
+    "tracking.",
     "data.path",
     "data.train",
     "data.validation",

@@ -8,7 +8,7 @@ from plmjax import __version__, learned, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop
+from plmjax.training import checkpoints, loop, tracking
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; its merges and pieces hardly change with more."""
@@ -29,6 +29,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         )
     _check_data(run.data)
     loop.devices(run.training.platform)
+    tracking.check(run)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 
 OPTIONAL = (
     "tensorflow tensorflow_datasets tokenizers sentencepiece sentencex safetensors matplotlib tensorboard sklearn "
-    "scipy seqeval chex google_crc32c tyro transformers torch fsspec gcsfs aiohttp"
+    "scipy seqeval chex google_crc32c tyro transformers torch fsspec gcsfs aiohttp wandb"
 )
 WITHOUT = f"""
 import sys

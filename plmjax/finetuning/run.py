@@ -24,7 +24,7 @@ from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.layers.execution import Execution
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop
+from plmjax.training import checkpoints, loop, tracking
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
 from plmjax.training.state import State
@@ -50,6 +50,7 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         UserError: a file of the task, the checkpoint or the experiment is not as it must be.
     """
     _check(run)
+    tracking.check(run)
     workdir = storage.path(workdir)
     pretrained, description = None, None
     if str(checkpoint) != RANDOM:

@@ -1,9 +1,14 @@
-"""How fast this machine multiplies matrices, measured: the yardstick where no data sheet applies."""
+"""How fast this machine multiplies matrices: of its data sheet, or measured where there is none."""
 
 import time
 
 import jax
 import jax.numpy as jnp
+
+from plmjax.parallel import topologies
+
+DOUBTED = 0.5
+"""Share of a measured rate above which a step makes it doubtful: other work may have slowed what measured it."""
 
 
 def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
@@ -17,3 +22,32 @@ def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: fl
         product(a).block_until_ready()
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
+
+
+class Yardstick:
+    """The rate that the MFU of a mesh is relative to.
+
+    rate: matrix FLOP/s of all its devices: of the data sheet, or on a CPU the largest that this process has seen.
+    origin: which of the two, in words.
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh) -> None:
+        sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
+        self._measured = sheet is None
+        # The simulated devices of a CPU share its cores, so one device's rate is the rate of them all.
+        self.rate = measured_flops() if sheet is None else sheet * mesh.size
+        self.origin = "the fastest products measured here" if self._measured else "of the data sheet"
+        self._fastest = DOUBTED * self.rate
+
+    def share(self, achieved: float) -> float:
+        """The MFU of a step that achieved so many model FLOP/s; at most 1 where the rate is measured.
+
+        A processor that was busy while it was measured and is free now would be said to beat itself. So a step that is
+        much faster than any before it has the products measured again, at most a few times in a run.
+        """
+        if self._measured and achieved > self._fastest:
+            self.rate = max(self.rate, measured_flops())
+            self._fastest = 1.1 * achieved
+        if self._measured:
+            self.rate = max(self.rate, achieved)
+        return achieved / self.rate

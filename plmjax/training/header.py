@@ -7,6 +7,7 @@ import jax
 
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
+from plmjax.parallel.peak import Yardstick
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, spelled
 from plmjax.training.step import Program
@@ -22,13 +23,13 @@ def lines(
     program: Program,
     compiled: Any,
     flops: float,
-    rate: float,
+    yardstick: Yardstick,
     compile_seconds: float,
     step: int,
 ) -> list[str]:
     """The header of one phase.
 
-    compiled: the compiled train step. flops: model FLOPs of a step. rate: matrix FLOP/s of the whole mesh.
+    compiled: the compiled train step. flops: model FLOPs of a step. yardstick: of the whole mesh.
     """
     phase, devices = program.phase, program.mesh.devices
     device = devices.flat[0]
@@ -46,7 +47,7 @@ def lines(
         f"{phase.sequence_length} = {tokens:,} tokens a step",
         f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",
         f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
-        f"compile  {duration(compile_seconds)}; MFU is relative to {compact(rate)}FLOP/s",
+        f"compile  {duration(compile_seconds)}; MFU is relative to {compact(yardstick.rate)}FLOP/s, {yardstick.origin}",
     ]
 
 

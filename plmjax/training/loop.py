@@ -19,7 +19,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
-from plmjax.parallel import hosts, peak, topologies
+from plmjax.parallel import hosts, peak
 from plmjax.parallel.votes import Votes
 from plmjax.training import checkpoints, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
@@ -170,7 +170,7 @@ def train(
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
     session = _Session(run, workdir, source, tokenizer, keeper, description, Votes(placed.mesh), evaluation)
-    with hosts.watched(run.hosts) as session.moved, session:
+    with hosts.watched(run.hosts) as session.watch, session:
         if session.speaks:
             session.terminal.say(header.mesh(placed))
         step = description.step
@@ -189,10 +189,10 @@ class _Session:
     """One invocation of a run: its files, its terminal, its signals.
 
     speaks: whether this host writes them, which is host 0 alone.
-    moved: to be called whenever the run gets on (`hosts.watched`), equally often on every host.
+    watch: is told whenever the run gets on (`hosts.watched`).
     """
 
-    moved: Callable[..., None]
+    watch: Callable[..., None]
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class _Session:
 
     def __enter__(self) -> "_Session":
         if self.speaks:
-            self.file = MetricsFile(self.workdir, self.first)
+            self.file = MetricsFile(self.workdir, self.first, self.run)
             self.terminal = Terminal(self.run.training.steps, self.first)
         self.stop = StopSignals().__enter__()
         return self
@@ -230,10 +230,16 @@ class _Session:
         try:
             if self.speaks:
                 self.terminal.close()
-                self.file.close()
+                self.file.close(whole=error is None)
         finally:  # a save that is under way is finished whatever stopped the run, which is told before a failed save
             with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
                 self.keeper.close()
+
+    def moved(self, doing: str, timed: bool = True) -> None:
+        """To be called whenever the run gets on, equally often on every host."""
+        self.watch(doing, timed)
+        if self.speaks:
+            self.terminal.doing(doing)
 
     @property
     def exhausted(self) -> bool:
@@ -245,23 +251,35 @@ class _Session:
         """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
         training, phase = self.run.training, program.phase
         self.moved("compiling", timed=False)
+        if self.speaks:
+            self.terminal.say(f"compile  the step of phase {phase.index}, for {program.mesh.size} device(s)")
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         compile_seconds = time.perf_counter() - start
         tokens = phase.batch_size * phase.sequence_length
         flops = self.run.objective.train_flops(self.run.model, program.batch)
         if self.speaks:
-            rate = peak_flops(program)
-            for line in header.lines(self.run, program, compiled, flops, rate, compile_seconds, done):
+            yardstick = peak.Yardstick(program.mesh)
+            for line in header.lines(self.run, program, compiled, flops, yardstick, compile_seconds, done):
                 self.terminal.say(line)
         hosts.agree(f"the start of phase {phase.index}")
         batches = on_device(self.source.train(phase, done - phase.first_step, places(program)), program)
+
+        def told(step: int, metrics: dict[str, jax.Array], seconds: float, steps: int) -> None:
+            if self.speaks:
+                pace = (tokens * steps / seconds, (training.steps - step) * seconds / steps)
+                self.terminal.between(
+                    step, metrics["loss"], pace if steps > 1 else None
+                )  # one alone may have waited for text
+
         pending: list[dict[str, jax.Array]] = []
         mark, waited, elapsed, steps = time.perf_counter(), 0.0, 0.0, 0
         for step in range(done + 1, phase.last_step + 1):
             self._profile(step)
             if len(pending) > 1:  # two steps are enough to be ahead of the device
                 jax.block_until_ready(pending[-2])
+                # Done by now, so that its loss can be read without holding up the step under way.
+                told(step - 2, pending[-2], elapsed + time.perf_counter() - mark, steps + len(pending) - 1)
             self.moved(f"waiting for the batch of step {step}", timed=step > done + 1)  # the first may index the text
             asked = time.perf_counter()
             batch = next(batches)
@@ -286,12 +304,14 @@ class _Session:
                     values["learning_rate"] = float(metrics["learning_rate"])
                     seconds = elapsed / steps
                     values["tokens_per_second"] = tokens / seconds
-                    values["mfu"] = flops / seconds / rate
+                    values["mfu"] = yardstick.share(flops / seconds)
                     values["input_wait"] = waited / elapsed
                     self.file.write(step, values)
                     self.terminal.step(step, values, (training.steps - step) * seconds)
                 if logging:
                     self.window, waited, elapsed, steps = {}, 0.0, 0.0, 0
+                else:
+                    told(step, metrics, elapsed, steps)
                 if evaluating:
                     self.evaluate(program, state, step)
                     last = last or self.exhausted
@@ -372,13 +392,3 @@ class _Session:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()
             self.profiling = False
-
-
-def peak_flops(program: Program) -> float:
-    """Matrix FLOP/s of all the mesh's devices: of the data sheet, or measured where there is none (a CPU)."""
-    device = program.mesh.devices.flat[0]
-    sheet = topologies.peak_flops(device.device_kind)
-    if sheet is not None:
-        return sheet * program.mesh.size
-    # The simulated devices of a CPU share its cores, so one device's rate is the rate of them all.
-    return peak.measured_flops()

@@ -1,26 +1,33 @@
-"""Where a run reports: metrics.jsonl, TensorBoard and the terminal."""
+"""Where a run reports: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
 import json
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from plmjax import storage
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.training import tracking
 
 
 class MetricsFile:
-    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record a logged step.
+    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record a logged step; and whatever else the run reports to.
 
     On a resume the lines after the restored step are taken back: the run will write them again.
 
+    run: the experiment, whose `tracking` names where else to report.
     folder: local folder that stands for WORKDIR; what else is written there, a profile, appears in WORKDIR as well.
+
+    Raises:
+        UserError: what the run reports to is not installed or does not answer.
     """
 
-    def __init__(self, workdir: Path, step: int) -> None:
+    def __init__(self, workdir: Path, step: int, run: Experiment | None = None) -> None:
         before = workdir / "metrics.jsonl"
         kept = [line for line in read(before) if line["step"] <= step] if before.exists() else []
         self._mirror = storage.Mirror(workdir)
@@ -29,21 +36,26 @@ class MetricsFile:
         storage.write(path, "".join(to_json(line) + "\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
         self._events = _Events(self.folder / "tensorboard")
+        self._tracker = tracking.begin(run, workdir, self.folder) if run else None
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
         self._file.write(to_json({"step": step, "time": round(time.time(), 3), **values}) + "\n")
         self._file.flush()
         self._events.write(step, values)
+        if self._tracker:
+            self._tracker.write(step, values)
 
     def flush(self) -> None:
         """Returns when every record is in WORKDIR; what is not survives a kill of the process on a disk only."""
         self._mirror.flush()
 
-    def close(self) -> None:
-        """Closes both files."""
+    def close(self, whole: bool = True) -> None:
+        """Closes the files; `whole` says elsewhere whether the run came to its end."""
         self._file.close()
         self._events.close()
+        if self._tracker:
+            self._tracker.close(whole)
         self._mirror.close()
 
 
@@ -123,12 +135,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{seconds % 60:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
+QUIET_SECONDS = 10.0
+"""Longest silence of a log while a run gets on, and of the numbers under the bar of a terminal."""
+
+
 class Terminal:
     """The header of a run, then a live bar over the last step's numbers on a terminal, or aligned lines in a log."""
 
     def __init__(self, steps: int, step: int) -> None:
         self._bar = None
         self._steps = steps
+        self._told = -math.inf  # so that the first step done is told at once
         if sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
             from rich.text import Text
@@ -143,6 +160,9 @@ class Terminal:
             self._bar = Bar("step", MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), expand=True)
             self._task = self._bar.add_task("compiling", total=steps, completed=step)
             self._bar.start()
+        self._doing, self._closed = ("starting", time.monotonic()), threading.Event()
+        self._thread = threading.Thread(target=self._remind, name="terminal", daemon=True)
+        self._thread.start()
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -151,9 +171,40 @@ class Terminal:
         else:
             self._bar.console.print(text, highlight=False)
 
+    def doing(self, what: str) -> None:
+        """Notes what is done now; it is told if it lasts longer than QUIET_SECONDS."""
+        self._doing = (what, time.monotonic())
+
     def step(self, step: int, values: dict[str, float], eta: float) -> None:
         """One logged step: loss and accuracies, learning rate, tokens a second, MFU and the time left."""
-        line = "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)])
+        self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
+
+    def between(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
+        """A step that is done but not logged: the bar moves, and after QUIET_SECONDS of silence its own loss is told.
+
+        loss: read only when it is told. pace: tokens a second and seconds left, where they are known.
+        """
+        if time.monotonic() - self._told >= QUIET_SECONDS:
+            known = f"  {compact(pace[0]):>7} tok/s  eta {duration(pace[1])}" if pace else ""
+            self._show(step, f"loss {float(loss):7.4f}{known}")
+        elif self._bar is not None:
+            self._bar.update(self._task, completed=step)
+
+    def _remind(self) -> None:
+        """Tells what lasts: compiling, the first batch of a large text, an evaluation."""
+        told = -math.inf
+        while not self._closed.wait(QUIET_SECONDS / 10):
+            (doing, since), now = self._doing, time.monotonic()
+            if now - max(since, told) < QUIET_SECONDS:
+                continue
+            told, line = now, f"{doing}, {duration(now - since)} so far"
+            if self._bar is None:
+                print(line, flush=True)
+            else:
+                self._bar.update(self._task, description=line)
+
+    def _show(self, step: int, line: str) -> None:
+        self._told = time.monotonic()
         if self._bar is None:
             print(f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}", flush=True)
         else:
@@ -161,13 +212,15 @@ class Terminal:
 
     def close(self) -> None:
         """Leaves the last state of the bar on the screen."""
+        self._closed.set()
+        self._thread.join()
         if self._bar is not None:
             self._bar.stop()
 
 
 def _accuracies(values: dict[str, float]) -> list[str]:
     named = {name.removeprefix("train/"): value for name, value in values.items() if name.endswith("accuracy")}
-    return [f"{name.removesuffix('_accuracy')} acc {value:6.2%}" for name, value in named.items()]
+    return [f"{name.removesuffix('accuracy').replace('_', ' ')}acc {value:6.2%}" for name, value in named.items()]
 
 
 def _pace(values: dict[str, float], eta: float) -> str:

@@ -76,6 +76,23 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     assert (workdir / "tensorboard").is_dir()
 
 
+def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, capsys):
+    run = experiments.changed(options(), training={"log_every": 1000, "evaluate_every": 0}, checkpoint={"every": 0})
+    monkeypatch.setattr(metrics, "QUIET_SECONDS", 1e9)
+    loop.train(run, tmp_path / "quiet", ChainSource(run.data), {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].startswith("compile  the step of phase 0")
+    told = [line.split()[1] for line in said if line.startswith("step ")]
+    assert told == ["1/12", "6/12", "12/12"]  # the first one done at once, then the ends of the phases
+    monkeypatch.setattr(metrics, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(metrics.Terminal, "doing", lambda self, what: None)
+    monkeypatch.setattr(metrics.Terminal, "_remind", lambda self: None)
+    loop.train(run, tmp_path / "often", ChainSource(run.data), {})
+    told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if re.match(r"step +\d+/12  loss", line)]
+    assert len(told) >= 8
+    assert lines(tmp_path / "often") == lines(tmp_path / "quiet")
+
+
 def test_a_finished_run_started_again_changes_nothing(whole):
     result, workdir = whole
     before = (workdir / "metrics.jsonl").read_text()

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import threading
 
 import pytest
 
@@ -60,6 +61,51 @@ def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).split())
     assert "123456/1000000" in words
     assert "loss 2.5000 mlm acc 50.00% nsp acc 75.00% lr 1.00e-04 50.0k tok/s mfu 40.0% eta 3:04 min" in words
+
+
+def test_an_accuracy_of_one_task_is_named_once(capsys):
+    terminal = metrics.Terminal(10, 0)
+    values = {"train/loss": 2.5, "train/accuracy": 0.5, "train/next_sentence_accuracy": 0.75, "mfu": 0.4}
+    terminal.step(5, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4}, 184.0)
+    terminal.close()
+    assert "loss  2.5000  acc 50.00%  next sentence acc 75.00%  lr" in capsys.readouterr().out
+
+
+def test_steps_between_two_logged_ones_are_told_by_time(capsys, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock[0])
+    terminal = metrics.Terminal(900, 0)
+
+    class Loss:
+        """One that is costly to read."""
+
+        read = 0
+
+        def __float__(self):
+            Loss.read += 1
+            return 2.5
+
+    for step in range(1, 42):  # a second each
+        terminal.between(step, Loss(), None if step == 1 else (5e4, 184.0))
+        if step == 25:
+            values = {"train/loss": 3.5, "learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}
+            terminal.step(step, values, 184.0)
+        clock[0] += 1
+    terminal.close()
+    told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert told == ["1/900", "11/900", "21/900", "25/900", "35/900"]  # the first at once, then after ten silent seconds
+    assert Loss.read == 4
+
+
+def test_what_takes_long_is_told_again_and_again(capsys, monkeypatch):
+    monkeypatch.setattr(metrics, "QUIET_SECONDS", 0.02)
+    terminal = metrics.Terminal(900, 0)
+    terminal.doing("compiling")
+    said = ""
+    while said.count("compiling, 0 s so far") < 2:
+        said += capsys.readouterr().out
+    terminal.close()
+    assert "terminal" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):

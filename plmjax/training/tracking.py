@@ -1,0 +1,65 @@
+"""Weights & Biases: the project there that a run reports to beside its own files."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from plmjax import storage
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment, flatten
+
+
+def check(run: Experiment) -> None:
+    """Raises UserError where a run is to report to Weights & Biases, and its library is not here."""
+    if run.tracking.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError("Expected wandb for --tracking.wandb, found none; pip install 'plmjax[wandb]'.")
+
+
+def begin(run: Experiment, workdir: Path, folder: Path) -> "WeightsAndBiases | None":
+    """The project that the experiment names, if it names one; `folder` is local and stands for WORKDIR."""
+    return WeightsAndBiases(run, workdir, folder) if run.tracking.wandb else None
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases; a resume goes on with the same one, which WORKDIR/wandb.json names.
+
+    Raises:
+        UserError: the library is missing, nobody is logged in, or the project is not to be reached.
+    """
+
+    def __init__(self, run: Experiment, workdir: Path, folder: Path) -> None:
+        check(run)
+        import wandb
+
+        entity, _, project = run.tracking.wandb.rpartition("/")
+        record = workdir / "wandb.json"
+        before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+        try:
+            self._run = wandb.init(
+                entity=entity or None,
+                project=project,
+                id=before["id"] if before.get("project") == run.tracking.wandb else None,
+                resume="allow",
+                name=storage.absolute(workdir).name,
+                dir=str(folder),
+                config=flatten(run),
+                settings=wandb.Settings(console="off"),  # the terminal is the run's own
+            )
+        except wandb.Error as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(
+                f"Expected to report to the project {run.tracking.wandb!r} of Weights & Biases, found: {reason}; run "
+                f"`wandb login`, set WANDB_MODE=offline, or leave --tracking.wandb out."
+            ) from error
+        storage.write(record, json.dumps({"project": run.tracking.wandb, "id": self._run.id}) + "\n")
+        self._next = self._run.step
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """Sends one record; those that a resume repeats are there already, and equal."""
+        if step >= self._next:
+            self._run.log(values, step=step)
+
+    def close(self, whole: bool) -> None:
+        """Sends the rest; a run that is not whole is shown as failed until it goes on."""
+        self._run.finish(exit_code=0 if whole else 1)

@@ -1,0 +1,37 @@
+"""The rate that MFU is relative to, on processors that are busy and free by turns."""
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.parallel import peak, topologies
+
+
+@pytest.fixture
+def mesh():
+    return jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+
+
+def test_a_processor_that_was_busy_at_first_is_measured_again(mesh, monkeypatch):
+    rates = iter([100.0, 400.0, 300.0])
+    monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
+    yardstick = peak.Yardstick(mesh)
+    assert yardstick.share(40.0) == 0.4
+    assert yardstick.share(92.0) == pytest.approx(92 / 400)  # 92 % of what the busy processor did
+    assert yardstick.share(96.0) == pytest.approx(96 / 400)  # hardly faster than before: not measured for every line
+    assert yardstick.share(240.0) == pytest.approx(240 / 400)  # measured again, busy once more: the largest counts
+    assert next(rates, None) is None
+
+
+def test_no_step_beats_the_measured_rate(mesh, monkeypatch):
+    monkeypatch.setattr(peak, "measured_flops", lambda: 100.0)
+    yardstick = peak.Yardstick(mesh)
+    assert [yardstick.share(rate) for rate in (200.0, 210.0, 105.0)] == [1.0, 1.0, 0.5]
+
+
+def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
+    monkeypatch.setattr(topologies, "peak_flops", lambda kind: 100.0)
+    monkeypatch.setattr(peak, "measured_flops", lambda: pytest.fail("measured"))
+    yardstick = peak.Yardstick(mesh)
+    assert (yardstick.rate, yardstick.origin) == (200.0, "of the data sheet")
+    assert yardstick.share(190.0) == 0.95
