@@ -176,6 +176,31 @@ def evaluate(
             print(f"{name:<24} {value:.6g}" if isinstance(value, float) else f"{name:<24} {value}")
 
 
+def predict(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location | None = None,
+    format: Literal["jsonl", "official"] = "jsonl",
+    overrides: Overrides = (),
+) -> None:
+    """Predicts examples without labels with a fine-tuned checkpoint, in their order.
+
+    The columns of the file are named as those of the task, or anew: --data.text review.
+
+    Args:
+        checkpoint: Run directory or checkpoint that was fine-tuned.
+        input: File as the task's own, labels not needed; single sentences and sentences to tag also as lines of a .txt.
+        output: File to write; standard output without it.
+        format: jsonl, with probabilities or scores; or official, what the task's own judges read.
+    """
+    from plmjax import prediction
+
+    settings = prediction.settings_of(checkpoint, overrides)
+    count = prediction.write(checkpoint, input, output, format, **settings)
+    if output is not None:
+        print(f"{count} predictions in {output}")
+
+
 def embed(
     checkpoint: Positional[Location],
     input: Location,
@@ -348,6 +373,7 @@ VERBS: dict[str, Callable] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "evaluate": evaluate,
+    "predict": predict,
     "embed": embed,
     "fill-mask": fill_mask,
     "plan": plan,
@@ -384,10 +410,10 @@ def run(arguments: Sequence[str]) -> None:
             raise UserError(f"Expected `plmjax tokenizer train`, found {found} in place of train.")
         rest = rest[rest[0] == "train" :]
     verb = VERBS[name]
-    if name not in OF_EXPERIMENTS:
+    if name not in (*OF_EXPERIMENTS, "predict"):
         parse(verb, "plmjax tokenizer train" if name == "tokenizer" else f"plmjax {name}", rest)()
         return
-    if rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
+    if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
 
         experiments.override(experiments.load(rest[0]), ["--help"], f"plmjax {name} {rest[0]}")

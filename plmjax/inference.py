@@ -69,7 +69,7 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
             judge = HeldOut(source, run.training.seed, run.objective.coefficients())
         else:
             raise UserError(f"Expected a run on text or on a task, found one on {type(run.data).__name__}.")
-        program = _program(run, source)
+        program = program_of(run, source)
         params, _ = checkpoints.load_parameters(directory, program.state.params)
         metrics = {f"eval/{name}": value for name, value in judge(program, params).items()}
         if isinstance(run.data, Task):
@@ -88,7 +88,7 @@ def _evaluations(checkpoint: Path) -> Path:
     return (within.parent if within.name == "checkpoints" else within) / "evaluations"
 
 
-def _program(run: Experiment, source: feed.Source) -> Program:
+def program_of(run: Experiment, source: feed.Source) -> Program:
     """The program of the run's last phase on the devices that are here."""
     mesh = meshes.make(experiments.Mesh(), jax.local_devices())
     phase = phases.resolve(run)[-1]

@@ -6,6 +6,7 @@ side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] 
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -15,11 +16,13 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.finetuning import files
-from plmjax.finetuning.sentences import join, softmax, tsv
+from plmjax.finetuning.sentences import join, shares, softmax, tsv
 from plmjax.finetuning.task import (
     Answers,
     Encoded,
     Examples,
+    Record,
+    Row,
     Task,
     TaskObjective,
     check_vocabulary,
@@ -33,16 +36,21 @@ from plmjax.objectives.objective import Batch, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceExamples(Examples):
-    """contexts; choices: what to choose from, the question before each; answers: the number of the right one."""
+    """contexts; choices: what to choose from, the question before each; answers: the number of the right one, or None
+    where it is not known."""
 
     contexts: list[str]
     choices: list[list[str]]
-    answers: list[int]
+    answers: list[int | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Task):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what."""
+
+    examples: ClassVar[type[Examples]] = ChoiceExamples
+    holds: ClassVar[str] = "rows"
+    asked: ClassVar[tuple[str, ...]] = ("context", "question", "choices", "columns")
 
     context: str = "context"
     """Column of the text that every choice is read with."""
@@ -55,10 +63,10 @@ class Choices(Task):
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
 
-    def read(self, split: str) -> ChoiceExamples:
-        path = self.path(split)
-        examples = ChoiceExamples(path, [], [], [], [])
-        for line, row in files.table(path, self.columns):
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, context, choices, the number of the right one."""
+        count = 0
+        for line, row in files.table(path, self.columns, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
             found = [files.cell(row, column, "choices", where) for column in self.choices]
             found = found[0] if len(found) == 1 and isinstance(found[0], list) else found
@@ -66,20 +74,17 @@ class Choices(Task):
             if self.question:
                 question = files.text(files.cell(row, self.question, "question", where), self.question, where)
                 choices = [f"{question} {choice}" for choice in choices]
-            count = len(examples.choices[0]) if examples.lines else len(choices)
+            count = count or len(choices)
             if len(choices) != count or count < 2:
                 raise UserError(
                     f"Expected {max(count, 2)} choices in {where}, found {len(choices)}; mend that line or set "
                     f"--data.choices."
                 )
-            examples.contexts.append(files.text(files.cell(row, self.context, "context", where), self.context, where))
-            examples.choices.append(choices)
-            label = files.label(files.cell(row, self.label, "label", where), self.label, where)
-            examples.answers.append(_number(label, count, where))
-            examples.lines.append(line)
-        if not examples.lines:
-            raise UserError(f"Expected rows in {path}, found none; name another file in --data.{split}.")
-        return examples
+            context, answer = files.text(files.cell(row, self.context, "context", where), self.context, where), None
+            if labelled:
+                label = files.label(files.cell(row, self.label, "label", where), self.label, where)
+                answer = _number(label, count, where)
+            yield line, context, choices, answer
 
 
 def _number(label: str, choices: int, where: str) -> int:
@@ -114,7 +119,7 @@ class MultipleChoice(TaskObjective):
             for i, ending in enumerate(endings)
         ]
         rows, seconds = ([part[i] for part in joined] for i in range(2))
-        answers = np.repeat(np.array(examples.answers, np.int32), count)
+        answers = np.repeat(np.array([answer or 0 for answer in examples.answers], np.int32), count)
         return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": answers}, choices=count)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
@@ -139,15 +144,18 @@ class MultipleChoice(TaskObjective):
 
     def answer(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """predictions.tsv: for every row its line, its right choice, the predicted one and its probability."""
+        records = self.records(examples, encoded, outputs)
+        right = [record["prediction"] == answer for record, answer in zip(records, examples.answers, strict=True)]
+        return {"accuracy": float(np.mean(right))}, {"predictions.tsv": tsv(examples.answers, records)}
+
+    def records(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line; prediction, the number of a choice from 0; its probability, and probabilities, of every choice."""
         scores = np.stack(outputs).reshape(len(examples), encoded.choices)
-        chosen, probabilities = scores.argmax(axis=1), softmax(scores)
-        rows = [
-            {"line": line, "label": label, "prediction": choice, "probability": f"{shares[choice]:.6f}"}
-            for line, label, choice, shares in zip(
-                examples.lines, examples.answers, chosen.tolist(), probabilities, strict=True
-            )
+        chosen, probabilities = scores.argmax(axis=1).tolist(), map(shares, softmax(scores))
+        return [
+            {"line": line, "prediction": choice, "probability": found[choice], "probabilities": found}
+            for line, choice, found in zip(examples.lines, chosen, probabilities, strict=True)
         ]
-        return {"accuracy": float(np.mean(chosen == np.array(examples.answers)))}, {"predictions.tsv": tsv(rows)}
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 (D^2 + D) a sequence."""

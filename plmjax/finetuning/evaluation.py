@@ -17,37 +17,24 @@ from plmjax.training import feed
 from plmjax.training.step import Program
 
 
-class TaskEvaluation:
-    """The evaluation of a run on a task (`plmjax.training.loop.Evaluation`): one pass over its validation file.
+class Forward:
+    """One pass of a model over the validation file of a source; every pass with one program compiles once."""
 
-    predictions: name of a file -> its contents, of the last evaluation.
-    """
-
-    def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource) -> None:
-        self._objective, self._examples, self._source = objective, examples, source
+    def __init__(self, objective: TaskObjective) -> None:
+        self._objective = objective
         self._forward = functools.cache(lambda program: _forward(program, objective))
-        self.predictions: dict[str, str] = {}
 
-    def names(self, program: Program) -> list[str]:
-        """The metrics of an evaluation."""
-        return list(dict.fromkeys(["loss", *self._objective.metric_names]))
-
-    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
-        """The metrics of parameters: {"loss": ..., "accuracy": ..., ...}."""
-        if limit:
-            raise UserError(
-                f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found {limit}."
-            )
+    def __call__(self, program: Program, params: Any, source: TaskSource) -> tuple[float, list[np.ndarray]]:
+        """(mean loss, what predictions are made from of every sequence in order: `TaskObjective.collected`)."""
         forward = self._forward(program)
-        encoded = self._source.validation_rows.encoded
+        encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         total = weight = 0.0
-        for batch in feed.on_device(self._source.evaluation(program.phase, feed.places(program)), program):
+        for batch in feed.on_device(source.evaluation(program.phase, feed.places(program)), program):
             loss, count, collected, examples, begins = jax.device_get(forward(params, batch))
             total, weight = total + float(loss), weight + float(count)
             self._sort(outputs, collected, examples, begins, encoded.offsets)
-        metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
-        return {"loss": total / max(weight, 1e-9), **metrics}
+        return total / max(weight, 1e-9), outputs
 
     def _sort(
         self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, begins: np.ndarray, offsets: np.ndarray
@@ -61,6 +48,33 @@ class TaskEvaluation:
             length = offsets[sequence + 1] - offsets[sequence]
             mine = collected[row, begin : begin + length] if self._objective.per_token else collected[row, slot]
             outputs[sequence] = mine
+
+
+class TaskEvaluation:
+    """The evaluation of a run on a task (`plmjax.training.loop.Evaluation`): one pass over its validation file.
+
+    predictions: name of a file -> its contents, of the last evaluation.
+    """
+
+    def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource) -> None:
+        self._objective, self._examples, self._source = objective, examples, source
+        self._forward = Forward(objective)
+        self.predictions: dict[str, str] = {}
+
+    def names(self, program: Program) -> list[str]:
+        """The metrics of an evaluation."""
+        return list(dict.fromkeys(["loss", *self._objective.metric_names]))
+
+    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
+        """The metrics of parameters: {"loss": ..., "accuracy": ..., ...}."""
+        if limit:
+            raise UserError(
+                f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found {limit}."
+            )
+        loss, outputs = self._forward(program, params, self._source)
+        encoded = self._source.validation_rows.encoded
+        metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
+        return {"loss": loss, **metrics}
 
 
 def _forward(program: Program, objective: TaskObjective) -> Any:

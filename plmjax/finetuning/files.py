@@ -2,13 +2,12 @@
 
 import csv
 import gzip
-import io
 import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from plmjax import storage
 from plmjax.errors import UserError, nearest
@@ -27,10 +26,13 @@ def suffix(path: str) -> str:
     return Path(path.removesuffix(".gz")).suffix
 
 
-def table(path: str, columns: Sequence[str] = (), damaged: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+def table(
+    path: str, columns: Sequence[str] = (), damaged: bool = False, spare: str = ""
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
 
     columns: names where the first row of a tsv or csv is data already. damaged: leave out rows that are too short.
+    spare: one of `columns` that the file may lack, the label of a file to predict.
 
     Raises:
         UserError: another format, damaged text, or a row of another width than the first.
@@ -40,16 +42,17 @@ def table(path: str, columns: Sequence[str] = (), damaged: bool = False) -> Iter
         raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
     if kind == ".jsonl" and columns:
         raise UserError(f"Expected no --data.columns, since every line of {path} names its own; leave the option out.")
-    text = decoded(path)
-    return _objects(text, path) if kind == ".jsonl" else _cells(text, path, TABLES[kind], columns, damaged)
+    if kind == ".jsonl":
+        return _objects(path)
+    return _cells(path, TABLES[kind], tuple(columns), damaged, spare)
 
 
-def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+def blocks(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[list[tuple[int, dict[str, Any]]]]:
     """The sentences of a .conll or .conllu file, each a list of (line, column -> cell), one a word.
 
     Words of a .conll file have cells apart by a tab, or by spaces where there is none; sentences are apart by blank
     lines, and -DOCSTART- lines stand for nothing. Of a .conllu file comments, multiword tokens and empty nodes are left
-    out. A .jsonl file has a sentence a line, each column a list of equal length.
+    out. A .jsonl file has a sentence a line, each column a list of equal length. spare: as of `table`.
 
     Raises:
         UserError: another format, damaged text, or a row of another width.
@@ -61,9 +64,10 @@ def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, d
     if kind not in (".conll", ".conllu"):
         raise UserError(f"Expected a .conll, .conllu or .jsonl file (or one with .gz), found {path}; convert it.")
     names = tuple(columns) or (CONLLU if kind == ".conllu" else CONLL)
+    spare = "" if kind == ".conllu" else spare
     block: list[tuple[int, dict[str, str]]] = []
-    for number, line in enumerate(decoded(path).split("\n"), start=1):
-        line = line.rstrip("\r")
+    for number, line in enumerate(lines(path), start=1):
+        line = line.rstrip("\r\n")
         if not line.strip() or line.startswith("-DOCSTART-"):
             if block:
                 yield block
@@ -72,6 +76,8 @@ def blocks(path: str, columns: Sequence[str] = ()) -> Iterator[list[tuple[int, d
         if kind == ".conllu" and line.startswith("#"):
             continue
         cells = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+        names = _present(names, len(cells), spare)
+        spare = ""
         if len(cells) != len(names):
             raise _width(number, path, names, len(cells))
         if kind == ".conllu" and not cells[0].isdigit():
@@ -93,7 +99,12 @@ def tree(path: str) -> tuple[Any, str]:
 
 
 def decoded(path: str) -> str:
-    """The file's text, unpacked if its name ends in .gz.
+    """The whole text of a file, as `lines` reads it."""
+    return "".join(lines(path))
+
+
+def lines(path: str) -> Iterator[str]:
+    """The lines of a file, each with its end, as they are read; unpacked if its name ends in .gz.
 
     Raises:
         UserError: no such file, a damaged one, or text that is not UTF-8, naming the line.
@@ -102,21 +113,24 @@ def decoded(path: str) -> str:
     if not place.is_file():
         others = [str(other) for other in place.parent.iterdir()] if place.parent.is_dir() else []
         hint = nearest(str(place), others) if others else "check the path."
-        raise UserError(f"Expected a file of labelled rows, found no file {str(place)!r}; {hint}")
-    contents = place.read_bytes()
-    if place.suffix == ".gz":
-        try:
-            contents = gzip.decompress(contents)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"Expected a whole gzip file at {place}, found a damaged one ({error}).") from None
+        raise UserError(f"Expected a file of examples, found no file {str(place)!r}; {hint}")
+    with place.open("rb") as file:
+        for number, line in enumerate(_unpacked(file, place) if place.suffix == ".gz" else file, start=1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"Expected UTF-8 text, found the byte 0x{line[error.start]:02x} in line {number} of {place}; "
+                    f"convert the file, for instance with iconv."
+                ) from None
+
+
+def _unpacked(file: BinaryIO, place: Path) -> Iterator[bytes]:
     try:
-        return contents.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = contents.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"Expected UTF-8 text, found the byte 0x{contents[error.start]:02x} in line {line} of {place}; convert the "
-            f"file, for instance with iconv."
-        ) from None
+        with gzip.open(file) as contents:
+            yield from contents
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"Expected a whole gzip file at {place}, found a damaged one ({error}).") from None
 
 
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
@@ -143,12 +157,14 @@ def label(value: Any, column: str, where: str) -> str:
 
 
 def _cells(
-    contents: str, path: str, delimiter: str, columns: Sequence[str], damaged: bool
+    path: str, delimiter: str, names: tuple[str, ...], damaged: bool, spare: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.reader(io.StringIO(contents, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
-    names = tuple(columns)
+    spare = spare if names else ""
+    # A carriage return alone ends a row as well.
+    ended = (part for line in lines(path) for part in re.split("(?<=\r)(?!\n)", line) if part)
+    reader = csv.reader(ended, delimiter=delimiter, quoting=quoting, strict=True)
     try:
         for row in reader:
             if not row:
@@ -156,6 +172,8 @@ def _cells(
             if not names:
                 names = tuple(row)
                 continue
+            names = _present(names, len(row), spare)
+            spare = ""
             if damaged and len(row) < len(names):
                 continue
             if len(row) != len(names):
@@ -165,8 +183,8 @@ def _cells(
         raise UserError(f"Line {reader.line_num} of {path} cannot be read ({error}); mend that line.") from None
 
 
-def _objects(contents: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(contents.split("\n"), start=1):
+def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -186,6 +204,12 @@ def _listed(rows: Iterator[tuple[int, dict[str, Any]]], path: str) -> Iterator[l
             found = ", ".join(f"{name} of {len(value)}" for name, value in lists.items()) or "none"
             raise UserError(f"Expected lists of equal length in line {number} of {path}, found {found}; mend it.")
         yield [(number, dict(zip(lists, values, strict=True))) for values in zip(*lists.values(), strict=True)]
+
+
+def _present(names: tuple[str, ...], cells: int, spare: str) -> tuple[str, ...]:
+    """The columns that a file's first row of so many cells has: all of them, or all but the spare one."""
+    rest = tuple(name for name in names if name != spare)
+    return rest if cells == len(rest) < len(names) else names
 
 
 def _width(line: int, path: str, names: Sequence[str], found: int) -> UserError:

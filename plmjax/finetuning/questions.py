@@ -12,7 +12,7 @@ tokens of their own sequence alone, since rows are packed.
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -28,6 +28,8 @@ from plmjax.finetuning.task import (
     Answers,
     Encoded,
     Examples,
+    Record,
+    Row,
     Task,
     TaskObjective,
     check_vocabulary,
@@ -61,6 +63,10 @@ class Questions(Task):
     question without any other is left out of training, as run_squad.py leaves out what it cannot find.
     """
 
+    examples: ClassVar[type[Examples]] = QuestionExamples
+    holds: ClassVar[str] = "questions"
+    asked: ClassVar[tuple[str, ...]] = ("stride",)
+
     sequence_length: int = 384
     """Tokens in a row, special ones included."""
     stride: int = 128
@@ -68,12 +74,11 @@ class Questions(Task):
     question_length: int = 64
     """Tokens of a question that are read."""
 
-    def read(self, split: str) -> QuestionExamples:
-        path = self.path(split)
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, context, id, question, answers."""
         found, text = files.tree(path)
         paragraphs = _paragraphs(found, path)
         lines = _lines([entry["id"] for paragraph in paragraphs for entry in paragraph["qas"]], text)
-        examples = QuestionExamples(path, [], [], [], [], [], [])
         seen: set[str] = set()
         for paragraph in paragraphs:
             for entry in paragraph["qas"]:
@@ -84,18 +89,21 @@ class Questions(Task):
                         f"Expected an id of its own for every question, found one again in {where}; mend it."
                     )
                 seen.add(identifier)
-                found_answers = _answers(entry, paragraph["context"], where)
-                if split == "train" and found_answers and all(start < 0 for start, _ in found_answers):
-                    continue
-                examples.answers.append(found_answers)
-                examples.questions.append(files.text(entry["question"], "question", where))
-                examples.context_of.append(len(examples.contexts))
-                examples.ids.append(identifier)
-                examples.lines.append(line)
-            examples.contexts.append(paragraph["context"])
-        if not examples.lines:
-            raise UserError(f"Expected questions in {path}, found none; name another file in --data.{split}.")
-        return examples
+                answers = _answers(entry, paragraph["context"], where) if labelled else []
+                yield line, paragraph["context"], identifier, files.text(entry["question"], "question", where), answers
+
+    def teaches(self, row: Row) -> bool:
+        """Whether an answer stands in the text, or there is none."""
+        answers = row[-1]
+        return not answers or any(start >= 0 for start, _ in answers)
+
+    def gathered(self, path: str, rows: list[Row]) -> QuestionExamples:
+        """Each text once."""
+        lines, contexts, ids, questions, answers = map(list, zip(*rows, strict=True))
+        numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+        return QuestionExamples(
+            path, lines, list(numbers), [numbers[context] for context in contexts], ids, questions, answers
+        )
 
 
 def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
@@ -162,6 +170,7 @@ class SpanExtraction(TaskObjective):
     """Mean of the nats of the answer's first and of its last token."""
 
     reads: ClassVar[type[Task]] = Questions
+    asked: ClassVar[tuple[str, ...]] = ("null_threshold", "best", "answer_length")
     per_token: ClassVar[bool] = True
 
     language: str = "en"
@@ -247,23 +256,27 @@ class SpanExtraction(TaskObjective):
         """predictions.json, id -> answer, as the official scripts read it; nbest_predictions.json and, where questions
         may have none, null_odds.json."""
         found = self._candidates(examples, encoded, outputs)
-        odds = [null - (best[0].score if best else -1e9) for best, null in found]
-        texts = [
-            "" if not best or (self.impossible and ahead > self.null_threshold) else best[0].text
-            for (best, _), ahead in zip(found, odds, strict=True)
-        ]
-        n_best = {
-            identifier: answers.with_probabilities([*best, *([Candidate("", null)] if self.impossible else [])])
-            for identifier, (best, null) in zip(examples.ids, found, strict=True)
-        }
-        written = {
-            "predictions.json": dict(zip(examples.ids, texts, strict=True)),
-            "nbest_predictions.json": n_best,
-        }
+        records = self._records(examples, found)
+        names = {"predictions.json": "prediction", "nbest_predictions.json": "nbest"}
         if self.impossible:
-            written["null_odds.json"] = dict(zip(examples.ids, odds, strict=True))
+            names["null_odds.json"] = "null_odds"
+        written = {file: {record["id"]: record[name] for record in records} for file, name in names.items()}
         contents = {name: json.dumps(value, ensure_ascii=False, indent=1) + "\n" for name, value in written.items()}
-        return self._metrics(examples, found, texts, odds), contents
+        return self._metrics(examples, found, [record["prediction"] for record in records]), contents
+
+    def records(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> list[Record]:
+        """line, id, prediction (empty for no answer), nbest with scores and probabilities; where questions may have no
+        answer null_odds, how much better that scores."""
+        return self._records(examples, self._candidates(examples, encoded, outputs))
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """predictions.json of the official scripts: id -> answer."""
+        mark = "{\n"
+        for record in records:
+            name, text = (json.dumps(record[key], ensure_ascii=False) for key in ("id", "prediction"))
+            yield f"{mark} {name}: {text}"
+            mark = ",\n"
+        yield "\n}\n"
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """12 D a token."""
@@ -284,12 +297,19 @@ class SpanExtraction(TaskObjective):
             first = last
         return found
 
+    def _records(self, examples: QuestionExamples, found: list[tuple[list[Candidate], float]]) -> list[Record]:
+        records = []
+        for line, identifier, (best, null) in zip(examples.lines, examples.ids, found, strict=True):
+            ahead = _odds(best, null)
+            text = "" if not best or (self.impossible and ahead > self.null_threshold) else best[0].text
+            candidates = [*best, *([Candidate("", null)] if self.impossible else [])]
+            record = {"line": line, "id": identifier, "prediction": text}
+            record["nbest"] = answers.with_probabilities(candidates)
+            records.append(record | ({"null_odds": ahead} if self.impossible else {}))
+        return records
+
     def _metrics(
-        self,
-        examples: QuestionExamples,
-        found: list[tuple[list[Candidate], float]],
-        texts: list[str],
-        odds: list[float],
+        self, examples: QuestionExamples, found: list[tuple[list[Candidate], float]], texts: list[str]
     ) -> dict[str, float]:
         score = SCORES[self.language]
         gold = [[text for _, text in one] for one in examples.answers]
@@ -302,5 +322,11 @@ class SpanExtraction(TaskObjective):
             given = np.array(
                 [score(golds, best[0].text if best else "")[1] for golds, (best, _) in zip(gold, found, strict=True)]
             )
-            result["best_f1"], result["best_threshold"] = answers.best_threshold(np.array(odds), given, ~has)
+            odds = np.array([_odds(best, null) for best, null in found])
+            result["best_f1"], result["best_threshold"] = answers.best_threshold(odds, given, ~has)
         return result
+
+
+def _odds(best: list[Candidate], null: float) -> float:
+    """How much better no answer scores than the best one."""
+    return null - (best[0].score if best else -1e9)

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -20,6 +21,8 @@ from plmjax.finetuning.task import (
     Answers,
     Encoded,
     Examples,
+    Record,
+    Row,
     Task,
     TaskObjective,
     check_vocabulary,
@@ -34,10 +37,10 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class SentenceExamples(Examples):
-    """texts: (sentence,) or (first, second) of every row. labels: as they are written."""
+    """texts: (sentence,) or (first, second) of every row. labels: as they are written; None where there are none."""
 
     texts: list[tuple[str, ...]]
-    labels: list[str]
+    labels: list[str | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +48,11 @@ class Sentences(Task):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
 
     Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. Of a pair too long for its
-    row the longer text is cut first.
+    row the longer text is cut first. Single sentences to predict may be the lines of a .txt file too.
     """
+
+    examples: ClassVar[type[Examples]] = SentenceExamples
+    asked: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
 
     text: str = "text"
     """Column of the sentence, or of the first of a pair."""
@@ -59,22 +65,21 @@ class Sentences(Task):
     damaged: bool = False
     """Whether rows with too few cells are left out and empty texts taken, as GLUE's QQP has them, or are mistakes."""
 
-    def read(self, split: str) -> SentenceExamples:
-        path = self.path(split)
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, texts, label."""
         wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
-        examples = SentenceExamples(path, [], [], [])
-        for line, row in files.table(path, self.columns, self.damaged):
+        if not labelled and not self.text_pair and files.suffix(path) == ".txt":
+            for line, text in enumerate(files.lines(path), start=1):
+                yield line, (text.strip(),), None
+            return
+        for line, row in files.table(path, self.columns, self.damaged, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
             texts = []
             for option, column in wanted.items():
                 value = files.cell(row, column, option, where)
                 texts.append("" if self.damaged and value == "" else files.text(value, column, where))
-            examples.texts.append(tuple(texts))
-            examples.labels.append(files.label(files.cell(row, self.label, "label", where), self.label, where))
-            examples.lines.append(line)
-        if not examples.lines:
-            raise UserError(f"Expected labelled rows in {path}, found none; name another file in --data.{split}.")
-        return examples
+            label = files.label(files.cell(row, self.label, "label", where), self.label, where) if labelled else None
+            yield line, tuple(texts), label
 
 
 def room(first: int, second: int, tokens: int) -> tuple[int, int]:
@@ -115,8 +120,8 @@ class SentenceObjective(TaskObjective):
         """Labels as numbers [S]; UserError names the line of one that is none."""
         raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
 
-    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
-        """Column -> cell of the file of predictions for outputs [S outputs]."""
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
+        """What is predicted of outputs [S outputs]."""
         raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
@@ -144,13 +149,15 @@ class SentenceObjective(TaskObjective):
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """predictions.tsv: for every row its line, label and prediction."""
-        stacked = np.stack(outputs)
-        rows = [
-            {"line": line, "label": label, **prediction}
-            for line, label, prediction in zip(examples.lines, examples.labels, self.predictions(stacked), strict=True)
-        ]
-        return self.metrics(encoded.sequence_fields["labels"], stacked), {"predictions.tsv": tsv(rows)}
+        """predictions.tsv: for every row its line, label, prediction and, of labels, the probability."""
+        records = self.records(examples, encoded, outputs)
+        predictions = {"predictions.tsv": tsv(examples.labels, records)}
+        return self.metrics(encoded.sequence_fields["labels"], np.stack(outputs)), predictions
+
+    def records(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line, prediction; of labels probability and probabilities, of every label."""
+        found = self.predictions(np.stack(outputs))
+        return [{"line": line, **record} for line, record in zip(examples.lines, found, strict=True)]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 (D^2 + D outputs) a sequence: its pooler or dense layer, and the labels."""
@@ -158,8 +165,12 @@ class SentenceObjective(TaskObjective):
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
 
 
-def tsv(rows: list[dict[str, Any]]) -> str:
-    """Rows as a table with a header."""
+def tsv(labels: Sequence[Any], records: Sequence[Record]) -> str:
+    """Line, label, prediction and, where there is one, its probability as a table with a header."""
+    rows = []
+    for label, record in zip(labels, records, strict=True):
+        row = {"line": record["line"], "label": label, "prediction": record["prediction"]}
+        rows.append(row | ({"probability": f"{record['probability']:.6f}"} if "probability" in record else {}))
     table = io.StringIO()
     writer = csv.DictWriter(table, rows[0], delimiter="\t", lineterminator="\n")
     writer.writeheader()
@@ -173,9 +184,17 @@ def softmax(outputs: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def numbered(labels: list[str], known: tuple[str, ...], where: Any) -> np.ndarray:
-    """The number of each label, int32; a UserError that says `where(i)` for one that was not seen in training."""
-    numbers = {label: number for number, label in enumerate(known)}
+def shares(row: np.ndarray) -> list[float]:
+    """Probabilities as they are written."""
+    return [round(float(share), 6) for share in row]
+
+
+def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
+    """The number of each label, int32; a UserError that says `where(i)` for one that was not seen in training.
+
+    Where there is no label the number is 0, which no prediction depends on.
+    """
+    numbers = {None: 0} | {label: number for number, label in enumerate(known)}
     for i, label in enumerate(labels):
         if label not in numbers:
             raise UserError(
@@ -227,11 +246,15 @@ class SequenceClassification(SentenceObjective):
         right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
-    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
-        """The likeliest label and its probability."""
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
+        """The likeliest label, its probability and those of all."""
         return [
-            {"prediction": self.labels[number], "probability": f"{row[number]:.6f}"}
-            for number, row in zip(outputs.argmax(axis=-1), softmax(outputs), strict=True)
+            {
+                "prediction": self.labels[number],
+                "probability": probabilities[number],
+                "probabilities": dict(zip(self.labels, probabilities, strict=True)),
+            }
+            for number, probabilities in zip(outputs.argmax(axis=-1), map(shares, softmax(outputs)), strict=True)
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
@@ -254,6 +277,8 @@ class Regression(SentenceObjective):
         """float32."""
         numbers = np.zeros(len(examples), np.float32)
         for row, label in enumerate(examples.labels):
+            if label is None:
+                continue
             try:
                 numbers[row] = float(label)
             except ValueError:
@@ -266,9 +291,9 @@ class Regression(SentenceObjective):
         """Squared error."""
         return jnp.square(outputs.logits[..., 0] - batch["labels"]), exists(batch)
 
-    def predictions(self, outputs: np.ndarray) -> list[dict[str, str]]:
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
         """The number."""
-        return [{"prediction": f"{value:.6g}"} for value in outputs[:, 0]]
+        return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """Those of STS-B, and the loss."""

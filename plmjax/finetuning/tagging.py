@@ -6,6 +6,7 @@ A word's label is asked of its first piece alone, and predicted there. A batch h
 
 import dataclasses
 import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -16,8 +17,18 @@ import numpy as np
 from plmjax.errors import UserError, nearest
 from plmjax.finetuning import files
 from plmjax.finetuning.heads import TokenClassification
-from plmjax.finetuning.sentences import numbered
-from plmjax.finetuning.task import Answers, Encoded, Examples, Task, TaskObjective, check_vocabulary, concatenated
+from plmjax.finetuning.sentences import numbered, softmax
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    Record,
+    Row,
+    Task,
+    TaskObjective,
+    check_vocabulary,
+    concatenated,
+)
 from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Batch, cross_entropy
 
@@ -26,10 +37,11 @@ SCHEMES = ("", "IOB1", "IOB2", "IOBES")
 
 @dataclasses.dataclass(frozen=True)
 class TaggedExamples(Examples):
-    """words and their labels, a list each sentence; word_lines: the line each word stands in."""
+    """words and their labels, a list each sentence, of None where there are none; word_lines: the line each word stands
+    in."""
 
     words: list[list[str]]
-    labels: list[list[str]]
+    labels: list[list[str | None]]
     word_lines: list[list[int]]
 
 
@@ -38,8 +50,12 @@ class Tagging(Task):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
     A sentence of more pieces than a row holds is cut there; words that so get no prediction count as mistakes ("O", or
-    no label at all).
+    no label at all). Sentences to predict may be the lines of a .txt file too, words apart by white space.
     """
+
+    examples: ClassVar[type[Examples]] = TaggedExamples
+    holds: ClassVar[str] = "tagged sentences"
+    asked: ClassVar[tuple[str, ...]] = ("text", "columns")
 
     text: str = "form"
     """Column of the words."""
@@ -50,28 +66,28 @@ class Tagging(Task):
     scheme: str = ""
     """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
 
-    def read(self, split: str) -> TaggedExamples:
-        path = self.path(split)
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, words, labels, the line of every word."""
         if self.scheme not in SCHEMES:
             raise UserError(f"Unknown --data.scheme {self.scheme!r}; {nearest(self.scheme, SCHEMES)}")
-        examples = TaggedExamples(path, [], [], [], [])
-        for block in files.blocks(path, self.columns):
-            cells = [self._word(row, f"line {line} of {path}") for line, row in block]
-            words, labels = (list(column) for column in zip(*cells, strict=True))
+        if not labelled and files.suffix(path) == ".txt":
+            for number, line in enumerate(files.lines(path), start=1):
+                words = line.split()
+                yield number, words, [None] * len(words), [number] * len(words)
+            return
+        for block in files.blocks(path, self.columns, spare="" if labelled else self.label):
             lines = [line for line, _ in block]
-            if self.scheme:
+            words = [self._cell(row, self.text, "text", f"line {line} of {path}") for line, row in block]
+            labels: list[str | None] = [None] * len(words)
+            if labelled:
+                labels = [self._cell(row, self.label, "label", f"line {line} of {path}") for line, row in block]
+            if labelled and self.scheme:
                 _check_scheme(labels, self.scheme, lines, path)
-            examples.words.append(words)
-            examples.labels.append(labels)
-            examples.word_lines.append(lines)
-            examples.lines.append(lines[-1])
-        if not examples.lines:
-            raise UserError(f"Expected tagged sentences in {path}, found none; name another file in --data.{split}.")
-        return examples
+            yield lines[-1], words, labels, lines
 
-    def _word(self, row: dict[str, Any], where: str) -> tuple[str, str]:
-        word = files.text(files.cell(row, self.text, "text", where), self.text, where)
-        return word, files.label(files.cell(row, self.label, "label", where), self.label, where)
+    def _cell(self, row: dict[str, Any], column: str, option: str, where: str) -> str:
+        value = files.cell(row, column, option, where)
+        return files.label(value, column, where) if option == "label" else files.text(value, column, where)
 
 
 def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -> None:
@@ -170,19 +186,37 @@ class TokenTagging(TaskObjective):
 
     def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """predictions.tsv: word, label and prediction, a blank line after each sentence."""
-        missing = "O" if self.entities else ""
-        predicted, text, right = [], ["form\tlabel\tprediction\n"], 0
-        for sentence, (words, gold) in enumerate(zip(examples.words, examples.labels, strict=True)):
-            first, stop = encoded.offsets[sentence : sentence + 2]
-            there = encoded.token_fields["label_weights"][first:stop] > 0
-            found = [self.labels[number] for number in outputs[sentence][there].argmax(axis=-1)]
-            right += sum(label == guess for label, guess in zip(gold, found, strict=False))
-            found += [missing] * (len(words) - len(found))  # what was cut off at the end of the row
-            predicted.append(found)
-            text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in zip(words, gold, found, strict=True)]
+        records = self.records(examples, encoded, outputs)
+        predicted = [record["predictions"] for record in records]
+        text, right = ["form\tlabel\tprediction\n"], 0
+        for gold, record in zip(examples.labels, records, strict=True):
+            words = list(zip(record["words"], gold, record["predictions"], strict=True))
+            given = [probability is not None for probability in record["probabilities"]]
+            right += sum(label == guess and there for (_, label, guess), there in zip(words, given, strict=True))
+            text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in words]
             text.append("\n")
         accuracy = {"accuracy": right / sum(map(len, examples.words))}
         return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
+
+    def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line, words, predictions and their probabilities; null for the words that a row has no room for."""
+        missing = "O" if self.entities else ""
+        records = []
+        for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
+            first, stop = encoded.offsets[sentence : sentence + 2]
+            there = encoded.token_fields["label_weights"][first:stop] > 0
+            found = outputs[sentence][there]
+            cut = len(words) - len(found)  # at the end of the row
+            labels = [self.labels[number] for number in found.argmax(axis=-1)] + [missing] * cut
+            probabilities = [round(float(row.max()), 6) for row in softmax(found)] + [None] * cut
+            records.append({"line": line, "words": words, "predictions": labels, "probabilities": probabilities})
+        return records
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """CoNLL's: a word and its label a line, a blank line after each sentence; _ for no label at all."""
+        for record in records:
+            labels = zip(record["words"], record["predictions"], strict=True)
+            yield "".join(f"{word}\t{label or '_'}\n" for word, label in labels) + "\n"
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 D labels a token."""

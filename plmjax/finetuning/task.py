@@ -13,6 +13,8 @@ Fields of a batch (R rows of T tokens, K sequences packed in a row):
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -25,6 +27,10 @@ from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Batch, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
 
+Row = tuple[Any, ...]
+"""One example as its file is read: the line where it ends, then what the kind of task makes of it."""
+Record = dict[str, Any]
+"""What is predicted of one example, as plain data for a line of JSON."""
 Answers = tuple[dict[str, float], dict[str, str]]
 """(metric -> value, name of a file of predictions -> its contents)."""
 
@@ -32,6 +38,13 @@ Answers = tuple[dict[str, float], dict[str, str]]
 @dataclasses.dataclass(frozen=True)
 class Task:
     """The files of a downstream task, and how long its rows and its training are."""
+
+    examples: ClassVar[type["Examples"]]
+    """What its files are read into."""
+    holds: ClassVar[str] = "labelled rows"
+    """What its files have, in words."""
+    asked: ClassVar[tuple[str, ...]] = ()
+    """Fields that another file to predict may need set anew, such as the names of its columns."""
 
     train: str = ""
     """File of the examples to train on."""
@@ -60,8 +73,33 @@ class Task:
         return f"{self.folder.rstrip('/')}/{path}" if self.folder else path
 
     def read(self, split: str) -> "Examples":
-        """The examples of one of the files; UserError names the line that cannot be read."""
+        """The examples of "train" or "validation"; UserError names the line that cannot be read."""
+        path = self.path(split)
+        rows = [row for row in self.rows(path) if split != "train" or self.teaches(row)]
+        if not rows:
+            raise UserError(f"Expected {self.holds} in {path}, found none; name another file in --data.{split}.")
+        return self.gathered(path, rows)
+
+    def parts(self, path: str, size: int) -> Iterator["Examples"]:
+        """The examples of a file without labels, so many at a time, as they are read."""
+        rows, empty = self.rows(path, labelled=False), True
+        while part := list(itertools.islice(rows, size)):
+            yield self.gathered(path, part)
+            empty = False
+        if empty:
+            raise UserError(f"Expected examples to predict in {path}, found none; name another file in --input.")
+
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Of every example of a file, in order, what `gathered` takes; without labels they are None."""
         raise NotImplementedError(f"{type(self).__name__} must say how its files are read.")
+
+    def teaches(self, row: Row) -> bool:
+        """Whether an example of the train file can be learned from."""
+        return True
+
+    def gathered(self, path: str, rows: list[Row]) -> "Examples":
+        """Rows as the examples of a file: each is a value for every field of `examples` after the path."""
+        return self.examples(path, *map(list, zip(*rows, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +148,8 @@ class TaskObjective(Objective):
     """Whether the model's outputs are [R T ...], of tokens, rather than [R K ...], of sequences."""
     metric_names: ClassVar[tuple[str, ...]] = ()
     """Metrics of a whole file; of them one can be named in checkpoint.best."""
+    asked: ClassVar[tuple[str, ...]] = ()
+    """Fields that only say which prediction is made of the outputs, and may be set anew to predict."""
 
     def learn(self, train: Examples) -> Self:
         """The objective with what it takes from the train file, such as the labels, filled in."""
@@ -131,9 +171,19 @@ class TaskObjective(Objective):
         """What of the model's outputs predictions are made from: [R K ...] or, `per_token`, [R T ...]."""
         return outputs.logits
 
-    def answer(self, examples: Examples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Metrics and predictions of a file; `outputs` has one array a sequence, [tokens ...] if `per_token`."""
+    def records(self, examples: Examples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """The prediction of every example; `outputs` has one array a sequence, [tokens ...] if `per_token`."""
         raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
+
+    def answer(self, examples: Examples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Metrics and predictions of a labelled file."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is judged.")
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """Predictions piece by piece in the form that the task's own judges read; GLUE's for whole sequences."""
+        yield "index\tprediction\n"
+        for index, record in enumerate(records):
+            yield f"{index}\t{record['prediction']}\n"
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
         """Nothing."""

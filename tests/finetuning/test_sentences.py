@@ -108,11 +108,11 @@ def test_predictions_and_metrics_follow_from_outputs():
     objective = SequenceClassification(("no", "yes"))
     outputs = np.log(np.array([[0.9, 0.1], [0.25, 0.75], [0.6, 0.4]], np.float32)) + 3
     assert objective.predictions(outputs) == [
-        {"prediction": "no", "probability": "0.900000"},
-        {"prediction": "yes", "probability": "0.750000"},
-        {"prediction": "no", "probability": "0.600000"},
+        {"prediction": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}},
+        {"prediction": "yes", "probability": 0.75, "probabilities": {"no": 0.25, "yes": 0.75}},
+        {"prediction": "no", "probability": 0.6, "probabilities": {"no": 0.6, "yes": 0.4}},
     ]
     assert objective.metrics(np.array([0, 1, 1]), outputs)["accuracy"] == pytest.approx(2 / 3)
     numbers = np.array([[1.5], [2.5], [4.0]], np.float32)
-    assert Regression().predictions(numbers)[0] == {"prediction": "1.5"}
+    assert Regression().predictions(numbers)[0] == {"prediction": 1.5}
     assert Regression().metrics(np.array([1.0, 2.0, 3.0]), numbers)["spearman"] == pytest.approx(1.0)

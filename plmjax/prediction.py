@@ -1,0 +1,137 @@
+"""What a fine-tuned checkpoint says of examples that nobody has labelled, in their order, as they are read."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.errors import UserError, nearest
+from plmjax.experiment import Experiment
+from plmjax.finetuning import run as finetuning
+from plmjax.finetuning.evaluation import Forward
+from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.task import Record, Task
+from plmjax.inference import program_of
+from plmjax.training import checkpoints
+from plmjax.training.checkpoints import Description
+
+FORMATS = ("jsonl", "official")
+PART = 1024
+"""Examples read, computed and written at once."""
+
+
+def predict(checkpoint: str | Path, input: str | Path, **settings: Any) -> Iterator[Record]:
+    """The prediction of every example of a file, in its order.
+
+    The file is as those of the checkpoint's task, but for the label, which it need not have; single sentences, and
+    sentences to tag, may also be the lines of a .txt file. Any of them may end in .gz.
+
+    settings: of the task, how another file is to be read (`text="review"`); of the objective, which prediction is made
+        of the same numbers (`null_threshold=1.5`).
+
+    Returns:
+        dicts of plain data; which keys they have is said by the objective's `records`.
+
+    Raises:
+        UserError: no checkpoint, one that was not fine-tuned, or a file that does not fit its task.
+    """
+    directory = checkpoints.find(checkpoint)
+    description = _described(directory)
+    return _predicted(_with(description.experiment, settings), directory, description, str(input))
+
+
+def _predicted(run: Experiment, directory: Path, description: Description, input: str) -> Iterator[Record]:
+    tokenizer = finetuning.tokenizer_of(description)
+    forward, program, params = Forward(run.objective), None, None
+    for examples in run.data.parts(input, PART):
+        rows = finetuning.rows(run, examples, tokenizer)
+        source = TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
+        if program is None:
+            program = program_of(run, source)
+            params, _ = checkpoints.load_parameters(directory, program.state.params)
+        _, outputs = forward(program, params, source)
+        yield from run.objective.records(examples, rows.encoded, outputs)
+
+
+def write(
+    checkpoint: str | Path, input: str | Path, output: Path | None = None, format: str = "jsonl", **settings: Any
+) -> int:
+    """Writes the predictions as they are made to a file, or without one to standard output; returns their number.
+
+    format: "jsonl" for a JSON object a line, "official" for what the task's own judges read (`TaskObjective.official`).
+
+    Raises:
+        UserError: what `predict` raises, an unknown format, or an output that cannot be written.
+    """
+    if format not in FORMATS:
+        raise UserError(f"Unknown --format {format!r}; {nearest(format, FORMATS)}")
+    if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
+        raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
+    count = 0
+
+    def counted() -> Iterator[Record]:
+        nonlocal count
+        for record in predict(checkpoint, input, **settings):
+            count += 1
+            yield record
+
+    objective = _described(checkpoints.find(checkpoint)).experiment.objective
+    lines = objective.official(counted()) if format == "official" else map(_line, counted())
+    with contextlib.ExitStack() as stack:
+        file = sys.stdout
+        if output is not None:
+            file = stack.enter_context(stack.enter_context(storage.replacing(output)).open("w", encoding="utf-8"))
+        file.writelines(lines)
+    return count
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any]:
+    """The settings of `predict` that options of a command line stand for: `--data.text review`.
+
+    Raises:
+        UserError: an option that no prediction depends on, or a value of the wrong type.
+    """
+    run = _described(checkpoints.find(checkpoint)).experiment
+    known = [f"--{group}.{name}" for name, group in _groups(run).items()]
+    given = [option.partition("=")[0] for option in options if option.startswith("--")]
+    for name in given:
+        if name not in known:
+            raise UserError(f"plmjax predict has no option {name!r} for this task; {nearest(name, known)}")
+    composed = experiments.override(run, options, "plmjax predict")
+    paths = [name.removeprefix("--").partition(".")[::2] for name in given]
+    return {name: getattr(getattr(composed, group), name) for group, name in paths}
+
+
+def _described(checkpoint: Path) -> Description:
+    description = checkpoints.describe(checkpoint)
+    if not isinstance(description.experiment.data, Task):
+        raise UserError(
+            f"Expected a checkpoint that was fine-tuned on a task, found one of pretraining in {checkpoint}; fine-tune "
+            f"it with plmjax finetune, or look at it with plmjax fill-mask or plmjax embed."
+        )
+    return description
+
+
+def _groups(run: Experiment) -> dict[str, str]:
+    """Setting of a prediction -> the part of the experiment that it belongs to."""
+    return {name: "data" for name in run.data.asked} | {name: "objective" for name in run.objective.asked}
+
+
+def _with(run: Experiment, settings: dict[str, Any]) -> Experiment:
+    """The experiment with settings of its task and its objective."""
+    groups = _groups(run)
+    for name, value in settings.items():
+        if name not in groups:
+            raise UserError(f"Expected a setting of this task's predictions, found {name!r}; {nearest(name, groups)}")
+        group = getattr(run, groups[name])
+        run = dataclasses.replace(run, **{groups[name]: dataclasses.replace(group, **{name: value})})
+    return run
