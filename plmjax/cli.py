@@ -64,7 +64,7 @@ def prepare(
         input: Files or folders of text.
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
-        format: text, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it.
+        format: text, lines, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it.
         held_out: Share of the documents kept aside for evaluation.
         language: Language of the sentence splitter: en or zh.
         processes: Worker processes; all cores by default.

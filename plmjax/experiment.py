@@ -44,7 +44,7 @@ class Data:
     input: tuple[str, ...] = ()
     """Files or folders of raw text; empty takes the documentation strings of the installed libraries."""
     format: str = "auto"
-    """text, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it."""
+    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it."""
     language: str = "en"
     """Language of the sentence splitter: en or zh."""
     held_out: float = 0.05

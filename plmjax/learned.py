@@ -16,14 +16,19 @@ EXAMPLES = 3
 
 def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
     """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
-    loss, entropy = result.metrics["eval/loss"], result.metrics.get("eval/unigram_entropy", math.nan)
+    if "eval/loss" in result.metrics:
+        _judge(result.metrics, say)
+        if isinstance(experiment.read(workdir / "experiment.json").objective, MaskedLanguageModel):
+            _fill(result, source, workdir, say)
+    _export(workdir, say)
+
+
+def _judge(metrics: dict[str, float], say: Callable[[str], None]) -> None:
+    loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     say(
         f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}; "
         f"perplexity {math.exp(loss):.1f} against {math.exp(entropy):.1f}"
     )
-    if isinstance(experiment.read(workdir / "experiment.json").objective, MaskedLanguageModel):
-        _fill(result, source, workdir, say)
-    _export(workdir, say)
 
 
 def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:

@@ -8,7 +8,8 @@ from plmjax import __version__, learned, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop, tracking
+from plmjax.training import checkpoints, loop, phases, tracking
+from plmjax.training.evaluation import Unjudged
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; its merges and pieces hardly change with more."""
@@ -49,12 +50,14 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
             f"dataset's own with --tokenizer.path {directory / 'tokenizer'} or prepare again."
         )
     _check_padding(run, tokenizer.vocabulary.pad)
-    if not dataset.split("validation").documents:
-        raise UserError(
-            f"Expected held-out documents in {directory}, found none; prepare more text or a larger --data.held_out."
-        )
     source = pipeline.open_source(run.data, dataset, tokenizer.vocabulary, seed=run.training.seed)
-    result = loop.train(run, workdir, source, checkpoints.tokenizer_files(workdir / "tokenizer"))
+    evaluation = None
+    if not all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
+        evaluation = Unjudged()
+        if hosts.speaks():
+            say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+    files = checkpoints.tokenizer_files(workdir / "tokenizer")
+    result = loop.train(run, workdir, source, files, evaluation=evaluation)
     if hosts.speaks():
         learned.show(result, source, workdir, say)
     hosts.agree("the end")

@@ -9,6 +9,7 @@ import bz2
 import codecs
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -22,13 +23,19 @@ from plmjax import storage
 from plmjax.data import books, documentation, wikitext
 from plmjax.errors import UserError, nearest
 
-FORMATS = ("auto", "text", "wikipedia-dump", "wikiextractor", "books", "jsonl", "documentation")
+FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "documentation")
 """What `documents` reads, beside tfds:NAME. `documentation` is the embedded corpus and takes no files."""
 BLOCK = 1 << 20
 LONGEST_DOCUMENT = 1 << 22
 """Characters of a document; what is longer goes on as further documents, cut where a line or a word ends."""
 LONGEST_RECORD = 1 << 26
 """Characters of a JSON line or a wiki page, which cannot be cut; what is longer is an error."""
+UNMARKED = 1000
+"""Line ends from which on a file of the format `text` without a blank line (in its first `LONGEST_DOCUMENT` characters)
+is no document but many whose borders are not marked: one sentence a line, or one paragraph. Nothing could be held out
+of a single document, and no second one be drawn for a sentence pair."""
+UNMARKED_LINES = 50
+"""Lines of a document of such a file."""
 
 
 class Document(NamedTuple):
@@ -192,7 +199,13 @@ def _file_documents(path: Path, format: str, progress: Callable[[int], None]) ->
     if format == "wikipedia-dump":
         found = _pages(path, blocks)
     else:
-        cut = {"text": _blank_separated, "books": _whole, "wikiextractor": _tagged, "jsonl": _lines}[format]
+        cut = {
+            "text": _blank_separated,
+            "lines": _cut_lines,
+            "books": _whole,
+            "wikiextractor": _tagged,
+            "jsonl": _lines,
+        }[format]
         found = cut(path, _characters(path, blocks))
     for place, text in found:
         yield Document(format, place, text)
@@ -236,19 +249,35 @@ def _cut(text: str) -> tuple[str, str]:
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
-def _blank_separated(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _blocks_of_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """(text, whether a blank line ends it) of what stands between blank lines, what is too long in several parts."""
     pending = ""
     for block in blocks:
         *complete, pending = _BLANK_LINES.split(pending + block)
         for text in complete:
             while len(text) > LONGEST_DOCUMENT:
                 part, text = _cut(text)
-                yield str(path), part
-            yield str(path), text
+                yield part, False
+            yield text, True
         while len(pending) > LONGEST_DOCUMENT:
             part, pending = _cut(pending)
-            yield str(path), part
-    yield str(path), pending
+            yield part, False
+    yield pending, False
+
+
+def _blank_separated(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What stands between blank lines; every `UNMARKED_LINES` lines of a long file that has none (see `UNMARKED`)."""
+    parts = ((text, ended) for text, ended in _blocks_of_lines(blocks) if text and not text.isspace())
+    first, ended = next(parts, ("", True))
+    second = next(parts, None)
+    marked = (second is not None and ended) or first.count("\n") < UNMARKED
+    for text, _ in itertools.chain([(first, ended)], [second] if second else [], parts):
+        if marked:
+            yield str(path), text
+        else:
+            lines = text.split("\n")
+            for start in range(0, len(lines), UNMARKED_LINES):
+                yield str(path), "\n".join(lines[start : start + UNMARKED_LINES])
 
 
 def _whole(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -298,11 +327,19 @@ def _lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield f"{path} line {number}", line
         if len(pending) > LONGEST_RECORD:
             raise UserError(
-                f"Expected one JSON object a line in {path}, found a line {number + 1} of more than {LONGEST_RECORD} "
-                "characters; break it up."
+                f"Expected lines of at most {LONGEST_RECORD} characters in {path}, found line {number + 1} longer; "
+                "break it up."
             )
     if pending and not pending.isspace():
         yield f"{path} line {number + 1}", pending
+
+
+def _cut_lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for place, line in _lines(path, blocks):
+        while len(line) > LONGEST_DOCUMENT:
+            part, line = _cut(line)
+            yield place, part
+        yield place, line
 
 
 def _pages(path: Path, blocks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
@@ -429,8 +466,16 @@ def _jsonl_prose(document: Document) -> list[str]:
     return _text_prose(document._replace(text=record["text"]))
 
 
+_CUT: dict[str, Callable[[Path, Iterable[str]], Iterator[tuple[str, str]]]] = {
+    "text": _blank_separated,
+    "lines": _cut_lines,
+    "books": _whole,
+    "wikiextractor": _tagged,
+    "jsonl": _lines,
+}
 _PROSE: dict[str, Callable[[Document], list[str]]] = {
     "text": _text_prose,
+    "lines": _text_prose,
     "books": lambda document: books.prose(document.text),
     "wikiextractor": _wikiextractor_prose,
     "wikipedia-dump": lambda document: wikitext.prose(document.text),

@@ -78,6 +78,10 @@ class Source:
         """How often each token stands in the training text, int64 [V]."""
         return self._dataset.unigram_counts
 
+    def held_out(self, sequence_length: int) -> int:
+        """How many rows of that length the held-out text fills."""
+        return self._rows("validation", sequence_length).count
+
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
         """The phase's global batches start, start + 1, ... without end, or of each just the rows `places`.
 

@@ -27,7 +27,7 @@ from plmjax.data import checksums, formats, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
 
-VERSION = 1
+VERSION = 2
 """Raised when the same input would give another dataset."""
 BATCH_CHARACTERS = 1 << 19
 SHARD_TOKENS = 1 << 25
@@ -100,7 +100,21 @@ def prepare(
             f"Expected room for the dataset in {output}, found the disk full; free some and repeat."
         ) from error
     (output / BEGUN).unlink()
-    return store.open_dataset(output)
+    dataset = store.open_dataset(output)
+    if progress and validation and not dataset.split("validation").documents:
+        print(_nothing_held_out(dataset.split("train").documents, validation))
+    return dataset
+
+
+def _nothing_held_out(documents: int, validation: float) -> str:
+    """What is said of a dataset without held-out text, in one line."""
+    enough = min(0.5, 5 / documents)
+    advice = f"hold out a larger share, such as {enough:.2g}" if documents > 1 and enough > validation else "add text"
+    return (
+        f"held-out   nothing: a share of {validation:g} of {documents:,} document{'s' * (documents != 1)} is drawn by "
+        f"a hash of the text, and none was; training on this goes without evaluation, so {advice}, or cut the text "
+        f"into more documents by blank lines"
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the output folder

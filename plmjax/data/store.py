@@ -189,6 +189,12 @@ def finish(
     directory = Path(directory)
     shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
     shards = {split: [record for record in records if record["pieces"]] for split, records in shards.items()}
+    if not shards["train"] and shards["validation"]:
+        documents = sum(record["documents"] for record in shards["validation"])
+        raise UserError(
+            f"Expected documents to train on for {directory}, found all {documents} held out; lower the share that is "
+            "held out or add text."
+        )
     if not shards["train"]:
         raise UserError(f"Text for {directory} was expected, but no document holds a token; check the input files.")
     unigram = sum(record["unigram"] for record in shards["train"])

@@ -71,3 +71,13 @@ class HeldOut:
         if self.coefficients:
             means["joint_loss"] = sum(factor * means[f"{term}_loss"] for term, factor in self.coefficients.items())
         return means
+
+
+class Unjudged:
+    """Of a run without held-out text: no metric, and nothing is computed."""
+
+    def names(self, program: Program) -> list[str]:
+        return []
+
+    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
+        return {}

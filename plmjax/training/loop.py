@@ -109,6 +109,11 @@ def check_rhythm(run: Experiment, program: Program, evaluation: Evaluation) -> N
             f"{' '.join(map(str, profiled))}."
         )
     known = [f"eval/{name}" for name in evaluation.names(program)]
+    if best and not known:
+        raise UserError(
+            f"Expected held-out text to find the best checkpoint by, found none for --checkpoint.best {best}; hold a "
+            f"larger share out when the dataset is prepared, or set --checkpoint.best '' --checkpoint.prefer last."
+        )
     if best and best not in known:
         raise UserError(
             f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
@@ -350,7 +355,7 @@ class _Session:
             self.moved(f"evaluating at step {step}", timed=False)
             means = self.judge(program, state.params, self.run.training.evaluation_batches)
             values = {f"eval/{name}": value for name, value in means.items()}
-            if self.speaks:
+            if self.speaks and values:
                 self.file.write(step, values)
                 self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
             self.evaluated = (step, values)

@@ -149,6 +149,50 @@ def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
         assert " ".join(parts) == text and max(map(len, parts)) <= 100
 
 
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n  \n"])
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
+    """Whatever marks no borders: a sentence a line, a document a line. The cuts are those of the lines alone."""
+    monkeypatch.setattr(formats, "BLOCK", block)
+    lines = [f"Sentence number {n} of a text." for n in range(1234)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n" + "\n".join(lines) + ending)
+    found = [paragraphs for _, paragraphs in read([path], "text")]
+    assert [len(paragraphs) for paragraphs in found] == [50] * 24 + [34]
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_borders_that_are_marked_are_kept(tmp_path, monkeypatch):
+    """BERT's own format, a file that is a short document, a novel in one line: none of them is cut by lines."""
+    monkeypatch.setattr(formats, "UNMARKED", 100)
+    long, short = ([f"Sentence {n}." for n in range(count)] for count in (300, 20))
+    for text, expected in (
+        ("\n".join(long) + "\n\n" + "\n".join(short), [long, short]),
+        ("\n".join(short) + "\n \n" + "\n".join(long) + "\n\n", [short, long]),
+        ("\n".join(long[:100]), [long[:100]]),
+        (" ".join(long), [[" ".join(long)]]),
+    ):
+        (tmp_path / "a.txt").write_text(text)
+        assert [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")] == expected
+
+
+def test_a_file_without_end_and_without_a_blank_line_is_cut_while_it_is_read(tmp_path, monkeypatch):
+    lines = [f"Sentence number {n} of a text." for n in range(3000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    monkeypatch.setattr(formats, "LONGEST_DOCUMENT", 50_000)
+    found = [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")]
+    assert max(map(len, found)) == 50 and len(found) >= 60
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_a_document_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "LONGEST_DOCUMENT", 100)
+    long = " ".join(f"word{n}" for n in range(40))
+    (tmp_path / "a.txt").write_text(f"One. And more.\n\nTwo.\n{long}\n")
+    found = [d.text for d in formats.documents([tmp_path / "a.txt"], "lines")]
+    assert found[:2] == ["One. And more.", "Two."] and " ".join(found[2:]) == long and len(found) > 4
+
+
 def test_chinese_books(tmp_path):
     (tmp_path / "a.txt").write_text(
         "第一回 宴桃园豪杰\n\n    滚滚长江东逝水，惯\n\n    看秋月春风。\n\n    话说天下大势。\n"

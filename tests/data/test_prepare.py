@@ -201,6 +201,41 @@ def test_sentences_join_to_the_tokens_of_the_whole_text(tmp_path):
     assert split.tokens(0, split.token_count).tolist() == byte_level.encode(text)
 
 
+def test_a_dataset_without_held_out_text_says_so(tokenizer, tmp_path, capsys):
+    (tmp_path / "one.txt").write_text(document(0, sentences=400))
+    dataset = prepare.prepare([tmp_path / "one.txt"], "auto", tokenizer, tmp_path / "out", validation=0.005)
+    assert dataset.split("validation").documents == 0
+    said = capsys.readouterr().out
+    assert "held-out   nothing: a share of 0.005 of 1 document is drawn" in said and "add text" in said
+    (tmp_path / "three.txt").write_text("\n\n".join(document(seed) for seed in range(3)))
+    prepare.prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "three", validation=0.005)
+    assert "such as 0.5" in capsys.readouterr().out
+    prepare.prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "none", validation=0)
+    assert "held-out" not in capsys.readouterr().out  # as it was asked for
+    with pytest.raises(UserError, match="all 1 held out"):
+        prepare.prepare([tmp_path / "one.txt"], "text", tokenizer, tmp_path / "all", validation=1 - 1e-9)
+
+
+def test_a_file_of_lines_alone_is_held_out_from_by_any_number_of_processes(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    (tmp_path / "lines.txt").write_text(document(0, sentences=5000))
+    found = []
+    for processes in (1, 2):
+        dataset = prepare.prepare(
+            [tmp_path / "lines.txt"],
+            "auto",
+            tokenizer,
+            tmp_path / str(processes),
+            validation=0.05,
+            processes=processes,
+            progress=False,
+        )
+        found.append(dataset.fingerprint)
+    assert found[0] == found[1]
+    assert dataset.split("train").documents + dataset.split("validation").documents == 100
+    assert dataset.split("validation").documents >= 1 and dataset.split("train").sentences > 4000
+
+
 def test_tokenizing_processes_need_no_heavy_library():
     """Workers are started anew, so that what they import is paid once a core."""
     code = "import sys, plmjax.data.prepare; print({'jax', 'tensorflow', 'transformers', 'torch'} & set(sys.modules))"
