@@ -325,7 +325,8 @@ def import_(
     """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
 
     Args:
-        source: Folder with config.json and model.safetensors, or with bert_config.json and bert_model.ckpt.
+        source: Folder with config.json and model.safetensors (or pytorch_model.bin), or with bert_config.json and
+            bert_model.ckpt.
         checkpoint: Run directory to make.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.

@@ -19,23 +19,27 @@ from plmjax.errors import UserError, nearest
 from plmjax.objectives.objective import Objective
 
 Shape = tuple[int, ...]
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""Types whose numbers are the parameters themselves; those of fewer bits stand for them by scales kept elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
     """The tensors of a checkpoint, read one at a time.
 
-    origin: the file or folder, for messages. shapes: name -> shape. read: name -> array, of any float type.
+    origin: the file or folder, for messages. shapes: name -> shape. dtypes: name -> "float32", "int8", ...
+    read: name -> array, of any float type.
     """
 
     origin: str
     shapes: Mapping[str, Shape]
+    dtypes: Mapping[str, str]
     read: Callable[[str], np.ndarray]
 
     def renamed(self, names: Mapping[str, str]) -> "Tensors":
         """The tensors whose name now is a value of `names`, under its key."""
-        shapes = {new: self.shapes[old] for new, old in names.items()}
-        return Tensors(self.origin, shapes, lambda name: self.read(names[name]))
+        shapes, dtypes = ({new: known[old] for new, old in names.items()} for known in (self.shapes, self.dtypes))
+        return Tensors(self.origin, shapes, dtypes, lambda name: self.read(names[name]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,18 +177,24 @@ def read_parameters(
     """The module's parameter tree, numpy float32, from a checkpoint's tensors; and the names of those left over.
 
     Only a name that is `optional` may be left over. Raises UserError naming every missing, unexpected or mis-shaped
-    tensor.
+    tensor, and every one of another type than `FLOATS`.
     """
     shapes = parameter_shapes(module)
     known = {parameter.path: parameter for parameter in parameters}
     expected = {name: shape for path in shapes for name, shape in known[path].tensors(shapes[path]).items()}
+    both = sorted(expected.keys() & tensors.shapes.keys())
+    if quantized := [name for name in both if tensors.dtypes[name] not in FLOATS]:
+        details = [f"{name} as {tensors.dtypes[name]}" for name in quantized]
+        raise UserError(
+            f"The tensors of {tensors.origin} must be of {', '.join(FLOATS)}, but it holds {_listed(details)}; turn a "
+            "quantized checkpoint back into floats (dequantize) and save it again."
+        )
     problems = []
     if missing := sorted(expected.keys() - tensors.shapes.keys()):
         problems.append(f"misses {_listed(missing)}")
     left_over = sorted(tensors.shapes.keys() - expected.keys())
     if unexpected := [name for name in left_over if not optional(name)]:
         problems.append(f"holds {_listed(unexpected)} that the model has no place for")
-    both = sorted(expected.keys() & tensors.shapes.keys())
     if misshaped := [name for name in both if tuple(tensors.shapes[name]) != expected[name]]:
         details = [f"{name} {list(tensors.shapes[name])} instead of {list(expected[name])}" for name in misshaped]
         problems.append(f"holds {_listed(details)}")

@@ -16,7 +16,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.interop import huggingface, tensorflow_checkpoint
+from plmjax.interop import huggingface, tensorflow_checkpoint, weights
 from plmjax.layers.execution import Execution
 from plmjax.training import checkpoints
 
@@ -108,7 +108,7 @@ def _labels(source: Path, google: bool) -> tuple[str, ...]:
     """The names of the labels, in the order of their numbers; none where the config names none."""
     if google:
         return ()
-    named = huggingface.read_json(source / "config.json", "a transformers config").get("id2label") or {}
+    named = weights.read_json(source / "config.json", "a transformers config").get("id2label") or {}
     return tuple(named[number] for number in sorted(named, key=int))
 
 

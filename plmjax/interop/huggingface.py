@@ -23,6 +23,7 @@ from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.interop import albert, bert, electra, roberta
 from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
+from plmjax.interop.weights import WEIGHTS, opened, read_json
 from plmjax.layers.execution import Execution
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,6 @@ ADAPTERS: dict[str, Adapter] = {
 TOLERANCE = 1e-5
 """Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
 
-WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
@@ -64,7 +64,7 @@ def load(
     found = read_json(directory / "config.json", "a transformers config")
     adapter = _adapter(found, directory)
     name = _named(adapter, found, directory) if architecture == "auto" else architecture
-    with _open(directory) as tensors:
+    with opened(directory) as tensors:
         return assemble(adapter, name, found, tensors, execution)
 
 
@@ -214,19 +214,6 @@ def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
     return names
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file, or a UserError that says `what` was expected there."""
-    if not path.is_file():
-        raise UserError(f"{path.parent} must hold {what} named {path.name}, but has none; check the folder.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} must be JSON, but is not ({error}); fetch it again.") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(found).__name__}; fetch it again.")
-    return found
-
-
 def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
     model_type = found.get("model_type")
     if model_type not in ADAPTERS:
@@ -259,58 +246,6 @@ def _outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, 
     with jax.default_device(cpu), jax.default_matmul_precision("highest"):
         apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
         return apply(params, {field: value.astype(np.int32) for field, value in inputs.items()})
-
-
-@contextlib.contextmanager
-def _open(directory: Path) -> Iterator[Tensors]:
-    """The tensors of a transformers folder: one safetensors file, shards with an index, or a torch file."""
-    index = directory / f"{WEIGHTS}.index.json"
-    if (directory / WEIGHTS).is_file():
-        files = [directory / WEIGHTS]
-    elif index.is_file():
-        shards = read_json(index, "an index of shards").get("weight_map", {})
-        files = [directory / name for name in sorted(set(shards.values()))]
-    elif (directory / "pytorch_model.bin").is_file():
-        yield _torch_tensors(directory / "pytorch_model.bin")
-        return
-    else:
-        raise UserError(f"{directory} must hold {WEIGHTS}, whole or in shards with an index, but has neither.")
-    with contextlib.ExitStack() as stack:
-        yield _safetensors(stack, files, directory)
-
-
-def _safetensors(stack: contextlib.ExitStack, files: list[Path], directory: Path) -> Tensors:
-    import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors asks it for by name
-    import safetensors
-
-    shapes, where = {}, {}
-    for file in files:
-        if not file.is_file():
-            raise UserError(f"The index of {directory} names {file.name}, which is not there; fetch it too.")
-        try:
-            opened = stack.enter_context(safetensors.safe_open(file, framework="np"))
-        except (safetensors.SafetensorError, OSError) as error:
-            raise UserError(f"{file} must be a safetensors file, but is not ({error}); fetch it again.") from error
-        for name in opened.keys():  # noqa: SIM118  not a dict
-            shapes[name], where[name] = tuple(opened.get_slice(name).get_shape()), opened
-    return Tensors(str(directory), shapes, lambda name: where[name].get_tensor(name))
-
-
-def _torch_tensors(path: Path) -> Tensors:
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(
-            f"{path} is a torch file and torch is not installed: install torch, or save the model as {WEIGHTS} "
-            "(save_pretrained of transformers does)."
-        )
-    import torch
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors
-        reason = str(error).split("\n")[0]
-        raise UserError(f"{path} must hold a dictionary of tensors, found none ({reason}); fetch it again.") from error
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    return Tensors(str(path.parent), shapes, lambda name: state[name].to(torch.float32).numpy())
 
 
 def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

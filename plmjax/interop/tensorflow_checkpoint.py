@@ -14,7 +14,8 @@ import numpy as np
 from plmjax.errors import UserError, nearest
 from plmjax.interop import bert
 from plmjax.interop.adapter import Tensors
-from plmjax.interop.huggingface import assemble, read_json
+from plmjax.interop.huggingface import assemble
+from plmjax.interop.weights import read_json
 from plmjax.layers.execution import Execution
 
 CONFIG = "bert_config.json"
@@ -87,7 +88,9 @@ def _variables(prefix: Path, directory: Path) -> Tensors:
     def shape(variable: str) -> tuple[int, ...]:
         return tuple(shapes[variable])[:: -1 if variable.endswith("/kernel") else 1]
 
-    return Tensors(str(directory), {name: shape(variable) for name, variable in variables.items()}, read)
+    types = reader.get_variable_to_dtype_map()
+    dtypes = {name: types[variable].name for name, variable in variables.items()}
+    return Tensors(str(directory), {name: shape(variable) for name, variable in variables.items()}, dtypes, read)
 
 
 def _holding(tensors: Tensors) -> str:

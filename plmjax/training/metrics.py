@@ -100,6 +100,7 @@ class _Events:
         except ImportError:
             self._writer = None
         else:
+            directory.mkdir(parents=True, exist_ok=True)  # as the umask has it; tensorboard's own is for its owner
             self._writer = EventFileWriter(str(directory))
 
     def write(self, step: int, values: dict[str, float]) -> None:

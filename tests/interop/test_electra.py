@@ -13,7 +13,7 @@ from plmjax.finetuning.run import transfer
 from plmjax.finetuning.sentences import SequenceClassification
 from plmjax.inference import fill_mask
 from plmjax.interop import checkpoints as interop
-from plmjax.interop import huggingface
+from plmjax.interop import huggingface, weights
 from plmjax.layers.execution import Execution
 from plmjax.models.electra import (
     ElectraConfig,
@@ -146,7 +146,7 @@ def test_a_run_is_exported_as_either_network(tmp_path):
     assert "ElectraForPreTraining of step 0" in interop.export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
     said = interop.export_checkpoint(tmp_path / "run", tmp_path / "generator", "ElectraForMaskedLM")
     assert "ElectraForMaskedLM of step 0" in said
-    assert huggingface.read_json(tmp_path / "generator" / "config.json", "a config")["hidden_size"] == 12
+    assert weights.read_json(tmp_path / "generator" / "config.json", "a config")["hidden_size"] == 12
 
 
 def test_the_classifier_has_no_transformers_form(tmp_path):

@@ -69,7 +69,8 @@ def reference(name: str, config: EncoderConfig, arguments: Mapping[str, Any] = {
 def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.Module) -> dict:
     """Named tensors of a transformers model, weights or gradients alike -> the module's tree."""
     arrays = {name: tensor.detach().numpy() for name, tensor in tensors}
-    found = Tensors("transformers", {name: array.shape for name, array in arrays.items()}, arrays.__getitem__)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    found = Tensors("transformers", shapes, {name: "float32" for name in arrays}, arrays.__getitem__)
     (name,) = (name for name, known in adapter.architectures.items() if known.module is type(module))
     parameters = adapter.architecture(name).parameters
     return read_parameters(module, parameters, adapter.canonical(found, name), adapter.optional)[0]
