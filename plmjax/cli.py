@@ -359,7 +359,7 @@ def report(
     Args:
         workdirs: Run directories.
         output: Page to write.
-        curve: Picture of the loss curve to write as well (.png).
+        curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
     """
     from plmjax.report import report as run
 

@@ -8,6 +8,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from plmjax.training import metrics, phases
 PARTS = ("train", "eval")
 TITLES = {
     "loss": "Loss",
+    "joint_loss": "Loss, all terms together",
     "learning_rate": "Learning rate",
     "tokens_per_second": "Tokens per second",
     "mfu": "Model FLOP/s utilisation",
@@ -33,6 +35,8 @@ POINTS = 500
 """Most points of a drawn curve; a longer series is averaged over spans of steps."""
 COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
 """Distinct, and readable on white and on black."""
+PICTURES = ("png", "svg", "pdf")
+"""Formats of a picture, by the ending of its name."""
 INK = "#767676"
 """Colour of frames, ticks and text while matplotlib draws; `currentColor` in the page."""
 
@@ -54,6 +58,27 @@ class Run:
         """The last logged value."""
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
+    def comparable(self) -> "Run":
+        """The same run, with "loss" of one meaning in training and in evaluation.
+
+        Where a training loss is the sum of several terms, `train/loss` is all of them, but `eval/loss` the one that is
+        counted in nats a target: that term takes its place, and the sum becomes `train/joint_loss`.
+        """
+        keys = {key for record in self.records for key in record}
+        terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}
+        if len(terms) < 2:
+            return self
+        judged = [record for record in self.records if "eval/loss" in record]
+
+        def is_target(term: str) -> bool:
+            return bool(judged) and all(record.get(f"eval/{term}") == record["eval/loss"] for record in judged)
+
+        names, same = {"train/loss": "train/joint_loss"}, ""
+        if term := next(filter(is_target, sorted(terms)), None):
+            names[f"train/{term}"], same = "train/loss", f"eval/{term}"
+        renamed = [{names.get(key, key): r[key] for key in r if key != same} for r in self.records]
+        return dataclasses.replace(self, records=renamed)
+
     @property
     def steps(self) -> int:
         """Steps done."""
@@ -74,17 +99,23 @@ class Run:
 
 
 def report(workdirs: Sequence[str | Path], output: str | Path, *, curve: str | Path | None = None) -> None:
-    """Writes the page of these runs to `output`, and their loss as a PNG to `curve` when one is named.
+    """Writes the page of these runs to `output`, and their loss as a picture to `curve` when one is named.
 
     Raises:
-        UserError: a folder is no run or has logged nothing yet, its records are not those of a run, or a file cannot
-            be written.
+        UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
+            has no ending of PICTURES, or a file cannot be written.
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
+    kind = "" if curve is None else Path(str(curve)).suffix.lower().removeprefix(".")
+    if curve is not None and kind not in PICTURES:
+        raise UserError(
+            f"Expected a picture that ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]} for --curve, found "
+            f"{curve}; name one."
+        )
     runs = [_read(storage.path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
     if curve is not None:
-        _write(storage.path(curve), _png(runs))
+        _write(storage.path(curve), _picture(runs, kind))
     _write(storage.path(output), _page(runs).encode("utf-8"))
 
 
@@ -124,7 +155,7 @@ def _measures(runs: list[Run]) -> list[str]:
     """Names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
     keys = {key: None for run in runs for record in run.records for key in record}
     names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
-    last = ["gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
+    last = ["joint_loss", "gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
 
     def rank(name: str) -> tuple[int, bool, bool]:
         return (last.index(name) + 1 if name in last else 0, name != "loss", "accuracy" not in name)
@@ -152,12 +183,10 @@ def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _draw(axes: Any, runs: list[Run], measure: str) -> None:
     """One measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
+    drawn = []  # (line, label): matplotlib would leave out of its own legend a run whose name begins with _
     for run, colour in zip(runs, _colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""
-        # A training loss of several terms is their sum; the evaluation's is the one term counted in nats a target.
-        terms = {key for record in run.records for key in record if key.startswith("train/") and key.endswith("_loss")}
-        all_terms = "train, all terms" if measure == "loss" and len(terms) > 1 else "train"
-        for key, part in ((measure, ""), (f"train/{measure}", all_terms), (f"eval/{measure}", "eval")):
+        for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
             steps, values = _thin(*run.series(key))
             if not len(steps):
                 continue
@@ -168,18 +197,15 @@ def _draw(axes: Any, runs: list[Run], measure: str) -> None:
             )
             if len(steps) == 1:
                 line["marker"] = "o"
-            axes.plot(steps, values, color=colour, label=(label + part).removesuffix(", "), **{"linewidth": 1.2} | line)
+            lines = axes.plot(steps, values, color=colour, **{"linewidth": 1.2} | line)
+            drawn += [(lines[0], (label + part).removesuffix(", "))]
     if measure == "loss":
         entropies = {run.last("eval/unigram_entropy"): colour for run, colour in zip(runs, _colours(runs), strict=True)}
         entropies.pop(None, None)
         for entropy, colour in entropies.items():
-            axes.axhline(
-                entropy,
-                color=colour if len(entropies) > 1 else INK,
-                linewidth=1.2,
-                linestyle=":",
-                label=f"unigram entropy {entropy:.2f}",
-            )
+            ink = colour if len(entropies) > 1 else INK
+            level = axes.axhline(entropy, color=ink, linewidth=1.2, linestyle=":")
+            drawn += [(level, f"unigram entropy {entropy:.2f}")]
     if measure in ("learning_rate", "tokens_per_second", "mfu"):
         axes.set_ylim(bottom=0)
     axes.set_xlabel("step")
@@ -187,8 +213,10 @@ def _draw(axes: Any, runs: list[Run], measure: str) -> None:
     axes.set_title(_title(measure), loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(frameon=False)
+    if len(drawn) > 1:
+        columns = 3 if len(runs) == 1 else 2
+        axes.figure.set_figheight(axes.figure.get_figheight() + 0.22 * math.ceil(len(drawn) / columns))
+        axes.figure.legend(*zip(*drawn, strict=True), loc="outside lower left", ncols=columns, frameon=False)
 
 
 def _colours(runs: list[Run]) -> list[str]:
@@ -201,6 +229,7 @@ def _figure(runs: list[Run], measure: str, **save: Any) -> bytes:
 
     style = {name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
     style |= {"grid.color": INK, "font.size": 10, "svg.fonttype": "none", "svg.hashsalt": measure}
+    style |= {"text.parse_math": False}  # a name may hold a $
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         _draw(figure.add_subplot(), runs, measure)
@@ -209,8 +238,10 @@ def _figure(runs: list[Run], measure: str, **save: Any) -> bytes:
     return image.getvalue()
 
 
-def _png(runs: list[Run]) -> bytes:
-    return _figure(runs, "loss", format="png", dpi=150, facecolor="white")
+def _picture(runs: list[Run], kind: str) -> bytes:
+    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
+    comparable = [run.comparable() for run in runs]
+    return _figure(comparable, "loss", format=kind, dpi=150, facecolor="white", metadata=dates[kind])
 
 
 def _svg(runs: list[Run], measure: str) -> str:
@@ -270,7 +301,8 @@ pre { overflow-x: auto; font-size: 12px; }
 
 def _page(runs: list[Run]) -> str:
     title = html.escape(" and ".join(run.name for run in runs))
-    charts = "\n".join(f"<figure>{_svg(runs, measure)}</figure>" for measure in _measures(runs))
+    comparable = [run.comparable() for run in runs]
+    charts = "\n".join(f"<figure>{_svg(comparable, measure)}</figure>" for measure in _measures(comparable))
     settings = _table(runs, _settings(runs)) if len(runs) > 1 else ""
     experiments = "\n".join(
         f"<details><summary>{html.escape(run.name)}</summary>"

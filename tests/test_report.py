@@ -101,12 +101,49 @@ def test_a_measure_that_one_run_lacks_is_an_empty_cell(tmp_path):
     assert rows(page(tmp_path / "report.html"))["train/next_sentence_accuracy"] == ["", "0.5"]
 
 
-def test_a_training_loss_of_several_terms_says_so(tmp_path):
-    lines = [line | {"train/mlm_loss": 7.0, "train/nsp_loss": 0.5} for line in records()]
+def heights(drawing: ElementTree.Element) -> list[float]:
+    """The height at which each line of ten points ends, larger lower down."""
+    paths = [node.get("d") for node in drawing.iter(f"{SVG}path") if node.get("clip-path") and node.get("d")]
+    return [float(path.split()[-1]) for path in paths if path.count("L") == 9]
+
+
+def test_a_training_loss_of_several_terms_is_compared_term_by_term(tmp_path):
+    terms = {"train/loss": 9.0, "train/mlm_loss": 5.25, "train/nsp_loss": 3.75}
+    *lines, judged = records(**terms)
+    lines = [*lines, *(line | judged | {"step": line["step"], "eval/mlm_loss": 5.25} for line in lines)]
+    lines = [
+        {key: line[key] for key in line if not (key.startswith("train") and "eval/loss" in line)} for line in lines
+    ]
     report([write(tmp_path / "bert", lines=lines)], tmp_path / "report.html")
     drawn = charts(page(tmp_path / "report.html"))
-    assert "train, all terms" in words(drawn["Loss"])
-    assert {"MLM loss", "NSP loss"} <= drawn.keys()
+    assert {"train", "eval"} <= set(words(drawn["Loss"]))
+    training, evaluation = heights(drawn["Loss"])
+    assert training == evaluation  # both are 5.25 nats a target
+    assert "Loss, all terms together" in drawn and "NSP loss" in drawn and "MLM loss" not in drawn
+    assert rows(page(tmp_path / "report.html"))["train/loss"] == ["9"]  # as metrics.jsonl names it
+
+
+def test_without_an_evaluation_the_terms_stay_apart(tmp_path):
+    lines = [line | {"train/mlm_loss": 7.0, "train/nsp_loss": 0.5} for line in records()[:-1]]
+    report([write(tmp_path / "bert", lines=lines)], tmp_path / "report.html")
+    drawn = charts(page(tmp_path / "report.html")).keys()
+    assert {"Loss, all terms together", "MLM loss", "NSP loss"} <= drawn and "Loss" not in drawn
+
+
+def test_the_legend_stands_below_the_lines(tmp_path):
+    first, second = write(tmp_path / "first"), write(tmp_path / "second")
+    report([first, second], tmp_path / "report.html")
+    for title, drawing in charts(page(tmp_path / "report.html")).items():
+        labels = [node for node in drawing.iter(f"{SVG}text") if node.text.startswith(("first", "second"))]
+        axis = next(node for node in drawing.iter(f"{SVG}text") if node.text == "step")
+        assert labels, title
+        assert min(map(place, labels)) > place(axis), title
+
+
+def place(text: ElementTree.Element) -> float:
+    """How far down a text stands."""
+    moved = re.search(r"translate\([-\d.]+ ([-\d.]+)\)", text.get("transform", ""))
+    return float(moved[1] if moved else text.get("y"))
 
 
 def test_tokens_are_counted_phase_by_phase(tmp_path):
@@ -133,6 +170,13 @@ def test_names_are_escaped_and_namesakes_told_apart(tmp_path):
     assert "a&lt;b&gt;/run" in text and "<b>" not in text
 
 
+def test_a_name_is_shown_as_it_is_whatever_it_means_to_the_drawing(tmp_path):
+    runs = [write(tmp_path / "$x^2$"), write(tmp_path / "_hidden"), write(tmp_path / "$\\nothing$")]
+    report(runs, tmp_path / "report.html", curve=tmp_path / "loss.pdf")
+    drawn = words(charts(page(tmp_path / "report.html"))["Loss"])
+    assert {"$x^2$, train", "_hidden, train", "$\\nothing$, train"} <= set(drawn)
+
+
 @pytest.mark.parametrize("nothing", [None, float("nan")])
 def test_a_long_series_is_averaged_and_what_is_no_number_leaves_a_gap(tmp_path, nothing):
     steps = 4 * POINTS
@@ -151,9 +195,20 @@ def test_the_same_runs_give_the_same_page(tmp_path):
     assert page(tmp_path / "first.html") == page(tmp_path / "second.html")
 
 
-def test_the_loss_is_written_as_a_picture_on_request(tmp_path):
-    report([write(tmp_path / "tiny")], tmp_path / "deep" / "report.html", curve=tmp_path / "deep" / "loss.png")
-    assert (tmp_path / "deep" / "loss.png").read_bytes().startswith(b"\x89PNG\r\n")
+@pytest.mark.parametrize(("name", "begins"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")])
+def test_the_loss_is_written_as_a_picture_of_the_kind_asked_for(tmp_path, name, begins):
+    run = write(tmp_path / "tiny")
+    for folder in ("deep", "again"):
+        report([run], tmp_path / folder / "report.html", curve=tmp_path / folder / name)
+    assert (tmp_path / "deep" / name).read_bytes().startswith(begins)
+    assert (tmp_path / "deep" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["loss.gif", "loss"])
+def test_a_picture_of_another_kind_is_refused_before_anything_is_written(tmp_path, name):
+    with pytest.raises(UserError, match=rf"ends in \.png, \.svg or \.pdf for --curve, found .*{name}; name one"):
+        report([write(tmp_path / "tiny")], tmp_path / "report.html", curve=tmp_path / name)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_bad_input_is_one_sentence(tmp_path):
