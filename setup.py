@@ -28,10 +28,11 @@ CORE = [
     "seqeval>=1.2.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
-WANDB = ["wandb>=0.28"]
+WANDB = ["wandb>=0.31"]
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
     "gcs": BUCKETS,
+    "gpu": ["jax[cuda12]>=0.10"],
     "plan": ["libtpu>=0.0.52"],
     "wandb": WANDB,
     "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
@@ -71,6 +72,8 @@ setup(
     long_description_content_type="text/markdown",
     packages=find_packages(include=["plmjax", "plmjax.*"]),
     cmdclass={"build_py": BuildWithExperiments},
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     install_requires=CORE,
     extras_require=EXTRAS,

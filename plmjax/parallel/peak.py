@@ -27,15 +27,16 @@ def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: fl
 class Yardstick:
     """The rate that the MFU of a mesh is relative to.
 
-    rate: matrix FLOP/s of all its devices: of the data sheet, or on a CPU the largest that this process has seen.
+    rate: matrix FLOP/s of all its devices: of the data sheet, or without one the largest that this process has seen.
     origin: which of the two, in words.
     """
 
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
-        sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
+        device = mesh.devices.flat[0]
+        sheet = topologies.peak_flops(device.device_kind)
         self._measured = sheet is None
-        # The simulated devices of a CPU share its cores, so one device's rate is the rate of them all.
-        self.rate = measured_flops() if sheet is None else sheet * mesh.size
+        self._on_cpu, self._devices = device.platform == "cpu", mesh.size
+        self.rate = self._measure() if sheet is None else sheet * mesh.size
         self.origin = "the fastest products measured here" if self._measured else "of the data sheet"
         self._fastest = DOUBTED * self.rate
 
@@ -46,8 +47,13 @@ class Yardstick:
         much faster than any before it has the products measured again, at most a few times in a run.
         """
         if self._measured and achieved > self._fastest:
-            self.rate = max(self.rate, measured_flops())
+            self.rate = max(self.rate, self._measure())
             self._fastest = 1.1 * achieved
         if self._measured:
             self.rate = max(self.rate, achieved)
         return achieved / self.rate
+
+    def _measure(self) -> float:
+        if self._on_cpu:  # its simulated devices share its cores, so one device's rate is the rate of them all
+            return measured_flops()
+        return measured_flops(jnp.bfloat16, size=8192) * self._devices

@@ -1,10 +1,12 @@
-"""Which accelerators this machine has, found without starting JAX."""
+"""Which accelerators this machine has and JAX can use, found without starting JAX."""
 
 import importlib.util
 import os
 from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
+DRIVER = Path("/proc/driver/nvidia/version")
+"""There while NVIDIA's driver is loaded."""
 
 
 def has_tpu() -> bool:
@@ -13,7 +15,13 @@ def has_tpu() -> bool:
     return any(vendor.read_text().strip() == GOOGLE_PCI_VENDOR for vendor in vendors)
 
 
+def has_gpu() -> bool:
+    """Whether an NVIDIA GPU's driver is here, and JAX's plugin for it: JAX asked for CUDA without one would fail."""
+    plugins = (f"jax_cuda{version}_plugin" for version in (12, 13))
+    return DRIVER.exists() and any(importlib.util.find_spec(plugin) for plugin in plugins)
+
+
 def choose() -> None:
     """Keeps JAX from starting libtpu where it is installed for planning only: it would print pages about no TPU."""
     if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") and not has_tpu():
-        os.environ["JAX_PLATFORMS"] = "cuda,cpu" if Path("/proc/driver/nvidia/version").exists() else "cpu"
+        os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"

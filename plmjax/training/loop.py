@@ -51,9 +51,10 @@ def devices(platform: str) -> list[jax.Device]:
     try:
         return jax.devices(platform)
     except RuntimeError:
+        extra = f" (with pip install 'plmjax[{platform}]')" if platform in ("gpu", "tpu") else ""
         raise UserError(
             f"Expected a {platform.upper()} for --training.platform {platform}, found {jax.default_backend()} only; "
-            f"run where there is one (with its JAX installed), or choose --training.platform auto."
+            f"run where there is one{extra}, or choose --training.platform auto."
         ) from None
 
 

@@ -1,6 +1,9 @@
 """The rate that MFU is relative to, on processors that are busy and free by turns."""
 
+import types
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,3 +38,16 @@ def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
     yardstick = peak.Yardstick(mesh)
     assert (yardstick.rate, yardstick.origin) == (200.0, "of the data sheet")
     assert yardstick.share(190.0) == 0.95
+
+
+def test_a_gpu_without_a_data_sheet_here_is_measured_as_it_computes(monkeypatch):
+    asked = []
+
+    def measured(dtype=jnp.float32, size=1024):
+        asked.append((dtype, size))
+        return 100.0
+
+    monkeypatch.setattr(peak, "measured_flops", measured)
+    devices = [types.SimpleNamespace(device_kind="NVIDIA Unheard 9000", platform="gpu") for _ in range(4)]
+    yardstick = peak.Yardstick(types.SimpleNamespace(devices=np.array(devices), size=4))
+    assert asked == [(jnp.bfloat16, 8192)] and yardstick.rate == 400.0  # each GPU has its own units
