@@ -16,6 +16,7 @@ CORE = [
     "tensorflow-datasets>=4.9.10",
     "importlib_resources>=6",  # tensorflow-datasets uses it to build a dataset and does not declare it
     "google-crc32c>=1.8",
+    "pyarrow>=20",  # reads Parquet and Zstandard; tensorflow-datasets needs it too
     "tokenizers>=0.23",
     "safetensors>=0.8",
     "sentencex>=1.0.32",

@@ -27,6 +27,7 @@ def tokenizer_train(
     kind: Kind = "wordpiece",
     vocab_size: int = 30522,
     format: str = "auto",
+    text_key: str = "text",
     lowercase: bool = True,
 ) -> None:
     """Trains a tokenizer on raw text.
@@ -37,6 +38,7 @@ def tokenizer_train(
         kind: What to train.
         vocab_size: Tokens, special ones included.
         format: Format of the input.
+        text_key: What holds the text in a JSON object, a row of a Parquet file or an example of TFDS.
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too.
     """
     from plmjax.data import formats, tokenizers
@@ -44,7 +46,7 @@ def tokenizer_train(
 
     if output.exists():
         raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
-    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE)
+    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key)
     trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
     print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
 
@@ -54,8 +56,10 @@ def prepare(
     tokenizer: Location,
     output: Location,
     format: str = "auto",
+    text_key: str = "text",
     held_out: float = 0.005,
     language: str = "en",
+    max_unknown: float = 0.2,
     processes: int | None = None,
 ) -> None:
     """Turns raw text into a prepared dataset, once.
@@ -64,9 +68,11 @@ def prepare(
         input: Files or folders of text.
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
-        format: text, lines, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it.
+        format: text, lines, wikipedia-dump, wikiextractor, books, jsonl, parquet, tfds:NAME, or auto to recognise it.
+        text_key: What holds the text in a JSON object, a row of a Parquet file or an example of TFDS.
         held_out: Share of the documents kept aside for evaluation.
-        language: Language of the sentence splitter: en or zh.
+        language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
+        max_unknown: Share of unknown tokens beyond which the text is refused: the tokenizer is not one for it.
         processes: Worker processes; all cores by default.
     """
     from plmjax.data import tokenizers
@@ -79,6 +85,8 @@ def prepare(
         output,
         validation=held_out,
         language=language,
+        text_key=text_key,
+        max_unknown=max_unknown,
         processes=processes,
     )
     for name in ("train", "validation"):
@@ -214,7 +222,7 @@ def embed(
 
     Args:
         checkpoint: Run directory or checkpoint.
-        input: Text file, one text a line.
+        input: Text file, one text a line, also compressed.
         output: .npz or .jsonl file to write.
         layer: Hidden state to take: 0 is the embedding output, -1 the last layer.
         mix: Take the mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
@@ -224,7 +232,7 @@ def embed(
     """
     from plmjax.embedding import embed as run
 
-    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size)
+    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size, say=print)
     print(f"{rows} rows in {output}")
 
 

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def embed(
     pooling: str = "mean",
     mix: Sequence[str] = (),
     batch_size: int = 32,
+    say: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Writes the encoder's vectors of the lines of `input`, [CLS] line [SEP] each; returns how many lines there are.
 
@@ -66,9 +67,9 @@ def embed(
     [SEP], "none" the vector of every token.
 
     An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], where
-    each line begins. Lines longer than the model's positions are cut; `lengths` int32 [lines] says how many tokens were
-    read and `cut` bool [lines] whether not all. A .jsonl file has an object a line: `embedding` (or `tokens` and
-    `embeddings`), `length`, `cut`.
+    each line begins. Lines longer than the model's positions are cut, and `say` is told how many; `lengths` int32
+    [lines] says how many tokens were read and `cut` bool [lines] whether not all. A .jsonl file has an object a line:
+    `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
     Raises:
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, or parts of
@@ -103,8 +104,10 @@ def embed(
             as_text = output.suffix == ".jsonl"
             storage.write(parts / name, _jsonl(arrays, ids, tokenizer, wanted) if as_text else _npz(arrays))
     with storage.replacing(output) as path:
-        _join([parts / name for name in names], path, output.suffix)
+        cut = _join([parts / name for name in names], path, output.suffix)
     storage.remove(parts)
+    if cut:
+        say(f"cut        {cut:,} of {len(lines):,} texts, at the {run.model.longest} tokens of the model's longest row")
     return len(lines)
 
 
@@ -208,13 +211,16 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], tokenizer: Any, wanted: Vector
     return "".join(text)
 
 
-def _join(parts: list[Path], path: Path, suffix: str) -> None:
-    """Writes the parts as one file, the vectors of one part at a time in memory."""
+def _join(parts: list[Path], path: Path, suffix: str) -> int:
+    """Writes the parts as one file, the vectors of one part at a time in memory; returns how many texts were cut."""
     if suffix == ".jsonl":
+        cut = 0
         with path.open("wb") as file:
             for part in parts:
-                file.write(part.read_bytes())
-        return
+                rows = part.read_bytes()
+                cut += rows.count(b'"cut": true}\n')
+                file.write(rows)
+        return cut
     arrays = {name: np.concatenate([_read(part, name) for part in parts]) for name in ("lengths", "cut")}
     first, rows = _read(parts[0], "embeddings"), len(arrays["lengths"])
     if len(first) != len(_read(parts[0], "lengths")):  # a vector a token
@@ -229,6 +235,7 @@ def _join(parts: list[Path], path: Path, suffix: str) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for part in parts:
                 file.write(np.ascontiguousarray(_read(part, "embeddings")).tobytes())
+    return int(arrays["cut"].sum())
 
 
 def _read(part: Path, name: str) -> np.ndarray:
@@ -237,13 +244,10 @@ def _read(part: Path, name: str) -> np.ndarray:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file; an empty one is a text without words."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}.") from None
-    if not text:
-        raise UserError(f"Expected a text file with one text a line, found {path} empty.")
+    """The lines of a text file, compressed or not; an empty one is a text without words."""
+    from plmjax.data import reading
+
+    if not path.is_file():
+        raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.")
+    text = "".join(reading.characters(path, reading.blocks(path)))
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")

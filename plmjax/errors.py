@@ -23,3 +23,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}."
+
+
+def quoted(text: str, longest: int = 60) -> str:
+    """`text` in quotes for a message, on one line; of what is longer its beginning and how long it is."""
+    if len(text) <= longest:
+        return repr(text)
+    return f"{text[:longest]!r}... ({len(text):,} characters)"

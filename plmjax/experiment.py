@@ -44,11 +44,15 @@ class Data:
     input: tuple[str, ...] = ()
     """Files or folders of raw text; empty takes the documentation strings of the installed libraries."""
     format: str = "auto"
-    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tfds:NAME, or auto to recognise it."""
+    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, parquet, tfds:NAME, or auto to recognise it."""
+    text_key: str = "text"
+    """What holds the text in a JSON object, a row of a Parquet file or an example of TFDS."""
     language: str = "en"
-    """Language of the sentence splitter: en or zh."""
+    """Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them)."""
     held_out: float = 0.05
     """Share of the documents kept aside for evaluation when a dataset is prepared."""
+    max_unknown: float = 0.2
+    """Share of unknown tokens beyond which a text is not prepared, because the tokenizer is not one for it."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""
 
@@ -215,6 +219,7 @@ FREE = (
     "hosts.",
     "tracking.",
     "data.path",
+    "data.max_unknown",
     "data.train",
     "data.validation",
     "data.folder",
@@ -229,7 +234,7 @@ FREE = (
 """Fields a resumed run may change: they move a run or report on it, and leave what it computes alone. The text itself
 is recognised by the fingerprint of the prepared dataset, wherever that lies."""
 
-PREPARED = ("tokenizer.", "data.input", "data.format", "data.language", "data.held_out")
+PREPARED = ("tokenizer.", "data.input", "data.format", "data.text_key", "data.language", "data.held_out")
 """Fields that a run directory's tokenizer and dataset follow from, fixed before anything is trained."""
 
 

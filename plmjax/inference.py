@@ -126,7 +126,15 @@ def _text_source(description: Description, directory: Path, data: Path | None, s
             )
     else:
         dataset = prepare(
-            [data], "auto", tokenizer, scratch / "dataset", validation=0, language=run.data.language, progress=False
+            [data],
+            "auto",
+            tokenizer,
+            scratch / "dataset",
+            validation=0,
+            language=run.data.language,
+            text_key=run.data.text_key,
+            max_unknown=1,  # what is asked is how good the model is on this text
+            progress=False,
         )
         everything = dataset.split("train")
         dataset.split = lambda name: everything  # the run has seen none of it

@@ -100,7 +100,7 @@ def _tokenizer(run: Experiment, workdir: Path, say: Callable[[str], None]):
         else:
             settings, (inputs, kind) = run.tokenizer, _inputs(run)
             say(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
-            texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE)
+            texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE, run.data.text_key)
             tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)
 
@@ -115,5 +115,14 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], Non
     inputs, kind = _inputs(run)
     if not (directory / "ledger.json").exists():
         say("dataset    preparing the input text")
-        prepare(inputs, kind, tokenizer, directory, validation=run.data.held_out, language=run.data.language)
+        prepare(
+            inputs,
+            kind,
+            tokenizer,
+            directory,
+            validation=run.data.held_out,
+            language=run.data.language,
+            text_key=run.data.text_key,
+            max_unknown=run.data.max_unknown,
+        )
     return directory

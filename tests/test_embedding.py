@@ -1,6 +1,8 @@
 """Vectors of lines, on a model that has hardly learned: layers, mixes, pooling, both formats, a stop on the way."""
 
+import gzip
 import json
+import lzma
 
 import numpy as np
 import pytest
@@ -55,6 +57,26 @@ def test_a_line_longer_than_the_positions_is_cut_and_says_so(small_run, tmp_path
     embed(small_run, tmp_path / "long.txt", tmp_path / "long.npz")
     saved = np.load(tmp_path / "long.npz")
     assert saved["cut"].tolist() == [True] and saved["lengths"].tolist() == [128]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+def test_compressed_text_is_read_and_the_number_of_cut_texts_told(small_run, tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr(embedding, "BLOCK", 2)
+    lines = ["film " * 200, "a film", "plot " * 200, 'a "cut": true}']
+    said = []
+    for name, compress in (("a.txt", bytes), ("a.gz", gzip.compress), ("a.xz", lzma.compress)):
+        (tmp_path / name).write_bytes(compress("\n".join(lines).encode()))
+        embed(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", say=said.append)
+    assert said == ["cut        2 of 4 texts, at the 128 tokens of the model's longest row"] * 3
+    outputs = {(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a.txt", "a.gz", "a.xz")}
+    assert len(outputs) == 1 or suffix == "npz"  # whose archive keeps the time
+    embed(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", say=said.append)
+    assert len(said) == 3
+
+
+def _text(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])

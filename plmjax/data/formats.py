@@ -1,31 +1,25 @@
 """Files of raw text to documents, in two halves.
 
 `documents` runs in one process and only cuts a stream into raw documents, holding a few megabytes whatever the size
-of the input; `prose` turns one raw document into paragraphs and can run anywhere. Every format may be gzipped or
-bzip2ed, which is told from the first bytes.
+of the input; `prose` turns one raw document into paragraphs and can run anywhere. Every format may be compressed
+(see `reading`).
 """
 
-import bz2
-import codecs
-import gzip
 import hashlib
 import itertools
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from xml.parsers import expat
 
 from plmjax import storage
-from plmjax.data import books, documentation, wikitext
-from plmjax.errors import UserError, nearest
+from plmjax.data import books, documentation, reading, recognition, wikitext
+from plmjax.errors import UserError, nearest, quoted
 
-FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "documentation")
+FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "parquet", "documentation")
 """What `documents` reads, beside tfds:NAME. `documentation` is the embedded corpus and takes no files."""
-BLOCK = 1 << 20
 LONGEST_DOCUMENT = 1 << 22
 """Characters of a document; what is longer goes on as further documents, cut where a line or a word ends."""
 LONGEST_RECORD = 1 << 26
@@ -39,11 +33,12 @@ UNMARKED_LINES = 50
 
 
 class Document(NamedTuple):
-    """A raw document: its format, where it stands (for messages) and its text as read."""
+    """A raw document: its format, where it stands (for messages), its text as read, and the text's key in a record."""
 
     format: str
     place: str
     text: str
+    key: str = "text"
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
@@ -90,26 +85,31 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
 
 
 def documents(
-    inputs: Sequence[str | os.PathLike], format: str = "auto", progress: Callable[[int], None] = lambda count: None
+    inputs: Sequence[str | os.PathLike],
+    format: str = "auto",
+    progress: Callable[[int], None] = lambda count: None,
+    text_key: str = "text",
 ) -> Iterator[Document]:
     """Raw documents of `inputs` in order; `progress` is called with the bytes read from disk since its last call.
+
+    text_key: what holds the text in a JSON object, a row of a table or an example of TFDS.
 
     Raises:
       UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
-    for source in _streams(inputs, format, progress):
+    for source in _streams(inputs, format, text_key, progress):
         yield from source
 
 
 def _streams(
-    inputs: Sequence[str | os.PathLike], format: str, progress: Callable[[int], None]
+    inputs: Sequence[str | os.PathLike], format: str, key: str, progress: Callable[[int], None]
 ) -> list[Iterator[Document]]:
     """The documents of each file."""
     if format == "documentation":
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
     if format.startswith("tfds:"):
-        return [_tfds(format.removeprefix("tfds:"), inputs)]
-    return [_file_documents(path, format, progress) for path in files(inputs, format)]
+        return [_tfds(format.removeprefix("tfds:"), inputs, key)]
+    return [_file_documents(path, format, key, progress) for path in files(inputs, format)]
 
 
 def prose(document: Document) -> list[str]:
@@ -117,9 +117,11 @@ def prose(document: Document) -> list[str]:
     return _PROSE[document.format](document)
 
 
-def texts(inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes: int = 1 << 26) -> Iterator[str]:
+def texts(
+    inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes: int = 1 << 26, text_key: str = "text"
+) -> Iterator[str]:
     """Cleaned documents, about `limit_bytes` of UTF-8 drawn evenly from the files, to train a tokenizer on."""
-    streams = _streams(inputs, format, lambda count: None)
+    streams = _streams(inputs, format, text_key, lambda count: None)
     for index, stream in enumerate(streams):
         quota = limit_bytes // (len(streams) - index)
         for document in stream:
@@ -132,106 +134,63 @@ def texts(inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes
                 yield text
 
 
-# ------------------------------------------------------------------------------------------------ bytes and characters
+# ---------------------------------------------------------------------------------------------------- reading
 
 
-def _blocks(path: Path, progress: Callable[[int], None]) -> Iterator[bytes]:
-    """Decompressed blocks of a file."""
-    try:
-        with path.open("rb") as raw:
-            magic = raw.read(3)
-            raw.seek(0)
-            opener = gzip.open if magic[:2] == b"\x1f\x8b" else bz2.open if magic == b"BZh" else None
-            stream = opener(raw) if opener else raw
-            position = size = 0
-            while block := stream.read(BLOCK):
-                progress(raw.tell() - position)
-                position, size = raw.tell(), size + len(block)
-                yield block
-            progress(raw.tell() - position)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"Expected {path} to be a whole compressed file, found it truncated or damaged; copy it again."
-        ) from error
-    except OSError as error:
-        if error.errno is None:  # bz2 reports damaged data so
-            raise UserError(f"Expected {path} to be a whole bzip2 file, found damaged data; copy it again.") from error
-        raise UserError(
-            f"Expected to read {path}, found that the system cannot ({error.strerror}); check it."
-        ) from error
-    if size == 0:
-        raise UserError(f"Expected text in {path}, found an empty file; leave it out.")
-
-
-def _characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
-    """Text of UTF-8 blocks, a byte order mark left out."""
-    decoder, fed = codecs.getincrementaldecoder("utf-8")(), 0
-    for block in _with_end(blocks):
-        zero = block.find(b"\0")
-        if zero >= 0:
-            raise UserError(
-                f"Expected UTF-8 text in {path}, found a zero byte at offset {fed + zero}: it is binary or UTF-16; "
-                "convert it to UTF-8 or leave it out."
-            )
-        first, fed = fed == 0, fed + len(block)
-        try:
-            text = decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            offset, byte = fed - len(error.object) + error.start, error.object[error.start]
-            raise UserError(
-                f"Expected UTF-8 text in {path}, found byte 0x{byte:02x} at offset {offset}, which is not UTF-8; "
-                "convert the file to UTF-8."
-            ) from error
-        yield text.removeprefix("\ufeff") if first else text
-
-
-def _with_end(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    yield from blocks
-    yield b""
-
-
-def _file_documents(path: Path, format: str, progress: Callable[[int], None]) -> Iterator[Document]:
-    blocks = _blocks(path, progress)
+def _file_documents(path: Path, format: str, key: str, progress: Callable[[int], None]) -> Iterator[Document]:
+    if format == "parquet" or (format == "auto" and _is_parquet(path)):
+        yield from _parquet(path, key, progress)
+        return
+    blocks = reading.blocks(path, progress)
     first = next(blocks)
     if format == "auto":
-        format = recognise(path, first)
-    blocks = _chain(first, blocks)
+        format = recognition.recognise(path, first)
+    blocks = itertools.chain([first], blocks)
     if format == "wikipedia-dump":
-        found = _pages(path, blocks)
+        found = wikitext.pages(path, blocks, LONGEST_RECORD)
     else:
-        cut = {
-            "text": _blank_separated,
-            "lines": _cut_lines,
-            "books": _whole,
-            "wikiextractor": _tagged,
-            "jsonl": _lines,
-        }[format]
-        found = cut(path, _characters(path, blocks))
+        found = _CUT[format](path, reading.characters(path, blocks))
     for place, text in found:
-        yield Document(format, place, text)
+        yield Document(format, place, text, key)
 
 
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
 
 
-def recognise(path: Path, first: bytes) -> str:
-    """The format of a file from its name and its first bytes (decompressed).
+def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[Document]:
+    """The column `key` of a Parquet file, a document a row; rows without a value are left out."""
+    import pyarrow
+    from pyarrow import parquet
 
-    Text whose lines are broken at one width (as Gutenberg's books are) counts as a book.
-    """
-    name = path.name.lower()
-    for suffix in (".gz", ".bz2"):
-        name = name.removesuffix(suffix)
-    head = first[: 1 << 16].decode("utf-8", errors="ignore").lstrip("\ufeff").lstrip()
-    if head.startswith("<mediawiki") or (name.endswith(".xml") and "<mediawiki" in head):
-        return "wikipedia-dump"
-    if head.startswith("<doc "):
-        return "wikiextractor"
-    if name.endswith((".jsonl", ".ndjson")) or re.match(r'\{\s*"[^"\n]*"\s*:', head):
-        return "jsonl"
-    return "books" if books.recognise(head) else "text"
+    done, size = 0, storage.size(path)
+    try:
+        with path.open("rb") as raw, parquet.ParquetFile(raw) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            if key not in schema.names or schema.field(key).type not in (pyarrow.string(), pyarrow.large_string()):
+                raise UserError(
+                    f"Expected a column of text named {quoted(key)} in {path}, found the columns "
+                    f"{_listed(schema.names)}; name the one that is meant in text_key."
+                )
+            for batch in file.iter_batches(batch_size=256, columns=[key]):
+                for number, text in enumerate(batch.column(0).to_pylist(), start=done + 1):
+                    for _, part in _whole(path, [text or ""]):
+                        yield Document("text", f"{path} row {number}", part)
+                progress(size * (done + len(batch)) // rows - size * done // rows)
+                done += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(
+            f"Expected a whole Parquet file in {path}, found one that cannot be read "
+            f"({' '.join(str(error).split())[:80]}); copy it again or check the format."
+        ) from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The keys of a record or the columns of a table, for a message."""
+    names = list(names)
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(name if len(name) <= 40 else f"{name[:40]}..." for name in names[:10]) + more or "none"
 
 
 # ------------------------------------------------------------------------------------------------------ cutting
@@ -313,7 +272,7 @@ def _tagged(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _not_wikiextractor(path: Path, text: str) -> UserError:
     return UserError(
-        f"Expected WikiExtractor's <doc ...> in {path}, found {text.strip()[:40]!r}; check --format or leave it auto."
+        f"Expected WikiExtractor's <doc ...> in {path}, found {quoted(text.strip())}; check --format or leave it auto."
     )
 
 
@@ -342,57 +301,7 @@ def _cut_lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield place, line
 
 
-def _pages(path: Path, blocks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
-    """Articles of a pages-articles dump: namespace 0, no redirects; the last revision where there are several."""
-    found: list[tuple[str, str]] = []
-    page: dict[str, str] = {}
-    parts: list[str] | None = None
-    length = 0
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal parts, length
-        if name == "page":
-            page.clear()
-        elif name == "redirect":
-            page["redirect"] = "yes"
-        elif name in ("title", "ns", "text"):
-            parts, length = [], 0
-
-    def characters(data: str) -> None:
-        nonlocal length
-        if parts is not None:
-            parts.append(data)
-            length += len(data)
-            if length > LONGEST_RECORD:
-                raise UserError(
-                    f"Expected pages of less than {LONGEST_RECORD} characters in {path}, found a longer one "
-                    f"({page.get('title', 'untitled')}); the file is damaged."
-                )
-
-    def end(name: str) -> None:
-        nonlocal parts
-        if parts is not None and name in ("title", "ns", "text"):
-            page[name] = "".join(parts)
-            parts = None
-        elif name == "page" and page.get("ns", "0") == "0" and "redirect" not in page and page.get("text"):
-            found.append((f"{path} page {page.get('title', '')!r}", page["text"]))
-
-    parser = expat.ParserCreate()
-    parser.buffer_text, parser.buffer_size = True, 1 << 16
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
-    try:
-        for block in _with_end(blocks):
-            parser.Parse(block, not block)
-            yield from found
-            found.clear()
-    except expat.ExpatError as error:
-        raise UserError(
-            f"Expected the XML of a pages-articles dump in {path}, found {expat.ErrorString(error.code)} at byte "
-            f"{parser.ErrorByteIndex}; the file is truncated or of another --format."
-        ) from error
-
-
-def _tfds(name: str, inputs: Sequence[str | os.PathLike]) -> Iterator[Document]:
+def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[Document]:
     """Examples of a TFDS dataset; an input names the folder its data lie in."""
     import tensorflow_datasets as tfds
 
@@ -404,7 +313,7 @@ def _tfds(name: str, inputs: Sequence[str | os.PathLike]) -> Iterator[Document]:
     except Exception as error:  # unknown name, no network, no licence, ...: TFDS has a class for each
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"Expected TFDS to provide the dataset {name!r}, found that it cannot: {reason}") from error
-    feature = _text_feature(name, builder.info.features)
+    feature = _text_feature(name, builder.info.features, key)
     for split in builder.info.splits:
         for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
             try:
@@ -418,18 +327,20 @@ def _tfds(name: str, inputs: Sequence[str | os.PathLike]) -> Iterator[Document]:
                 yield Document("text", f"tfds:{name}/{split} example {index}", part)
 
 
-def _text_feature(name: str, features) -> str:
-    """The feature of a dataset that holds its documents: one with a usual name, else its only text."""
+def _text_feature(name: str, features, key: str) -> str:
+    """The feature of a dataset that holds its documents: the one named, one with a usual name, else its only text."""
     import tensorflow_datasets as tfds
 
     # Sorted: a dataset read from disk lists its features in another order in every process.
     strings = sorted(key for key, value in features.items() if isinstance(value, tfds.features.Text))
-    usual = [key for key in ("text", "article", "document", "content") if key in strings]
-    if usual or len(strings) == 1:
+    usual = [name for name in ("text", "article", "document", "content") if name in strings]
+    if key in strings:
+        return key
+    if key == "text" and (usual or len(strings) == 1):
         return (usual or strings)[0]
     raise UserError(
-        f"Expected one feature of text in the TFDS dataset {name!r}, found {', '.join(strings) or 'none'}; "
-        "write the one that is meant to a .jsonl file and prepare that."
+        f"Expected one feature of text named {quoted(key)} in the TFDS dataset {quoted(name)}, found "
+        f"{_listed(strings)}; name the one that is meant in text_key."
     )
 
 
@@ -458,12 +369,14 @@ def _jsonl_prose(document: Document) -> list[str]:
         record = json.loads(document.text)
     except ValueError as error:
         raise UserError(f"Expected a JSON object in {document.place}, found text that is none ({error}).") from error
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-        found = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+    if not isinstance(record, dict):
+        raise UserError(f"Expected a JSON object in {document.place}, found {type(record).__name__}.")
+    if not isinstance(record.get(document.key), str):
         raise UserError(
-            f'Expected a JSON object with a string "text" in {document.place}, found {found or "an empty object"}.'
+            f"Expected a string {quoted(document.key)} in the JSON object of {document.place}, found the keys "
+            f"{_listed(record)}; name the one that holds the text in text_key."
         )
-    return _text_prose(document._replace(text=record["text"]))
+    return _text_prose(document._replace(text=record[document.key]))
 
 
 _CUT: dict[str, Callable[[Path, Iterable[str]], Iterator[tuple[str, str]]]] = {

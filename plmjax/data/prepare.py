@@ -31,6 +31,8 @@ VERSION = 2
 """Raised when the same input would give another dataset."""
 BATCH_CHARACTERS = 1 << 19
 SHARD_TOKENS = 1 << 25
+JUDGED_TOKENS = 100_000
+"""Tokens after which the share of unknown ones is first judged; then after every batch, and at the end."""
 BEGUN = "begun.json"
 """In the output folder from the first moment on: what is there is ours, and unfinished while there is no ledger."""
 
@@ -51,6 +53,8 @@ def prepare(
     *,
     validation: float = 0.05,
     language: str = "en",
+    text_key: str = "text",
+    max_unknown: float = 0.2,
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
@@ -62,11 +66,14 @@ def prepare(
     Args:
       format: one of `formats.FORMATS` or tfds:NAME.
       validation: share of the documents kept for evaluation.
-      language: en or zh, for splitting sentences.
+      language: one of `sentences.LANGUAGES`, for splitting sentences.
+      text_key: what holds the text in a JSON object, a row of a table or an example of TFDS.
+      max_unknown: share of unknown tokens beyond which the tokenizer is taken for one of another language or script.
       processes: how many tokenize; None is one a core.
 
     Raises:
-      UserError: unreadable input, no document in it, a full disk, or an `output` that holds something else.
+      UserError: unreadable input, no document in it, too many unknown tokens, a full disk, or an `output` that holds
+        something else.
     """
     output = storage.path(output)
     sentences.check(language)
@@ -74,8 +81,13 @@ def prepare(
         raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
     if processes is not None and processes < 1:
         raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if not 0 <= max_unknown <= 1:
+        raise UserError(
+            f"Expected a share of unknown tokens from 0 to 1 for max_unknown, found {max_unknown}; try 0.2."
+        )
     sources = formats.sources(inputs, format)
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
+    description["text_key"] = text_key
     if _is_finished(output, sources, description, tokenizer):
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
@@ -87,8 +99,9 @@ def prepare(
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
-            batches = _batches(formats.documents(inputs, format, bar.advance))
-            shards = _write(_tokenized(batches, work, processes or os.cpu_count() or 1), folder, work, bar)
+            batches = _batches(formats.documents(inputs, format, bar.advance, text_key))
+            tokenized = _known(_tokenized(batches, work, processes or os.cpu_count() or 1), tokenizer, max_unknown)
+            shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
                 names = ", ".join(source["path"] for source in sources[:3])
                 raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
@@ -101,6 +114,8 @@ def prepare(
         ) from error
     (output / BEGUN).unlink()
     dataset = store.open_dataset(output)
+    if progress:
+        print(f"unknown    {_unknown_share(dataset, tokenizer):.2%} of the tokens of the training text")
     if progress and validation and not dataset.split("validation").documents:
         print(_nothing_held_out(dataset.split("train").documents, validation))
     return dataset
@@ -168,6 +183,33 @@ def _begin(output: Path) -> None:
         )
         if path.name in ("tokenizer", checksums.FOLDER) or generated:
             storage.remove(path)
+
+
+def _known(batches: Iterator[dict[str, Tokens]], tokenizer: Tokenizer, limit: float) -> Iterator[dict[str, Tokens]]:
+    """The batches, as long as no larger share of their tokens is unknown than `limit`; early, for hours may follow."""
+    unknown = total = 0
+
+    def judge() -> None:
+        if unknown > limit * total:
+            raise UserError(
+                f"Expected text that the tokenizer knows, found {unknown / total:.1%} of the first {total:,} tokens "
+                f"unknown, more than max_unknown ({limit:g}); take a tokenizer that was trained on such text, or raise "
+                f"max_unknown to go on with it."
+            )
+
+    for batch in batches:
+        for tokens in batch.values():
+            unknown += np.count_nonzero(tokens.ids == tokenizer.vocabulary.unknown)
+            total += len(tokens.ids)
+        if total >= JUDGED_TOKENS:
+            judge()
+        yield batch
+    judge()
+
+
+def _unknown_share(dataset: store.Dataset, tokenizer: Tokenizer) -> float:
+    counts = dataset.unigram_counts
+    return counts[tokenizer.vocabulary.unknown] / counts.sum() if tokenizer.vocabulary.unknown >= 0 else 0.0
 
 
 def _write(batches: Iterator[dict[str, Tokens]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:

@@ -6,6 +6,12 @@ regular expressions needs no grammar (what nests is flat once its inside is gone
 
 import html
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from xml.parsers import expat
+
+from plmjax.data.reading import with_end
+from plmjax.errors import UserError, quoted
 
 # Elements whose content is no prose; <ref ... /> and <br> are tags alone and go with _TAG.
 _OPAQUE = re.compile(
@@ -76,3 +82,59 @@ def prose(markup: str) -> list[str]:
         if len(line) > 1 and line.endswith(_STOPS):
             paragraphs.append(line)
     return paragraphs
+
+
+def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[str, str]]:
+    """Articles of a pages-articles dump: namespace 0, no redirects; the last revision where there are several.
+
+    longest: characters of a page beyond which the file is taken for damaged.
+
+    Raises:
+      UserError: XML that is cut short, damaged or something else.
+    """
+    found: list[tuple[str, str]] = []
+    page: dict[str, str] = {}
+    parts: list[str] | None = None
+    length = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal parts, length
+        if name == "page":
+            page.clear()
+        elif name == "redirect":
+            page["redirect"] = "yes"
+        elif name in ("title", "ns", "text"):
+            parts, length = [], 0
+
+    def characters(data: str) -> None:
+        nonlocal length
+        if parts is not None:
+            parts.append(data)
+            length += len(data)
+            if length > longest:
+                raise UserError(
+                    f"Expected pages of less than {longest} characters in {path}, found a longer one "
+                    f"({quoted(page.get('title', 'untitled'))}); the file is damaged."
+                )
+
+    def end(name: str) -> None:
+        nonlocal parts
+        if parts is not None and name in ("title", "ns", "text"):
+            page[name] = "".join(parts)
+            parts = None
+        elif name == "page" and page.get("ns", "0") == "0" and "redirect" not in page and page.get("text"):
+            found.append((f"{path} page {page.get('title', '')!r}", page["text"]))
+
+    parser = expat.ParserCreate()
+    parser.buffer_text, parser.buffer_size = True, 1 << 16
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    try:
+        for block in with_end(blocks):
+            parser.Parse(block, not block)
+            yield from found
+            found.clear()
+    except expat.ExpatError as error:
+        raise UserError(
+            f"Expected the XML of a pages-articles dump in {path}, found {expat.ErrorString(error.code)} at byte "
+            f"{parser.ErrorByteIndex}; the file is truncated or of another --format."
+        ) from error

@@ -3,10 +3,13 @@
 import bz2
 import gzip
 import json
+import lzma
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from plmjax.data import formats, wikitext
+from plmjax.data import formats, reading, recognition, wikitext
 from plmjax.errors import UserError
 
 WIKI = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang="en">
@@ -114,14 +117,23 @@ def read(paths, format="auto"):
     return [(d.format, formats.prose(d)) for d in formats.documents(paths, format)]
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress], ids=["plain", "gzip", "bzip2"])
+def zstandard(content: bytes) -> bytes:
+    """In two frames, as tools that compress in parallel write it."""
+    half = len(content) // 2
+    return b"".join(pyarrow.compress(part, codec="zstd", asbytes=True) for part in (content[:half], content[half:]))
+
+
+COMPRESSIONS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress, "zstd": zstandard}
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=list(COMPRESSIONS))
 @pytest.mark.parametrize("name", FILES)
 def test_every_format_is_recognised_and_read(name, compress, tmp_path, monkeypatch):
     text, format, expected = FILES[name]
     path = tmp_path / name
     path.write_bytes(compress(text.encode()))
     assert read([path]) == [(format, paragraphs) for paragraphs in expected]
-    monkeypatch.setattr(formats, "BLOCK", 7)  # every cut of the stream, characters and markers included
+    monkeypatch.setattr(reading, "BLOCK", 7)  # every cut of the stream, characters and markers included
     assert read([path], format) == [(format, paragraphs) for paragraphs in expected]
 
 
@@ -153,7 +165,7 @@ def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
 @pytest.mark.parametrize("block", [7, 1 << 20])
 def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
     """Whatever marks no borders: a sentence a line, a document a line. The cuts are those of the lines alone."""
-    monkeypatch.setattr(formats, "BLOCK", block)
+    monkeypatch.setattr(reading, "BLOCK", block)
     lines = [f"Sentence number {n} of a text." for n in range(1234)]
     path = tmp_path / "a.txt"
     path.write_text("\n\n" + "\n".join(lines) + ending)
@@ -249,8 +261,11 @@ def test_tfds(tmp_path):
     ]
     assert sorted(paragraphs for _, paragraphs in found[1:]) == [["One.", "Two."], ["Three é."]]
     store("pairs", left=text, right=text)
-    with pytest.raises(UserError, match="one feature of text in the TFDS dataset 'pairs', found left, right"):
+    with pytest.raises(
+        UserError, match=r"text named 'text' in the TFDS dataset 'pairs', found left, right; name .* text_key"
+    ):
         list(formats.documents([tmp_path], "tfds:pairs"))
+    assert len(list(formats.documents([tmp_path], "tfds:pairs", text_key="right"))) == 3
     with pytest.raises(UserError, match="no_such_corpus"):
         list(formats.documents([tmp_path], "tfds:no_such_corpus"))
 
@@ -266,6 +281,10 @@ BAD = {
     "cut.txt.gz": (gzip.compress(LONG)[:-100], "truncated or damaged"),
     "flipped.txt.gz": (gzip.compress(LONG)[:-8] + bytes(8), "truncated or damaged"),
     "cut.txt.bz2": (bz2.compress(LONG)[:-100], "truncated or damaged"),
+    "cut.txt.xz": (lzma.compress(LONG)[:-100], "truncated or damaged"),
+    "flipped.txt.xz": (lzma.compress(LONG)[:80] + bytes(20) + lzma.compress(LONG)[100:], "truncated or damaged"),
+    "cut.txt.zst": (zstandard(LONG)[:-10], "truncated or damaged"),
+    "cut.parquet": (b"PAR1" + bytes(100), "Parquet"),
     "flipped.txt.bz2": (bz2.compress(LONG)[:40] + bytes(20) + bz2.compress(LONG)[60:], "damaged"),
     "cut.xml": ((WIKI % "A fox.").encode()[:-40], "truncated"),
     "latin.xml": ((WIKI % "caf\xe9").encode("latin-1"), f"at byte {(WIKI % 'caf|').index('|')}"),
@@ -273,7 +292,7 @@ BAD = {
     "outside_wiki": ((EXTRACTED + "stray").encode(), "found 'stray'"),
     "cut.jsonl": (b'{"text": "One."}\n{"text": "Tw', "line 2, found text that is none"),
     "list.jsonl": (b"[1]\n", "found list"),
-    "number.jsonl": (b'{"text": 3}\n', "found text"),
+    "number.jsonl": (b'{"text": 3}\n', "found the keys text; name the one"),
 }
 
 
@@ -284,6 +303,104 @@ def test_bad_files_are_one_sentence(name, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         read([tmp_path / name])
     assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+JSON_LINES = b'{"body": "One.\\nTwo.", "id": 1}\n{"body": "Three."}\n'
+
+
+def test_the_key_of_the_text_is_an_option(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(JSON_LINES)
+    found = [formats.prose(d) for d in formats.documents([path], text_key="body")]
+    assert found == [["One.", "Two."], ["Three."]]
+    assert list(formats.texts([path], text_key="body")) == ["One.\nTwo.", "Three."]
+    with pytest.raises(UserError, match=r"string 'text' in .*a.jsonl line 1, found the keys body, id; .* text_key"):
+        read([path])
+    with pytest.raises(UserError, match=r"string 'id' in .* found the keys body, id"):
+        [formats.prose(d) for d in formats.documents([path], text_key="id")]
+
+
+def test_parquet(tmp_path):
+    rows = {"text": ["One.\nTwo.", None, "Three."] + ["More."] * 300, "body": ["A."] * 303, "id": list(range(303))}
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(rows), path, row_group_size=100)
+    counts = []
+    found = list(formats.documents([path], "auto", counts.append))
+    assert [formats.prose(d) for d in found if d.text][:2] == [["One.", "Two."], ["Three."]]
+    assert len(found) == 303 and sum(counts) == path.stat().st_size
+    assert found[2].place == f"{path} row 3"
+    assert {d.text for d in formats.documents([path], "parquet", text_key="body")} == {"A."}
+    for key in ("id", "absent"):
+        with pytest.raises(UserError, match=f"column of text named '{key}' .* found the columns text, body, id; name"):
+            list(formats.documents([path], text_key=key))
+
+
+NO_PROSE = {
+    "page.txt": ("<!-- saved -->\n<!DOCTYPE html>\n<html><body><p>Words.</p></body></html>", "HTML"),
+    "part.html": ("<p>Words of a page.</p>", "HTML"),
+    "feed.txt": ('<?xml version="1.0"?>\n<rss><item>Words.</item></rss>', "XML"),
+    "list.txt": ('[\n  {"text": "One."},\n  {"text": "Two."}\n]\n', "a JSON array"),
+    "strings.txt": ('["One.", "Two."]', "a JSON array"),
+    "list.json": ("[1, 2]", "a JSON array"),
+    "wide.json": ('{\n  "version": 1,\n  "data": []\n}\n', "a JSON object of many lines"),
+    "a.csv": ("text,label\nWords.,1\n", "a table"),
+    "tabs.txt": ("A good film.\tgood\n" * 12, "a table"),
+    "commas.txt": ("id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
+    "old.txt": ("{\\rtf1 Words.}", "RTF"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROSE)
+def test_what_is_no_prose_is_refused_unless_it_is_asked_for(tmp_path, name):
+    content, what = NO_PROSE[name]
+    path = tmp_path / f"{name}.gz"
+    path.write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(UserError, match=rf"Expected prose in .*{name}.gz, found {what}; .* with the format text"):
+        read([path])
+    assert read([path], "text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Illustration: a fox]\n\nA fox sat here.\n" * 20,
+        '["Hello," said the fox, "who is there?"]\n' * 20,
+        "[[File:Fox.jpg]] A fox.\n" * 20,
+        "{Here} it begins: a poem.\n" * 20,
+        "Roses, red\nViolets, blue\n" * 20,
+        "床前明月光,疑是地上霜。\n举头望明月,低头思故乡。\n" * 20,
+        "\tHe said no.\n\tShe said yes.\n" * 20,
+        "<p> is the tag of a paragraph, and this is a paragraph about it.\n" * 20,
+        "Yes\nNo\nYes\n" * 20,
+        "Dear John,\nthank you,\nyours,\nMary\n" * 5,
+    ],
+)
+def test_prose_is_never_taken_for_something_else(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    assert {format for format, _ in read([tmp_path / "a.txt"])} <= {"text", "books"}
+
+
+def test_real_text_is_recognised_and_real_tables_are_refused(shared_data):
+    expected = {
+        "wikipedia_en": "wikiextractor",
+        "books_en": "books",
+        "books_zh": "text",
+        "tinyshakespeare": "text",
+        "wikitext2": "text",
+        "wikipedia_xml": "wikipedia-dump",
+    }
+    recognised: dict[str, set[str]] = {folder: set() for folder in expected}
+    for path in formats.files([shared_data / "pretrain"]):
+        folder = path.relative_to(shared_data / "pretrain").parts[0]
+        recognised[folder].add(recognition.recognise(path, next(reading.blocks(path))))
+    assert all(expected[folder] in found <= {expected[folder], "text", "books"} for folder, found in recognised.items())
+    refused = 0
+    for path in formats.files([shared_data / "finetune"]):
+        try:
+            recognition.recognise(path, next(reading.blocks(path)))
+        except UserError as error:
+            refused += "found a table" in str(error)
+    assert refused >= 6
 
 
 def test_bad_requests_are_one_sentence(tmp_path):
@@ -303,7 +420,7 @@ def test_bad_requests_are_one_sentence(tmp_path):
 
 def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LONGEST_RECORD", 1000)
-    monkeypatch.setattr(formats, "BLOCK", 100)
+    monkeypatch.setattr(reading, "BLOCK", 100)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 5000}))
     (tmp_path / "a.xml").write_text(WIKI % ("x" * 5000))
     for name in ("a.jsonl", "a.xml"):

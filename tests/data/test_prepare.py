@@ -170,7 +170,8 @@ def test_bad_options_are_named(corpus, tokenizer, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n \n")
     for change, message in (
         ({"validation": 1.0}, "share of validation"),
-        ({"language": "fr"}, "found 'fr'"),
+        ({"language": "xx"}, "found 'xx'"),
+        ({"max_unknown": 1.5}, "found 1.5"),
         ({"format": "wikipedia"}, "wikipedia"),
         ({"processes": 0}, "at least one process"),
         ({"inputs": []}, "none named"),
@@ -186,7 +187,7 @@ def test_an_error_of_a_document_reaches_the_user(tokenizer, tmp_path, monkeypatc
     monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 2000)
     lines = [json.dumps({"text": document(seed)}) for seed in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"txet": 1}', *lines]))
-    with pytest.raises(UserError, match=r"a.jsonl line 41, found txet"):
+    with pytest.raises(UserError, match=r"a.jsonl line 41, found the keys txet"):
         prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", processes=2, progress=False)
 
 
@@ -199,6 +200,41 @@ def test_sentences_join_to_the_tokens_of_the_whole_text(tmp_path):
     split = dataset.split("train")
     assert split.sentences == 3
     assert split.tokens(0, split.token_count).tolist() == byte_level.encode(text)
+
+
+def test_text_of_which_the_tokenizer_knows_little_is_refused_early(tokenizer, tmp_path, monkeypatch, capsys):
+    strange = "今天天气很好，我们去公园散步吧。"
+    (tmp_path / "a.txt").write_text("\n\n".join([strange * 20] * 100), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"found 100.0% of the first [\d,]+ tokens unknown, more than max_unknown \(0.2\)"
+    ):
+        prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh")
+    assert not (tmp_path / "out" / store.LEDGER).exists()
+    capsys.readouterr()
+    prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh", max_unknown=1)
+    assert "unknown    100.00% of the tokens" in capsys.readouterr().out
+    # early: the rest of the text is not read
+    monkeypatch.setattr(prepare, "JUDGED_TOKENS", 1000)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    with pytest.raises(UserError) as caught:
+        prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "early", processes=1)
+    assert int(caught.value.args[0].split("of the first ")[1].split(" ")[0].replace(",", "")) < 6000
+
+
+def test_a_little_of_the_unknown_is_told(tokenizer, tmp_path, capsys):
+    known = "\n\n".join(document(seed) for seed in range(20))
+    (tmp_path / "a.txt").write_text(f"{known}\n\n天\n\n气\n", encoding="utf-8")
+    dataset = prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", validation=0)
+    share = dataset.unigram_counts[tokenizer.vocabulary.unknown] / dataset.unigram_counts.sum()
+    assert 0 < share < 0.01 and f"unknown    {share:.2%} of the tokens" in capsys.readouterr().out
+
+
+def test_the_key_of_the_text_determines_the_dataset(tokenizer, tmp_path):
+    lines = [json.dumps({"text": document(seed), "other": document(seed + 100)}) for seed in range(20)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", text_key="other", progress=False)
+    with pytest.raises(UserError, match="another text_key"):
+        prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", progress=False)
 
 
 def test_a_dataset_without_held_out_text_says_so(tokenizer, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Sentences of English and Chinese."""
+"""Sentences of English, Chinese and the other languages of the splitter."""
 
 import gzip
 import re
@@ -31,9 +31,33 @@ def test_chinese():
     ]
 
 
+@pytest.mark.parametrize(
+    ("language", "parts"),
+    [
+        ("de", ["Das kostet z.B. drei Euro.", "Es ist ca. ein Meter lang.", "Gut."]),
+        ("ru", ["Он родился в 1955 г. в Москве.", "Это так."]),
+        ("ja", ["今日は天気がいいです。", "散歩に行きましょう。"]),
+        ("hi", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("hy", ["Սա նախադասություն է։", "Սա երկրորդն է։"]),
+        ("am", ["ይህ ዓረፍተ ነገር ነው።", "ይህ ሁለተኛው ነው።"]),
+    ],
+)
+def test_other_languages(language, parts):
+    sentences.check(language)
+    assert sentences.split([" ".join(parts)], language) == parts
+
+
+def test_every_language_of_the_list_is_split():
+    for language in sentences.LANGUAGES:
+        sentences.check(language)
+        assert sentences.split(["A one! A two!"], language) == ["A one!", "A two!"], language
+
+
 def test_unknown_language():
-    with pytest.raises(UserError, match="found 'en-us'"):
-        sentences.check("en-us")
+    with pytest.raises(UserError, match=r"\(am, ar, bg, .*, uk, zh\), found 'english'; name the one of them"):
+        sentences.check("english")
+    with pytest.raises(UserError, match="found 'eng'; did you mean 'en'"):
+        sentences.check("eng")
 
 
 @pytest.mark.parametrize(

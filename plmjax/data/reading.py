@@ -1,0 +1,92 @@
+"""Files of raw text to bytes and to characters, a block at a time; compressed ones are told from their first bytes."""
+
+import bz2
+import codecs
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from plmjax.errors import UserError
+
+BLOCK = 1 << 20
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""How the names of compressed files end."""
+
+
+def _zstandard(raw: Any) -> Any:
+    """A stream of decompressed bytes; Python's own library has Zstandard from 3.14 on."""
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(raw, "zstd")
+
+
+_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open, b"\x28\xb5\x2f\xfd": _zstandard}
+
+
+def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
+    """Decompressed blocks of a file; `progress` is called with the bytes read from disk since its last call.
+
+    Raises:
+      UserError: a file that is empty, unreadable, cut short or damaged.
+    """
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(max(map(len, _OPENERS)))
+            raw.seek(0)
+            opener = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), None)
+            stream = opener(raw) if opener else raw
+            position = size = 0
+            while block := stream.read(BLOCK):
+                progress(raw.tell() - position)
+                position, size = raw.tell(), size + len(block)
+                yield block
+            progress(raw.tell() - position)
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path) from error
+    except OSError as error:
+        if error.errno is None:  # gzip, bz2 and pyarrow report damaged data so
+            raise _damaged(path) from error
+        raise UserError(
+            f"Expected to read {path}, found that the system cannot ({error.strerror}); check it."
+        ) from error
+    if size == 0:
+        raise UserError(f"Expected text in {path}, found an empty file; leave it out.")
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"Expected {path} to be a whole compressed file, found it truncated or damaged; copy it again.")
+
+
+def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
+    """Text of UTF-8 blocks, a byte order mark left out.
+
+    Raises:
+      UserError: bytes that are no UTF-8, or binary.
+    """
+    decoder, fed = codecs.getincrementaldecoder("utf-8")(), 0
+    for block in with_end(blocks):
+        zero = block.find(b"\0")
+        if zero >= 0:
+            raise UserError(
+                f"Expected UTF-8 text in {path}, found a zero byte at offset {fed + zero}: it is binary or UTF-16; "
+                "convert it to UTF-8 or leave it out."
+            )
+        first, fed = fed == 0, fed + len(block)
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            offset, byte = fed - len(error.object) + error.start, error.object[error.start]
+            raise UserError(
+                f"Expected UTF-8 text in {path}, found byte 0x{byte:02x} at offset {offset}, which is not UTF-8; "
+                "convert the file to UTF-8."
+            ) from error
+        yield text.removeprefix("\ufeff") if first else text
+
+
+def with_end(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The blocks and an empty one."""
+    yield from blocks
+    yield b""
