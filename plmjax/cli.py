@@ -260,7 +260,7 @@ def plan(
     json_: Annotated[bool, arg(name="json")] = False,
     overrides: Overrides = (),
 ) -> None:
-    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, how dear.
+    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, at what cost.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,

@@ -39,7 +39,7 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
             tokenizer = _tokenizer(run, workdir, say)
             directory = _dataset(run, workdir, tokenizer, say)
         except UserError:
-            if first:  # nothing was trained: the command can be mended and given again for the same folder
+            if first:  # nothing was trained: the command can be fixed and given again for the same folder
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / "tokenizer")
             raise

@@ -46,7 +46,7 @@ def _tracked(root: Path) -> list[str]:
         raise UserError(f"Expected git, which knows the files of {root}, found none here; install it.") from None
     except subprocess.CalledProcessError as error:
         raise UserError(
-            f"Expected git to list the files of {root}, found: {error.stderr.strip().splitlines()[0]}; mend it."
+            f"Expected git to list the files of {root}, found: {error.stderr.strip().splitlines()[0]}; fix it."
         ) from None
     return listed.stdout.split("\0")
 

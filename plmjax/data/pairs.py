@@ -62,7 +62,7 @@ class _Walk:
         """The pairs of documents first..last-1, all passes."""
         document, pass_ = np.divmod(np.arange(first * self._passes, last * self._passes), self._passes)
         begin, end = self._documents[document], self._documents[document + 1]
-        waiting = np.argsort(begin - end, kind="stable")  # the longest first, lest one of them be left alone at the end
+        waiting = np.argsort(begin - end, kind="stable")  # the longest first, so that none is left alone at the end
         key = order.fold(order.fold(self._seed, pass_), document)
         target = np.where(
             order.chance(order.fold(key, 0), self._layout.short_probability),

@@ -135,7 +135,7 @@ class SequenceRows(Rows):
             source.unlink()
 
     def _pack_rows(self, source: Path, folder: Path) -> None:
-        """Packs windows of sequences from all over the corpus, lest those of one row be neighbours."""
+        """Packs windows of sequences from all over the corpus, so that those of one row are no neighbours."""
         unpacked = mapped(source, self.record)
         key = order.fold(self._seed, 0)
 

@@ -77,7 +77,7 @@ class Choices(Task):
             count = count or len(choices)
             if len(choices) != count or count < 2:
                 raise UserError(
-                    f"Expected {max(count, 2)} choices in {where}, found {len(choices)}; mend that line or set "
+                    f"Expected {max(count, 2)} choices in {where}, found {len(choices)}; fix that line or set "
                     f"--data.choices."
                 )
             context, answer = files.text(files.cell(row, self.context, "context", where), self.context, where), None
@@ -91,7 +91,7 @@ def _number(label: str, choices: int, where: str) -> int:
     names = [str(number) for number in range(choices)] + [chr(ord("A") + number) for number in range(choices)]
     if label.upper() not in names:
         raise UserError(
-            f"Expected the right choice in {where} as 0 to {choices - 1} or A to {names[-1]}, found {label!r}; mend it."
+            f"Expected the right choice in {where} as 0 to {choices - 1} or A to {names[-1]}, found {label!r}; fix it."
         )
     return names.index(label.upper()) % choices
 

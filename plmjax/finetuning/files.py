@@ -95,7 +95,7 @@ def tree(path: str) -> tuple[Any, str]:
     try:
         return json.loads(text), text
     except json.JSONDecodeError as error:
-        raise UserError(f"Line {error.lineno} of {path} is not JSON ({error.msg}); mend it.") from None
+        raise UserError(f"Line {error.lineno} of {path} is not JSON ({error.msg}); fix it.") from None
 
 
 def decoded(path: str) -> str:
@@ -145,9 +145,9 @@ def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
 def text(value: Any, column: str, where: str) -> str:
     """A cell that must hold text, without the space around it."""
     if not isinstance(value, str):
-        raise UserError(f"Expected text in {column!r} in {where}, found {json.dumps(value)}; mend that line.")
+        raise UserError(f"Expected text in {column!r} in {where}, found {json.dumps(value)}; fix that line.")
     if not value.strip():
-        raise UserError(f"Expected text in {column!r} in {where}, found it empty; mend or remove that line.")
+        raise UserError(f"Expected text in {column!r} in {where}, found it empty; fix or remove that line.")
     return value.strip()
 
 
@@ -180,7 +180,7 @@ def _cells(
                 raise _width(reader.line_num, path, names, len(row))
             yield reader.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise UserError(f"Line {reader.line_num} of {path} cannot be read ({error}); mend that line.") from None
+        raise UserError(f"Line {reader.line_num} of {path} cannot be read ({error}); fix that line.") from None
 
 
 def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -190,7 +190,7 @@ def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"Line {number} of {path} is not JSON ({error.msg}); mend that line.") from None
+            raise UserError(f"Line {number} of {path} is not JSON ({error.msg}); fix that line.") from None
         if not isinstance(row, dict):
             raise UserError(f"Expected a JSON object in line {number} of {path}, found {line.strip()[:40]}.")
         yield number, row
@@ -202,7 +202,7 @@ def _listed(rows: Iterator[tuple[int, dict[str, Any]]], path: str) -> Iterator[l
         lengths = {len(value) for value in lists.values()}
         if len(lengths) != 1:
             found = ", ".join(f"{name} of {len(value)}" for name, value in lists.items()) or "none"
-            raise UserError(f"Expected lists of equal length in line {number} of {path}, found {found}; mend it.")
+            raise UserError(f"Expected lists of equal length in line {number} of {path}, found {found}; fix it.")
         yield [(number, dict(zip(lists, values, strict=True))) for values in zip(*lists.values(), strict=True)]
 
 
@@ -214,6 +214,6 @@ def _present(names: tuple[str, ...], cells: int, spare: str) -> tuple[str, ...]:
 
 def _width(line: int, path: str, names: Sequence[str], found: int) -> UserError:
     return UserError(
-        f"Expected {len(names)} columns ({', '.join(names)}) in line {line} of {path}, found {found}; mend that "
+        f"Expected {len(names)} columns ({', '.join(names)}) in line {line} of {path}, found {found}; fix that "
         f"line or name the columns with --data.columns."
     )

@@ -86,7 +86,7 @@ class Questions(Task):
                 where = f"line {line} of {path} (question {identifier})"
                 if identifier in seen:
                     raise UserError(
-                        f"Expected an id of its own for every question, found one again in {where}; mend it."
+                        f"Expected an id of its own for every question, found one again in {where}; fix it."
                     )
                 seen.add(identifier)
                 answers = _answers(entry, paragraph["context"], where) if labelled else []
@@ -116,10 +116,10 @@ def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
         whole, lacking = False, []
     if lacking:
         found = ", ".join(lacking[0]) or "nothing"
-        raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; mend it.")
+        raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; fix it.")
     if not whole:
         raise UserError(
-            f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; mend it."
+            f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; fix it."
         )
     return paragraphs
 
@@ -141,7 +141,7 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
     for answer in entry.get("answers") or []:
         start, text = answer.get("answer_start"), answer.get("text")
         if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
-            raise UserError(f"Expected an answer_start and a text in {where}, found {json.dumps(answer)}; mend it.")
+            raise UserError(f"Expected an answer_start and a text in {where}, found {json.dumps(answer)}; fix it.")
         if start >= 0 and context.startswith(text, start):
             answers.append((start, text))
             continue
@@ -149,11 +149,11 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
         if start != -1 and not (places and 0 <= start <= len(context) - len(text)):
             raise UserError(
                 f"Expected the answer {text!r} at character {start} of its context of {len(context)} in {where}, found "
-                f"{context[max(start, 0) : max(start, 0) + len(text)]!r}; mend it."
+                f"{context[max(start, 0) : max(start, 0) + len(text)]!r}; fix it."
             )
         answers.append((min(places, key=lambda place: abs(place - start), default=-1), text))
     if not answers:
-        raise UserError(f"Expected an answer in {where}, found none and no is_impossible; mend it.")
+        raise UserError(f"Expected an answer in {where}, found none and no is_impossible; fix it.")
     return answers
 
 

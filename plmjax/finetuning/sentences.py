@@ -284,7 +284,7 @@ class Regression(SentenceObjective):
             except ValueError:
                 numbers[row] = math.nan
             if not math.isfinite(numbers[row]):
-                raise UserError(f"Expected a number to predict, found {label!r} in {examples.where(row)}; mend it.")
+                raise UserError(f"Expected a number to predict, found {label!r} in {examples.where(row)}; fix it.")
         return numbers
 
     def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -49,7 +49,7 @@ class TaggedExamples(Examples):
 class Tagging(Task):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
-    A sentence of more pieces than a row holds is cut there; words that so get no prediction count as mistakes ("O", or
+    A sentence of more pieces than a row holds is cut there; words left without a prediction count as mistakes ("O", or
     no label at all). Sentences to predict may be the lines of a .txt file too, words apart by white space.
     """
 
@@ -99,7 +99,7 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
         if mark not in marks or (mark != "O") != bool(dash and kind):
             raise UserError(
                 f"Expected O or one of {', '.join(f'{m}-KIND' for m in marks if m != 'O')} in line {line} of {path}, "
-                f"found {label!r}; mend it or set --data.scheme."
+                f"found {label!r}; fix it or set --data.scheme."
             )
         inside = before != "O" and kind_before == kind
         impossible = {
@@ -111,13 +111,13 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
             previous = f"{before}-{kind_before}" if kind_before else before
             raise UserError(
                 f"Expected {scheme} labels in {path}, found {label!r} after {previous!r} in line {line}, which cannot "
-                f"be; mend it or set --data.scheme."
+                f"be; fix it or set --data.scheme."
             )
         before, kind_before = mark, kind
     if scheme == "IOBES" and before in ("B", "I"):
         raise UserError(
             f"Expected IOBES labels in {path}, found {labels[-1]!r} at a sentence's end in line {lines[-1]}, which "
-            f"cannot be; mend it or set --data.scheme."
+            f"cannot be; fix it or set --data.scheme."
         )
 
 

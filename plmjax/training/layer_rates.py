@@ -5,7 +5,7 @@
 The depth of embeddings (and of what brings them to the encoder's width) is 0, of layer i, counted from 0, i + 1, of
 what else the encoder holds, such as a pooler, L + 1, and of the head and all else outside the encoder L + 2. This is
 the rule of ELECTRA (Clark et al., ICLR 2020, arXiv 2003.10555; its released model/optimization.py), whose top
-layer so gets layer_decay ** 2: the place between it and the head is a pooler's, which ELECTRA does not have.
+layer thus gets layer_decay ** 2: the place between it and the head is a pooler's, which ELECTRA does not have.
 
 Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): the head alone is trained at first, then
 with it whatever is nearest below it, and so on down to the embeddings.
@@ -54,7 +54,7 @@ def layer_rates(
     rates = {name: (layer_decay**distance).astype(np.float32) for name, distance in below.items()}
     groups = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))
 
-    def thawed(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
+    def unfrozen(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
         if not unfreeze_every:
             return leaf
         return jnp.where(np.searchsorted(groups, below[name]) <= step // unfreeze_every, leaf, 0)
@@ -63,9 +63,9 @@ def layer_rates(
         return LayerRatesState(jnp.zeros((), jnp.int32), update.init(params))
 
     def apply(gradients: Params, state: LayerRatesState, params: Params = None) -> tuple[Params, LayerRatesState]:
-        gradients = _map(lambda name, leaf: thawed(name, leaf, state.step), gradients)
+        gradients = _map(lambda name, leaf: unfrozen(name, leaf, state.step), gradients)
         updates, inner = update.update(gradients, state.inner, params)
-        updates = _map(lambda name, leaf: thawed(name, leaf * rates[name], state.step), updates)
+        updates = _map(lambda name, leaf: unfrozen(name, leaf * rates[name], state.step), updates)
         return updates, LayerRatesState(state.step + 1, inner)
 
     return optax.GradientTransformation(init, apply)

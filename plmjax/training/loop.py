@@ -62,7 +62,7 @@ def check_resume(workdir: Path, run: Experiment) -> None:
     """Writes WORKDIR/experiment.json, or compares it with what is there.
 
     Before the first checkpoint there is nothing to go on from: only what the tokenizer and the dataset in WORKDIR were
-    made by must be the same, so that a command whose first try failed can be mended.
+    made by must be the same, so that a command whose first try failed can be fixed.
 
     On several hosts only host 0 writes; the others must find what it wrote.
 

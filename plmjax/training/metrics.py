@@ -79,15 +79,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}; mend it."
-        ) from None
+        raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}; fix it.") from None
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError:
             if number < len(lines):
-                raise UserError(f"Line {number} of {path} is not JSON; mend or remove that line.") from None
+                raise UserError(f"Line {number} of {path} is not JSON; fix or remove that line.") from None
     return records
 
 

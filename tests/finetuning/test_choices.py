@@ -74,9 +74,7 @@ def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
 
 def test_every_question_has_as_many_choices(tmp_path):
     text = '{"context": "a", "choices": ["b", "c"], "label": 0}\n{"context": "a", "choices": ["b"], "label": 0}\n'
-    with pytest.raises(
-        UserError, match=r"Expected 2 choices in line 2 .*found 1; mend that line or set --data.choices"
-    ):
+    with pytest.raises(UserError, match=r"Expected 2 choices in line 2 .*found 1; fix that line or set --data.choices"):
         Choices(train=written(tmp_path / "rows.jsonl", text)).read("train")
 
 

@@ -105,7 +105,7 @@ def test_a_config_that_does_not_fit_is_one_sentence(tmp_path, settings, sentence
 
 
 def test_a_change_of_depth_is_no_change_of_tensors(tmp_path):
-    """One set of parameters serves any number of layers (smaller ones here, lest every layer magnify rounding)."""
+    """One set of parameters serves any number of layers (smaller ones here, so that layers do not magnify rounding)."""
     model = MODULES["AlbertModel"]
     params = jax.tree.map(lambda leaf: leaf * np.float32(0.3), random_params(model))
     huggingface.save(model, params, tmp_path)

@@ -114,7 +114,7 @@ def test_depths_are_electras(layers):
 
 
 @pytest.mark.parametrize("rule", ["bert_adamw", "adamw", "lamb"])
-def test_groups_thaw_from_the_head_down(rule):
+def test_groups_are_unfrozen_from_the_head_down(rule):
     """Two steps each: head; pooler; layers 2, 1, 0; embeddings. What waits does not move, decay or count."""
     settings = Optimizer(name=rule, learning_rate=0.05, schedule="constant", weight_decay=0.1, unfreeze_every=2)
     gradients = [tree(seed) for seed in range(1, 13)]
@@ -123,11 +123,11 @@ def test_groups_thaw_from_the_head_down(rule):
     for number, (params, state) in enumerate(run(settings, gradients)):
         norm = 0.0
         for name, turns in waits.items():
-            thawed = np.broadcast_to(turns <= number // 2, before[name].shape)
-            np.testing.assert_array_equal(params[name] != before[name], thawed, err_msg=f"{name} at {number}")
+            unfrozen = np.broadcast_to(turns <= number // 2, before[name].shape)
+            np.testing.assert_array_equal(params[name] != before[name], unfrozen, err_msg=f"{name} at {number}")
             moments = leaves(optax.tree.get(state, "mean" if rule != "adamw" else "mu"))
-            np.testing.assert_array_equal(moments[name] != 0, thawed)
-            norm += np.sum(leaves(gradients[number])[name] ** 2 * thawed)
+            np.testing.assert_array_equal(moments[name] != 0, unfrozen)
+            norm += np.sum(leaves(gradients[number])[name] ** 2 * unfrozen)
         assert float(gradient_norm(state)) == pytest.approx(np.sqrt(norm), rel=1e-5)
         before = params
     assert all((turns <= number // 2).all() for turns in waits.values())

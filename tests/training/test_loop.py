@@ -170,12 +170,12 @@ def test_a_changed_option_is_refused_by_name_and_a_free_one_is_not(whole):
     loop.check_resume(workdir, experiments.changed(options(), training={"remat": "full"}, checkpoint={"keep": 7}))
 
 
-def test_before_the_first_checkpoint_a_mistake_can_be_mended(tmp_path):
+def test_before_the_first_checkpoint_a_mistake_can_be_fixed(tmp_path):
     loop.check_resume(tmp_path, options())
-    mended = options(model={"dropout": 0.2})
-    loop.check_resume(tmp_path, mended)
-    assert experiment.read(tmp_path / "experiment.json") == mended
-    other = dataclasses.replace(mended, tokenizer=experiment.Tokenizer(vocab_size=77))
+    fixed = options(model={"dropout": 0.2})
+    loop.check_resume(tmp_path, fixed)
+    assert experiment.read(tmp_path / "experiment.json") == fixed
+    other = dataclasses.replace(fixed, tokenizer=experiment.Tokenizer(vocab_size=77))
     with pytest.raises(UserError, match=r"tokenizer\.vocab_size = 8192, found 77"):
         loop.check_resume(tmp_path, other)
 
