@@ -12,6 +12,7 @@ sentences of the subjectivity corpus (30 tokens each). Where texts are longer, r
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 
 
@@ -30,6 +31,13 @@ def experiment() -> Experiment:
 def regression() -> Experiment:
     """A number a row."""
     return dataclasses.replace(experiment(), objective=Regression())
+
+
+def label_sets() -> Experiment:
+    """Any number of labels a row: a list in a jsonl file, else apart by `--data.separator` in their cell."""
+    run = experiment()
+    fields = {field.name: getattr(run.data, field.name) for field in dataclasses.fields(run.data)}
+    return dataclasses.replace(run, objective=MultiLabelClassification(), data=LabelSets(**fields))
 
 
 def subjectivity() -> Experiment:

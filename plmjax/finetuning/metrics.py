@@ -36,6 +36,20 @@ def classification(labels: np.ndarray, predictions: np.ndarray, classes: int) ->
         }
 
 
+def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """F1 of all labels together (micro) and its mean over the labels (macro), and exact matches, of bool [N labels].
+
+    A label that neither occurs nor is predicted has an F1 of 0.
+    """
+    from sklearn.metrics import f1_score
+
+    return {
+        "micro_f1": float(f1_score(labels, predictions, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
+        "accuracy": float(np.mean(np.all(labels == predictions, axis=-1))),
+    }
+
+
 def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """Pearson and Spearman correlation and mean squared error of float [N]; a constant's correlation is NaN."""
     from scipy.stats import pearsonr, spearmanr

@@ -78,8 +78,12 @@ class Sentences(Task):
             for option, column in wanted.items():
                 value = files.cell(row, column, option, where)
                 texts.append("" if self.damaged and value == "" else files.text(value, column, where))
-            label = files.label(files.cell(row, self.label, "label", where), self.label, where) if labelled else None
+            label = self.labelled(files.cell(row, self.label, "label", where), where) if labelled else None
             yield line, tuple(texts), label
+
+    def labelled(self, cell: Any, where: str) -> Any:
+        """The label of a cell."""
+        return files.label(cell, self.label, where)
 
 
 def room(first: int, second: int, tokens: int) -> tuple[int, int]:
@@ -107,7 +111,7 @@ def join(texts: list[list[int]], length: int, vocabulary: Vocabulary, separators
 
 @dataclasses.dataclass(frozen=True)
 class SentenceObjective(TaskObjective):
-    """Base of the two: the system's own head for whole sequences."""
+    """Base of those that judge whole sequences, by the system's own head for them."""
 
     reads: ClassVar[type[Task]] = Sentences
 

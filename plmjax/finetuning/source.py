@@ -88,7 +88,8 @@ class Rows:
         fields["cls_positions"] = np.where(lengths > 0, begins, 0).astype(np.int32)
         fields["example_ids"] = sequences.astype(np.int32)
         for name, values in encoded.sequence_fields.items():
-            fields[name] = np.where(sequences >= 0, values[sequences], 0).astype(values.dtype)
+            there = np.expand_dims(sequences >= 0, tuple(range(2, 1 + values.ndim)))
+            fields[name] = np.where(there, values[sequences], 0).astype(values.dtype)
         if choices > 1:
             fields = {name: array.reshape(-1, choices, *array.shape[1:]) for name, array in fields.items()}
         return fields | {"row_ids": row_ids.astype(np.int32)}

@@ -122,7 +122,7 @@ class Encoded:
     """Sequences of tokens back to back, and what is to be learned of them.
 
     tokens, token_types: int32 [N]. offsets: int64 [S + 1], where each sequence begins.
-    sequence_fields: field of a batch -> [S], a number a sequence. token_fields: field -> [N], a number a token.
+    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], a number a token.
     choices: so many neighbouring sequences are one example, laid out side by side: batches are [R choices T].
     """
 

@@ -4,6 +4,7 @@ Neither says that it is done before the numbers are checked: outputs against tra
 after a round trip where it is not.
 """
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.interop import huggingface, tensorflow_checkpoint, weights
+from plmjax.interop import huggingface, problems, tensorflow_checkpoint, weights
 from plmjax.layers.execution import Execution
 from plmjax.training import checkpoints
 
@@ -48,7 +49,9 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
         difference = huggingface.compare(model, params, folder)
         checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
     adapter = huggingface.adapter_of(model)
-    objective, data = adapter.task(model, _labels(folder, google))
+    settings = {} if google else weights.read_json(folder / "config.json", "a transformers config")
+    labels = problems.labels(settings | {"num_labels": model.num_labels}) if hasattr(model, "num_labels") else ()
+    objective, data = problems.stated(*adapter.task(model, labels), labels, settings.get("problem_type"))
     within = adapter.architectures[name].within
     tree = {within: params} if within else params
     run = Experiment(model=model.config, objective=objective, data=data)
@@ -73,9 +76,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         bare = [name for name, known in adapter.architectures.items() if params.keys() == {known.within}]
         architecture = bare[0] if bare else huggingface.architecture_of(model)
     with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
-        tokenizer = description.write_tokenizer(Path(scratch)) if description.tokenizer else None
-        labels = tuple(getattr(run.objective, "labels", ()))
-        huggingface.save(model, params, folder, architecture=architecture, tokenizer=tokenizer, labels=labels)
+        tokenizer = _tokenizer_folder(description, model, Path(scratch)) if description.tokenizer else None
+        told = {"labels": tuple(getattr(run.objective, "labels", ())), "problem_type": problems.named(run.objective)}
+        huggingface.save(model, params, folder, architecture=architecture, tokenizer=tokenizer, **told)
         checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
         if huggingface.transformers_installed():
             difference = huggingface.compare(model, params, folder, architecture)
@@ -104,12 +107,13 @@ def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
         return checkpoints.tokenizer_files(Path(copy))
 
 
-def _labels(source: Path, google: bool) -> tuple[str, ...]:
-    """The names of the labels, in the order of their numbers; none where the config names none."""
-    if google:
-        return ()
-    named = weights.read_json(source / "config.json", "a transformers config").get("id2label") or {}
-    return tuple(named[number] for number in sorted(named, key=int))
+def _tokenizer_folder(description: checkpoints.Description, model: nn.Module, folder: Path) -> Path:
+    """The tokenizer's files, which tell transformers where to cut a text if they did not yet."""
+    file = description.write_tokenizer(folder) / "tokenizer_config.json"
+    if file.is_file():
+        settings = {"model_max_length": model.config.longest} | json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return folder
 
 
 def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:

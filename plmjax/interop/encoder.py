@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ from plmjax.finetuning.heads import QuestionAnswering, TokenClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.interop import problems
 from plmjax.interop.adapter import FLAT, SAME, Architecture, Parameter, Tensors, weight
 from plmjax.layers.encoder import EncoderConfig
 from plmjax.objectives.objective import Objective
@@ -100,11 +103,13 @@ def read_config(
     for field in dataclasses.fields(kind):
         value = found.get(field.name)
         if value is None:
+            if field.name in found and types.NoneType in typing.get_args(field.type):
+                given[field.name] = None
             continue
-        expected = {int: (int,), float: (int, float), str: (str,)}[field.type]
-        if isinstance(value, bool) or not isinstance(value, expected):
-            raise UserError(f"The config must set {field.name} to {field.type.__name__}, found {value!r}; correct it.")
-        given[field.name] = field.type(value)
+        of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
+        if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
+            raise UserError(f"The config must set {field.name} to {of.__name__}, found {value!r}; correct it.")
+        given[field.name] = of(value)
     return kind(**given)
 
 
@@ -205,4 +210,4 @@ def labels_option(found: Mapping[str, Any], default: float | None = None) -> dic
             f"The config sets classifier_dropout to {dropout}, but this model drops the head's input at "
             "hidden_dropout_prob; set classifier_dropout to null."
         )
-    return {"num_labels": len(found["id2label"]) if found.get("id2label") else found.get("num_labels", 2)}
+    return {"num_labels": len(problems.labels(found))}

@@ -91,11 +91,13 @@ def save(
     architecture: str = "auto",
     tokenizer: str | Path | None = None,
     labels: Sequence[str] = (),
+    problem_type: str | None = None,
 ) -> None:
     """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
 
     architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
     tokenizer: a folder whose files are copied in. labels: names of a classifier's labels, LABEL_0 ... by default.
+    problem_type: what a classifier's outputs mean; by default transformers goes by the labels it is trained with.
     What stood in the folder is replaced file by file, each only once it is written whole. Raises UserError for
     parameters that do not fit or a folder that cannot be written.
     """
@@ -109,6 +111,8 @@ def save(
     module, params = _as(model, chosen, params)
     tensors = write_tensors(module, chosen.parameters, params)
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
+    if problem_type is not None and hasattr(module, "num_labels"):
+        config["problem_type"] = problem_type
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with storage.replacing(directory / WEIGHTS) as path:

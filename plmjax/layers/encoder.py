@@ -61,6 +61,10 @@ class EncoderConfig:
     """Added to the variance in layer normalisation."""
     pad_token_id: int = 0
     """Id that fills rows; kept for transformers, attention goes by the mask."""
+    bos_token_id: int | None = None
+    """Id that begins a text where a decoder would write one; kept for transformers, nothing here goes by it."""
+    eos_token_id: int | None = None
+    """Id that ends such a text; kept as well."""
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""

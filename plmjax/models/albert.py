@@ -52,6 +52,10 @@ class AlbertConfig(EncoderConfig):
     """Features of a row of the embedding tables, E."""
     classifier_dropout_prob: float = 0.1
     """Dropout before a classifier."""
+    bos_token_id: int | None = 2
+    """Id of [CLS]; kept for transformers."""
+    eos_token_id: int | None = 3
+    """Id of [SEP]; kept for transformers."""
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""

@@ -61,6 +61,10 @@ class RobertaConfig(EncoderConfig):
     """Added to the variance in layer normalisation."""
     pad_token_id: int = 1
     """Id that fills rows and from which positions are counted; the tokenizer's must be the same."""
+    bos_token_id: int | None = 0
+    """Id of <s>; kept for transformers."""
+    eos_token_id: int | None = 2
+    """Id of </s>; kept for transformers."""
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""

@@ -1,4 +1,4 @@
-"""Tagging, questions and choices end to end: they learn, write, evaluate to the same, resume, end early."""
+"""Tagging, questions, choices and label sets end to end: they learn, write, evaluate to the same, resume, end early."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
 from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.source import TaskSource
@@ -66,12 +67,23 @@ def chosen(draws: np.random.Generator, count: int) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def topics(draws: np.random.Generator, count: int) -> str:
+    """Praise, blame, both or neither."""
+    rows = []
+    for number in range(count):
+        held = [name for bit, name in enumerate(("blame", "praise")) if number >> bit & 1]
+        words = sentence(draws, *(str(draws.choice({"praise": PRAISE, "blame": BLAME}[name])) for name in held))
+        rows.append({"text": " ".join(words), "label": held})
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 KINDS = {
     "tagging": (tagged, "conll", Tagging(scheme="IOB2"), TokenTagging(entities=True), "f1"),
     "questions": (asked, "json", Questions(stride=8, question_length=8), SpanExtraction(), "exact"),
     "choices": (chosen, "jsonl", Choices(), MultipleChoice(), "accuracy"),
+    "label sets": (topics, "jsonl", LabelSets(), MultiLabelClassification(), "micro_f1"),
 }
-GOOD_ENOUGH = {"tagging": 0.9, "questions": 90.0, "choices": 0.9}
+GOOD_ENOUGH = {"tagging": 0.9, "questions": 90.0, "choices": 0.9, "label sets": 0.9}
 
 
 def experiment(kind: str, folder, **training) -> Experiment:
@@ -121,7 +133,9 @@ def test_learns_and_writes_what_it_predicts(finished):
         rows = [line.split("\t") for line in (workdir / "predictions.tsv").read_text().splitlines()[1:] if line]
         right = np.mean([row[1] == row[2] for row in rows])
         assert right == pytest.approx(metrics["eval/accuracy"])
-        assert len(rows) == (37 if kind == "choices" else sum(map(len, run.data.read("validation").words)))
+        assert len(rows) == (
+            37 if kind in ("choices", "label sets") else sum(map(len, run.data.read("validation").words))
+        )
 
 
 def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_path):

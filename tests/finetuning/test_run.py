@@ -225,7 +225,7 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
 
 def test_the_experiment_file_takes_any_task(sentiment):
     arguments = ["--data.train", sentiment[0], "--data.text", "sentence", "--training.batch_size", "8"]
-    for function in ("experiment", "regression", "subjectivity", "snli"):
+    for function in ("experiment", "regression", "label_sets", "subjectivity", "snli"):
         run = override(load(f"experiments/finetune_sentences.py:{function}"), arguments)
         assert run.data.train == sentiment[0] and run.training.batch_size == 8 and run.model is None
     with pytest.raises(UserError, match=r"no option '--model.hidden_size'"):

@@ -11,6 +11,8 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.label_sets import MultiLabelClassification
+from plmjax.finetuning.sentences import Regression, SequenceClassification
 from plmjax.interop import checkpoints as interop
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
@@ -18,6 +20,7 @@ from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, 
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training import checkpoints
 from tests.interop.odd_bert import SIZES, published, random_params
+from tests.interop.test_huggingface import set_config
 
 CONFIG = BertConfig(**SIZES)
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]
@@ -43,7 +46,8 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
     labels = ("no", "maybe", "yes") if architecture == "BertForSequenceClassification" else ()
-    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, labels=labels)
+    told = {"labels": labels, "problem_type": "single_label_classification" if labels else None}
+    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, **told)
 
     said = interop.import_checkpoint(source, workdir)
     assert f"{architecture} of " in said and "outputs equal those of transformers" in said
@@ -122,6 +126,71 @@ def test_import_needs_a_tokenizer_that_fits(tmp_path, tokenizer):
     (tokenizer / "vocab.txt").write_text("\n".join([*VOCABULARY, *(f"w{i}" for i in range(20))]) + "\n")
     with pytest.raises(UserError, match="at most the model's 37 tokens, but has 45"):
         interop.import_checkpoint(tmp_path / "source", tmp_path / "run", tokenizer=tokenizer)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "objective"),
+    [
+        ("multi_label_classification", ("sport", "art", "war"), MultiLabelClassification(("sport", "art", "war"))),
+        ("multi_label_classification", ("spam",), MultiLabelClassification(("spam",))),
+        ("regression", ("LABEL_0",), Regression()),
+        ("single_label_classification", ("no", "yes"), SequenceClassification(("no", "yes"))),
+        (None, ("no", "yes"), SequenceClassification(("no", "yes"))),
+        (None, ("LABEL_0",), Regression()),
+    ],
+)
+def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, tmp_path, tokenizer, monkeypatch):
+    """As do the ids that begin and end a text and the length at which texts are cut."""
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    source, out = tmp_path / "source", tmp_path / "out"
+    config = BertConfig(**SIZES, bos_token_id=2, eos_token_id=7)
+    module = BertForSequenceClassification(config, num_labels=len(labels))
+    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, labels=labels, problem_type=problem)
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 11}')
+    interop.import_checkpoint(source, tmp_path / "run")
+    run = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment
+    assert run.objective == objective and isinstance(run.data, objective.reads)
+    interop.export_checkpoint(tmp_path / "run", out)
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
+    inferred = "regression" if len(labels) == 1 else "single_label_classification"
+    assert after == before | {"problem_type": problem or inferred}
+    assert (after["bos_token_id"], after["eos_token_id"]) == (2, 7)
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 11
+
+
+def test_a_length_that_no_file_gives_is_the_models(tmp_path, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    module = MODULES["BertModel"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    interop.import_checkpoint(tmp_path / "source", tmp_path / "run")
+    interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a b " * 30, truncation=True)
+    assert len(cut["input_ids"]) == SIZES["max_position_embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"problem_type": "regression"}, "problem_type 'regression' with 3 labels"),
+        ({"problem_type": "multi_label"}, "problem_type 'multi_label'; known: multi_label_classification"),
+        ({"problem_type": ["regression"]}, "problem_type"),
+        ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "different names"),
+        ({"id2label": {"1": "a", "2": "b", "3": "c"}}, "different names"),
+        ({"id2label": {"0": 0, "1": 1, "2": 2}}, "different names"),
+        ({"id2label": ["a", "b", "c"]}, "different names"),
+        ({"id2label": None, "num_labels": "3"}, "num_labels to a number of labels, found '3'"),
+        ({"bos_token_id": "2"}, "bos_token_id to int, found '2'"),
+        ({"eos_token_id": [2, 3]}, r"eos_token_id to int, found \[2, 3\]"),
+    ],
+)
+def test_a_classifier_that_cannot_be_expressed_is_one_sentence(settings, sentence, tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    module = MODULES["BertForSequenceClassification"]
+    huggingface.save(module, random_params(module), tmp_path, tokenizer=tokenizer)
+    set_config(tmp_path, **settings)
+    with pytest.raises(UserError, match=sentence):
+        interop.import_checkpoint(tmp_path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
