@@ -75,7 +75,7 @@ def _pretraining(
     return Experiment(
         model=model,
         objective=objective,
-        tokenizer=Tokenizer(kind=tokenizer, vocab_size=SIZES["vocab_size"]),
+        tokenizer=Tokenizer(kind=tokenizer, vocab_size=SIZES["vocab_size"], lowercase=True),
         data=Data(layout=layout, sequence_length=16, held_out=0.01),
         optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
         training=Training(steps=10_000, batch_size=64, log_every=100, evaluate_every=2500, evaluation_batches=50),

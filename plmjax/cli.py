@@ -28,7 +28,7 @@ def tokenizer_train(
     vocab_size: int = 30522,
     format: str = "auto",
     text_key: str = "text",
-    lowercase: bool = True,
+    lowercase: bool | None = None,
 ) -> None:
     """Trains a tokenizer on raw text.
 
@@ -39,7 +39,7 @@ def tokenizer_train(
         vocab_size: Tokens, special ones included.
         format: Format of the input.
         text_key: What holds the text in a JSON object, a row of a Parquet file or an example of TFDS.
-        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe do so.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.pretrain import TOKENIZER_SAMPLE

@@ -15,7 +15,7 @@ from typing import Any
 
 from plmjax import catalogue, storage
 from plmjax.data.layouts import Layout
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives.objective import Objective
 
 
@@ -29,8 +29,8 @@ class Tokenizer:
     """wordpiece, byte-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, word or char."""
     vocab_size: int = 8192
     """Tokens of a tokenizer that is trained, special ones included."""
-    lowercase: bool = True
-    """Lower-case the text; wordpiece, bpe and word, which split words as BERT does, strip accents too."""
+    lowercase: bool | None = None
+    """Lower-case the text; wordpiece, bpe and word strip accents too. None does so but for byte-bpe, which is cased."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,6 +384,7 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
                     parse(words(option))
                 except SystemExit:
                     break
-        kind = type(flatten(experiment)[option[0][2:]]).__name__
+        default = flatten(experiment)[option[0][2:]]
+        kind = "bool or None" if default is None else type(default).__name__
         found = " ".join(option[1:]) or "nothing"
-        raise UserError(f"{option[0]} takes a value of type {kind}, found {found!r}.") from None
+        raise UserError(f"{option[0]} takes a value of type {kind}, found {quoted(found)}.") from None

@@ -18,7 +18,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.data import engines
 from plmjax.data.word_cache import WordCache, components
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.vocabulary import Vocabulary
 
 BERT_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -33,6 +33,10 @@ KINDS = {
     "word": BERT_SPECIAL,
     "char": BERT_SPECIAL,
 }
+CASED = ("byte-bpe",)
+"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa); those of the others have an uncased form, which is
+trained unless it is said otherwise."""
+BYTES = 256
 # The names published vocabularies give a role, in order of preference.
 ROLES = {
     "pad": ("[PAD]", "<pad>"),
@@ -171,12 +175,13 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
 
 
 def train(
-    kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool = True
+    kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool | None = None
 ) -> Tokenizer:
     """Trains a tokenizer of `vocab_size` tokens (special ones included) on `texts` and saves it to `directory`.
 
     The same texts give the same tokenizer. They are held in memory: hand over a sample (`formats.texts`).
-    `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word).
+    `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word); None lower-cases
+    what `CASED` does not name.
 
     Raises:
       UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
@@ -184,11 +189,15 @@ def train(
     from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
     if kind not in KINDS:
-        raise UserError(f"Expected a kind of tokenizer, found {kind!r}; {nearest(kind, KINDS)}")
+        raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
     special = KINDS[kind]
-    if vocab_size <= len(special) + 1:
+    lowercase = kind not in CASED if lowercase is None else lowercase
+    least = len(special) + (BYTES if kind == "byte-bpe" else 2)
+    if vocab_size < least:
+        rest = f"{BYTES} bytes" if kind == "byte-bpe" else "2 of the text"
         raise UserError(
-            f"A vocabulary of {vocab_size} tokens has no room beside {len(special)} special ones; ask for more."
+            f"Expected a vocabulary of at least {least} tokens for {kind}, {len(special)} special ones and {rest}, "
+            f"found {vocab_size}; ask for more."
         )
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
@@ -281,6 +290,11 @@ def _train_sentencepiece(model_type: str, vocab_size: int, texts: list[str], low
             minloglevel=2,
         )
     except RuntimeError as error:
+        if characters := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error)):
+            raise UserError(
+                f"Expected a vocabulary of at least {characters[1]} tokens for sentencepiece-{model_type}, the special "
+                f"ones and the characters of this text, found {vocab_size}; ask for more."
+            ) from error
         reason = " ".join(str(error).split())
         raise UserError(f"SentencePiece found no vocabulary of {vocab_size} tokens in the text: {reason}") from error
     return model.getvalue()

@@ -106,6 +106,27 @@ def test_nothing_is_lost(kind, tmp_path):
     assert tokenizer.decode(tokenizer.encode(PROSE[2])) == PROSE[2]
 
 
+@pytest.mark.parametrize("kind", tokenizers.KINDS)
+def test_a_vocabulary_is_never_larger_than_it_was_asked_for(kind, tmp_path):
+    for size in (7, 60, 261, 300):
+        try:
+            trained = tokenizers.train(kind, size, PROSE, tmp_path / str(size))
+        except UserError as error:
+            assert f"found {size}; ask for more" in str(error)
+        else:
+            assert trained.vocabulary.size <= size
+
+
+@pytest.mark.parametrize("kind", tokenizers.KINDS)
+def test_case_is_kept_as_in_the_published_form_of_a_kind(kind, tmp_path):
+    def folds(**options):
+        trained = tokenizers.train(kind, 420, PROSE, tmp_path / str(options), **options)
+        return trained.encode("The quick fox") == trained.encode("the quick fox")
+
+    assert folds() == (kind != "byte-bpe")
+    assert folds(lowercase=True) and not folds(lowercase=False)
+
+
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_ids_equal_sentencepiece(model_type, tmp_path):
     import sentencepiece
@@ -296,9 +317,12 @@ def test_bad_vocabularies_are_named(prepare, message, tmp_path):
     ("kind", "size", "texts", "message"),
     [
         ("wordpeice", 100, PROSE, "did you mean 'wordpiece'"),
-        ("wordpiece", 4, PROSE, "no room"),
+        ("wordpiece", 6, PROSE, "at least 7 tokens for wordpiece, 5 special ones and 2 of the text, found 6"),
+        ("byte-bpe", 100, PROSE, "at least 261 tokens for byte-bpe, 5 special ones and 256 bytes, found 100"),
+        ("byte-bpe", 260, PROSE, "at least 261"),
         ("wordpiece", 100, ["", "  "], "found none"),
-        ("sentencepiece-bpe", 20, PROSE, "20 tokens"),
+        ("sentencepiece-unigram", 40, PROSE, "at least 83 tokens for sentencepiece-unigram, .* found 40; ask"),
+        ("sentencepiece-bpe", 20, PROSE, "at least 83 tokens for sentencepiece-bpe, .* found 20; ask"),
     ],
 )
 def test_bad_training_is_named(kind, size, texts, message, tmp_path):
