@@ -33,10 +33,11 @@ from plmjax import storage
 from plmjax.embedding import embed
 from plmjax.experiment import Experiment, Tokenizer
 from plmjax.finetuning import files
-from plmjax.finetuning.run import RANDOM, finetune
+from plmjax.finetuning.run import finetune
 from plmjax.pretrain import pretrain
 from plmjax.training import checkpoints, phases
 from plmjax.training.metrics import read
+from plmjax.training.start import RANDOM
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "comparison.py"

@@ -103,6 +103,7 @@ def experiments() -> None:
 
 def pretrain(
     experiment: Positional[str],
+    from_: Annotated[str, arg(name="from")] = "random",
     workdir: Location | None = None,
     meeting: OmitArgPrefixes[Meeting] = Meeting(),
     overrides: Overrides = (),
@@ -115,6 +116,8 @@ def pretrain(
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
             each an option.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run begins with; `random` starts
+            from random parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(meeting)
@@ -123,7 +126,7 @@ def pretrain(
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
-    run(composed, workdir)
+    run(composed, workdir, checkpoint=from_)
 
 
 def finetune(

@@ -22,12 +22,11 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, nearest
-from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.heads import MIX
 from plmjax.finetuning.sentences import join
 from plmjax.inference import batches, check_parameters, check_special
 from plmjax.layers.scalar_mix import mixed
-from plmjax.training import checkpoints, step
+from plmjax.training import checkpoints, start, step
 
 POOLINGS = ("cls", "mean", "none")
 SUFFIXES = (".npz", ".jsonl")
@@ -49,9 +48,9 @@ class Vectors:
 
 
 def embed(
-    checkpoint: Path,
-    input: Path,
-    output: Path,
+    checkpoint: str | Path,
+    input: str | Path,
+    output: str | Path,
     *,
     layer: int = -1,
     pooling: str = "mean",
@@ -75,6 +74,7 @@ def embed(
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, or parts of
             another embedding beside the output.
     """
+    input, output = storage.path(input), storage.path(output)
     if pooling not in POOLINGS:
         raise UserError(f"Unknown --pooling {pooling!r}; {nearest(pooling, POOLINGS)}")
     if batch_size < 1:
@@ -88,7 +88,7 @@ def embed(
     if not hasattr(run.model, "encoder"):
         raise UserError(f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}.")
     wanted = _wanted(layer, pooling, mix, run.model.num_hidden_layers, params)
-    tokenizer = finetuning.tokenizer_of(description)
+    tokenizer = start.tokenizer_of(description)
     check_special(tokenizer, "cls", "sep")
     module = run.model.encoder(step.execution(run, jax.default_backend()))
     token = {"input_ids": jnp.zeros((1, 1), jnp.int32)}

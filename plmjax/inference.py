@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from plmjax.finetuning.sentences import join
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Examples, Task
 from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints, feed, phases, step
+from plmjax.training import checkpoints, feed, phases, start, step
 from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import HeldOut, unigram_nats
 from plmjax.training.step import Program
@@ -41,7 +41,9 @@ MASK = "[MASK]"
 # ------------------------------------------------------------------------------------------------------ evaluate
 
 
-def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = None) -> dict[str, float]:
+def evaluate(
+    checkpoint: str | Path, data: str | Path | None = None, output: str | Path | None = None
+) -> dict[str, float]:
     """How good a checkpoint is on its run's held-out data, or on `data`.
 
     A pretraining checkpoint is given a prepared dataset (its validation split) or raw text (all of it) and answers with
@@ -57,6 +59,7 @@ def evaluate(checkpoint: Path, data: Path | None = None, output: Path | None = N
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
+    data = None if data is None else storage.path(data)
     run = description.experiment
     predictions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,7 +105,7 @@ def _task_source(description: Description, data: Path | None) -> tuple[Examples,
     run = description.experiment
     if data is not None:
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, validation=str(data), folder=""))
-    tokenizer = finetuning.tokenizer_of(description)
+    tokenizer = start.tokenizer_of(description)
     examples = run.data.read("validation")
     rows = finetuning.rows(run, examples, tokenizer)
     return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
@@ -113,7 +116,7 @@ def _text_source(description: Description, directory: Path, data: Path | None, s
     from plmjax.data import pipeline, store
     from plmjax.data.prepare import prepare
 
-    run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
+    run, tokenizer = description.experiment, start.tokenizer_of(description)
     own = storage.path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
     if data is None or (data / store.LEDGER).exists():
         if data is None and not own.exists():
@@ -171,17 +174,52 @@ def batches(
             yield chosen, {"input_ids": jnp.asarray(ids), "attention_mask": jnp.asarray(mask)}
 
 
+def inputs(
+    config: Any, tokenizer: Any, texts: Sequence[str | tuple[str, str]], length: int = 0
+) -> dict[str, jax.Array]:
+    """What a model is called with for texts or pairs of texts: `model.apply({"params": params}, **inputs(...))`.
+
+    config: of the model. tokenizer: a plmjax.data.tokenizers.Tokenizer. length: tokens of every row; 0 takes those of
+    the longest text. A text too long for it, or for the model, is cut as in fine-tuning.
+
+    Returns:
+        input_ids and token_type_ids int32 [B T], 1 for the second text of a pair; attention_mask bool [B T].
+
+    Raises:
+        UserError: no text, a length that the model has no positions for, or a tokenizer without [CLS] and [SEP].
+    """
+    if not texts:
+        raise UserError("Expected one or more texts, found none; give a list of them.")
+    if length > config.longest:
+        raise UserError(f"Expected rows of at most the model's {config.longest} positions, found {length}; shorten it.")
+    check_special(tokenizer, "cls", "sep")
+    given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    pieces = iter(tokenizer.encode_batch([part for text in given for part in text]))
+    separators = getattr(config, "pair_separators", 1)
+    rows = [
+        join([next(pieces) for _ in text], length or config.longest, tokenizer.vocabulary, separators) for text in given
+    ]
+    width = length or max(len(row) for row, _ in rows)
+    ids = np.full((len(rows), width), max(tokenizer.vocabulary.pad, 0), np.int32)
+    for place, (row, _) in enumerate(rows):
+        ids[place, : len(row)] = row
+    columns, lengths = np.arange(width), np.array([[len(row)] for row, _ in rows])
+    seconds = (columns >= np.array([[second] for _, second in rows])) & (columns < lengths)
+    fields = {"input_ids": ids, "attention_mask": columns < lengths, "token_type_ids": seconds.astype(np.int32)}
+    return {name: jnp.asarray(field) for name, field in fields.items()}
+
+
 # ----------------------------------------------------------------------------------------------------- fill-mask
 
 
-def fill_mask(checkpoint: Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
     """For every [MASK] of a text, the `top` likeliest tokens with their probabilities, best first.
 
     Raises:
         UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    run, tokenizer = description.experiment, finetuning.tokenizer_of(description)
+    run, tokenizer = description.experiment, start.tokenizer_of(description)
     if not hasattr(run.model, "for_masked_language_model"):
         raise UserError(f"Expected a masked language model in {checkpoint}, found {type(run.model).__name__}.")
     check_special(tokenizer, "cls", "sep", "mask")

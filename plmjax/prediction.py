@@ -17,7 +17,7 @@ from plmjax.finetuning.evaluation import Forward
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Record, Task
 from plmjax.inference import program_of
-from plmjax.training import checkpoints
+from plmjax.training import checkpoints, start
 from plmjax.training.checkpoints import Description
 
 FORMATS = ("jsonl", "official")
@@ -46,7 +46,7 @@ def predict(checkpoint: str | Path, input: str | Path, **settings: Any) -> Itera
 
 
 def _predicted(run: Experiment, directory: Path, description: Description, input: str) -> Iterator[Record]:
-    tokenizer = finetuning.tokenizer_of(description)
+    tokenizer = start.tokenizer_of(description)
     forward, program, params = Forward(run.objective), None, None
     for examples in run.data.parts(input, PART):
         rows = finetuning.rows(run, examples, tokenizer)
@@ -59,7 +59,7 @@ def _predicted(run: Experiment, directory: Path, description: Description, input
 
 
 def write(
-    checkpoint: str | Path, input: str | Path, output: Path | None = None, format: str = "jsonl", **settings: Any
+    checkpoint: str | Path, input: str | Path, output: str | Path | None = None, format: str = "jsonl", **settings: Any
 ) -> int:
     """Writes the predictions as they are made to a file, or without one to standard output; returns their number.
 
@@ -70,6 +70,7 @@ def write(
     """
     if format not in FORMATS:
         raise UserError(f"Unknown --format {format!r}; {nearest(format, FORMATS)}")
+    output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
     count = 0

@@ -3,20 +3,28 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from plmjax import __version__, learned, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop, phases, tracking
+from plmjax.training import checkpoints, loop, phases, start, tracking
 from plmjax.training.evaluation import Unjudged
+from plmjax.training.state import State
+from plmjax.training.step import Program
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; its merges and pieces hardly change with more."""
 
 
-def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print) -> loop.Result:
+def pretrain(
+    run: Experiment, workdir: str | Path, say: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
+) -> loop.Result:
     """Runs an experiment in `workdir`, from whatever is there already.
+
+    checkpoint: a run directory or one checkpoint whose parameters, model config and tokenizer the run begins with, at
+        step 0 and with a new optimizer; or "random". Heads that it lacks are drawn from the seed.
 
     Raises:
         UserError: anything the user can put right.
@@ -29,25 +37,36 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
     _check_data(run.data)
+    workdir = storage.path(workdir)
+    pretrained, description = None, None
+    if str(checkpoint) != start.RANDOM:
+        pretrained, description = checkpoints.load_parameters(checkpoint)
+        run = start.with_model(run, description)
+    elif run.model is None:
+        raise UserError("Expected a model in the experiment, found none; set it there or name a checkpoint in --from.")
     loop.devices(run.training.platform)
     tracking.check(run)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
-        loop.check_resume(workdir, run)
         try:
-            tokenizer = _tokenizer(run, workdir, say)
+            start.check(workdir, checkpoint, pretrained)
+            loop.check_resume(workdir, run, say)
+            brought = start.tokenizer(run, checkpoint, description) if description else None
+            tokenizer = _tokenizer(run, workdir, brought, say)
             directory = _dataset(run, workdir, tokenizer, say)
         except UserError:
             if first:  # nothing was trained: the command can be fixed and given again for the same folder
                 storage.remove(workdir / "experiment.json")
+                storage.remove(workdir / start.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
     dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size, say=say)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
-            f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; name the "
-            f"dataset's own with --tokenizer.path {directory / 'tokenizer'} or prepare again."
+            f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; prepare "
+            f"again with --tokenizer {workdir / 'tokenizer'}"
+            + ("." if description else f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}.")
         )
     _check_padding(run, tokenizer.vocabulary.pad)
     source = pipeline.open_source(run.data, dataset, tokenizer.vocabulary, seed=run.training.seed)
@@ -56,8 +75,18 @@ def pretrain(run: Experiment, workdir: Path, say: Callable[[str], None] = print)
         evaluation = Unjudged()
         if hosts.speaks():
             say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+
+    def begin(program: Program) -> State:
+        state = program.initialize(run.training.seed)
+        if pretrained is None:
+            return state
+        drawn = start.lacking(pretrained, state.params, run.model)
+        if drawn and hosts.speaks():
+            say(f"start      drawn anew, as {checkpoint} has none: {', '.join(drawn)}")
+        return state.replace(params=start.transfer(pretrained, state.params, checkpoint, drawn.__contains__))
+
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
-    result = loop.train(run, workdir, source, files, evaluation=evaluation)
+    result = loop.train(run, workdir, source, files, begin, evaluation)
     if hosts.speaks():
         learned.show(result, source, workdir, say)
     hosts.agree("the end")
@@ -88,14 +117,17 @@ def _inputs(run: Experiment) -> tuple[list[str], str]:
     return (list(run.data.input), run.data.format) if given else ([], "documentation")
 
 
-def _tokenizer(run: Experiment, workdir: Path, say: Callable[[str], None]):
-    """The run's tokenizer: the one in WORKDIR, the one it names, the dataset's, or one trained on its text."""
+def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str], None]) -> Any:
+    """The run's tokenizer: the one in WORKDIR, the one that a checkpoint has brought, the one it names, the dataset's,
+    or one trained on its text."""
     from plmjax.data import formats, tokenizers
 
     own = workdir / "tokenizer"
     named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
     if not (own / tokenizers.LAST).is_file():
-        if named:
+        if brought:
+            brought.save(own)
+        elif named:
             tokenizers.load(named).save(own)
         else:
             settings, (inputs, kind) = run.tokenizer, _inputs(run)

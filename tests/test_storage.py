@@ -22,9 +22,8 @@ from plmjax import cli, inference, storage
 from plmjax.data import prepare, store, tokenizers
 from plmjax.embedding import embed
 from plmjax.errors import UserError
-from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.sentences import Sentences
-from plmjax.training import checkpoints, metrics
+from plmjax.training import checkpoints, metrics, start
 from tests.conftest import SMALL
 from tests.object_store import Object, ObjectStore
 from tests.training.test_checkpoints import describe, keeper, make_state, shapes
@@ -239,10 +238,10 @@ def test_parameters_are_imported_into_a_bucket_once(bucket: str) -> None:
 
 def test_a_fine_tuned_run_remembers_its_start_in_a_bucket(bucket: str) -> None:
     workdir = storage.path(f"gs://{bucket}/task")
-    finetuning.check_start(workdir, "gs://a/run", {"kernel": np.zeros(3)})
-    finetuning.check_start(workdir, "gs://b/run", {"kernel": np.zeros(3)})
-    with pytest.raises(UserError, match="began with the parameters of gs://a/run, found those of gs://c/run"):
-        finetuning.check_start(workdir, "gs://c/run", {"kernel": np.ones(3)})
+    start.check(workdir, "gs://a/run", {"kernel": np.zeros(3)})
+    start.check(workdir, "gs://b/run", {"kernel": np.zeros(3)})
+    with pytest.raises(UserError, match="began with the parameters of gs://a/run, found the parameters of gs://c/run"):
+        start.check(workdir, "gs://c/run", {"kernel": np.ones(3)})
     rows = workdir / "rows.tsv"
     storage.write(rows, "sentence\tlabel\na good one\tgood\na bad one\tbad\n")
     task = Sentences(train=str(rows), text="sentence", label="label")

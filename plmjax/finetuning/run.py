@@ -4,15 +4,10 @@ What is saved is a run directory like any other, and with it the predictions for
 """
 
 import dataclasses
-import hashlib
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
-
-import flax.traverse_util
-import jax
-import numpy as np
 
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
@@ -24,19 +19,17 @@ from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.layers.execution import Execution
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop, tracking
+from plmjax.training import checkpoints, loop, start, tracking
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
 from plmjax.training.state import State
 from plmjax.training.step import Program
 
-RANDOM = "random"
-"""In place of a checkpoint: begin with random parameters, to see what pretraining is worth."""
 ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
 
 
-def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str, float]:
+def finetune(run: Experiment, checkpoint: str | Path, workdir: str | Path) -> dict[str, float]:
     """Fine-tunes a checkpoint on the task `run.data`, or goes on where WORKDIR was left.
 
     checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
@@ -53,7 +46,7 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
     tracking.check(run)
     workdir = storage.path(workdir)
     pretrained, description = None, None
-    if str(checkpoint) != RANDOM:
+    if str(checkpoint) != start.RANDOM:
         pretrained, description = checkpoints.load_parameters(checkpoint)
     run = _with_dropout(_with_model(run, description))
     tokenizer, files = _tokenizer(run, checkpoint, description)
@@ -66,14 +59,16 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
     evaluation = TaskEvaluation(run.objective, validation, source)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
+        start.check(workdir, checkpoint, pretrained)
         loop.check_resume(workdir, run)
-        check_start(workdir, checkpoint, pretrained)
         if hosts.speaks():
             tokenizer.save(workdir / "tokenizer")
 
     def begin(program: Program) -> State:
         state = program.initialize(run.training.seed)
-        return state if pretrained is None else state.replace(params=transfer(pretrained, state.params, checkpoint))
+        if pretrained is None:
+            return state
+        return state.replace(params=start.transfer(pretrained, state.params, checkpoint, in_head))
 
     result = loop.train(run, workdir, source, files, begin, evaluation)
     metrics = result.metrics
@@ -86,6 +81,11 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: Path) -> dict[str
         write(workdir, metrics, evaluation.predictions)
     hosts.agree("the end")
     return metrics
+
+
+def in_head(parameter: str) -> bool:
+    """Whether a parameter is one that every task draws anew."""
+    return parameter.split("/")[0] in DRAWN
 
 
 def rows(run: Experiment, examples: Any, tokenizer: Any) -> Rows:
@@ -115,20 +115,11 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
     if description is None:
         if run.model is None or not run.tokenizer.path:
             raise UserError(
-                f"Expected a model and a tokenizer.path in the experiment for --from {RANDOM}, found "
+                f"Expected a model and a tokenizer.path in the experiment for --from {start.RANDOM}, found "
                 f"{'no model' if run.model is None else 'no tokenizer.path'}; set them in the experiment's file."
             )
         return run
-    model = description.experiment.model
-    if run.model is not None:
-        before, after = experiments.flatten(model), experiments.flatten(run.model)
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                raise UserError(
-                    f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
-                    f"{after.get(name)} in the experiment; leave the model out (model=None)."
-                )
-    return dataclasses.replace(run, model=model)
+    return start.with_model(run, description)
 
 
 def _with_dropout(run: Experiment) -> Experiment:
@@ -145,14 +136,6 @@ def _with_dropout(run: Experiment) -> Experiment:
     return dataclasses.replace(run, model=dataclasses.replace(run.model, **rates))
 
 
-def tokenizer_of(description: Description) -> Any:
-    """The tokenizer (plmjax.data.tokenizers.Tokenizer) that a checkpoint brings along."""
-    from plmjax.data import tokenizers  # here, so that the objectives import without a tokenizer library
-
-    with tempfile.TemporaryDirectory() as folder:
-        return tokenizers.load(description.write_tokenizer(Path(folder)))
-
-
 def _tokenizer(
     run: Experiment, checkpoint: str | Path, description: Description | None
 ) -> tuple[Any, dict[str, bytes]]:
@@ -164,35 +147,7 @@ def _tokenizer(
         with tempfile.TemporaryDirectory() as folder:
             tokenizer.save(folder)
             return tokenizer, checkpoints.tokenizer_files(Path(folder))
-    tokenizer = tokenizer_of(description)
-    if run.tokenizer.path and tokenizers.load(run.tokenizer.path).fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"Expected the tokenizer of the checkpoint {checkpoint}, found another one in {run.tokenizer.path}; "
-            f"leave --tokenizer.path out."
-        )
-    return tokenizer, description.tokenizer
-
-
-def check_start(workdir: Path, checkpoint: str | Path, pretrained: Any) -> None:
-    """Writes WORKDIR/start.json, which names the parameters that the run begins with, or compares it with them.
-
-    Raises:
-        UserError: the run in WORKDIR began with others.
-    """
-    digest = hashlib.sha256()
-    for parameter in jax.tree.leaves(pretrained):
-        digest.update(np.ascontiguousarray(parameter).tobytes())
-    start = {"from": str(checkpoint), "sha256": digest.hexdigest()}
-    path = workdir / "start.json"
-    if not path.exists():
-        storage.write(path, json.dumps(start, indent=2) + "\n")
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    if before["sha256"] != start["sha256"]:
-        raise UserError(
-            f"{workdir} holds a run that began with the parameters of {before['from']}, found those of {checkpoint}; "
-            f"begin with the same or name another --workdir."
-        )
+    return start.tokenizer(run, checkpoint, description), description.tokenizer
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:
@@ -236,27 +191,6 @@ def resolve(run: Experiment, rows: int) -> Experiment:
         optimizer=dataclasses.replace(optimizer, warmup_steps=warmup, frozen=frozen),
         checkpoint=checkpoint,
     )
-
-
-def transfer(pretrained: Any, params: Any, origin: str | Path) -> Any:
-    """The parameters `params` with everything but the head taken from `pretrained`, each array placed as it was.
-
-    Raises:
-        UserError: the checkpoint `origin` lacks a parameter, or has it in another shape.
-    """
-    found = flax.traverse_util.flatten_dict(pretrained, sep="/")
-    wanted = flax.traverse_util.flatten_dict(params, sep="/")
-    for name, leaf in wanted.items():
-        if name.split("/")[0] in DRAWN:
-            continue
-        if name not in found or found[name].shape != leaf.shape:
-            shape = found[name].shape if name in found else "no such parameter"
-            raise UserError(
-                f"The checkpoint {origin} is of another model: expected {name} of shape {leaf.shape}, found {shape}; "
-                f"fine-tune one of the model that the experiment trains."
-            )
-        wanted[name] = jax.make_array_from_callback(leaf.shape, leaf.sharding, np.asarray(found[name]).__getitem__)
-    return flax.traverse_util.unflatten_dict(wanted, sep="/")
 
 
 def write(folder: Path, metrics: dict[str, float], predictions: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.errors import UserError
 from plmjax.layers.encoder import EncoderOutput
 from plmjax.layers.execution import Execution
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -30,9 +31,14 @@ class PairLabels:
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
     def sums(self, outputs: EncoderOutput, batch: Batch) -> Sums:
-        """Nats and hits of the labels."""
+        """Nats and hits of the labels; UserError where the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)
+        if logits is None:
+            raise UserError(
+                f"Expected a model with a head for pairs of sentences ({self.term}), found one without; name an "
+                f"experiment whose objective is of the model's system."
+            )
         loss = jnp.sum(weights * cross_entropy(logits, labels))
         hits = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
         count = jnp.sum(weights)

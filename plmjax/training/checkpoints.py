@@ -273,7 +273,7 @@ def _copied(x: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, shards)
 
 
-def find(path: Path) -> Path:
+def find(path: str | Path) -> Path:
     """The checkpoint folder that a user means by a run directory, its checkpoints folder or one checkpoint.
 
     Of a run directory it is the last, or the best where the run's `checkpoint.prefer` says so.
@@ -327,7 +327,7 @@ def describe(directory: Path) -> Description:
         )
 
 
-def load_parameters(path: Path, abstract: Any = None) -> tuple[Any, Description]:
+def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
     """(parameters, description) of the checkpoint a path means, for everything that is not a resume.
 
     abstract: tree of ShapeDtypeStructs with shardings to place the parameters by; None gives numpy arrays.

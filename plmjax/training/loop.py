@@ -21,7 +21,7 @@ from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.votes import Votes
-from plmjax.training import checkpoints, header, phases, placement
+from plmjax.training import checkpoints, extension, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
@@ -58,11 +58,12 @@ def devices(platform: str) -> list[jax.Device]:
         ) from None
 
 
-def check_resume(workdir: Path, run: Experiment) -> None:
+def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = print) -> None:
     """Writes WORKDIR/experiment.json, or compares it with what is there.
 
     Before the first checkpoint there is nothing to go on from: only what the tokenizer and the dataset in WORKDIR were
-    made by must be the same, so that a command whose first try failed can be fixed.
+    made by must be the same, so that a command whose first try failed can be fixed. After it, a run may be given more
+    steps; what they mean is said.
 
     On several hosts only host 0 writes; the others must find what it wrote.
 
@@ -76,8 +77,12 @@ def check_resume(workdir: Path, run: Experiment) -> None:
             f"share, such as a bucket."
         )
     if path.exists():
-        changed = experiments.differences(experiments.read(path), run, experiments.FREE)
+        known = experiments.read(path)
+        changed = experiments.differences(known, run, experiments.FREE)
         trained = storage.finished_steps(workdir / "checkpoints")
+        longer = bool(trained) and run.training.steps > known.training.steps
+        if longer:
+            del changed["training.steps"]
         for name, (before, after) in changed.items():
             if not trained and not name.startswith(experiments.PREPARED):
                 continue
@@ -85,6 +90,10 @@ def check_resume(workdir: Path, run: Experiment) -> None:
                 f"{workdir} holds a run with {name} = {before}, found {after}; resume it unchanged or name another "
                 f"--workdir."
             )
+        if longer:
+            sentence = extension.check(known, run, max(trained), workdir)
+            if hosts.speaks():
+                say(sentence)
     if hosts.speaks():
         workdir.mkdir(parents=True, exist_ok=True)
         experiments.write(run, path)
@@ -137,7 +146,7 @@ def check_rhythm(run: Experiment, program: Program, evaluation: Evaluation) -> N
 
 def train(
     run: Experiment,
-    workdir: Path,
+    workdir: str | Path,
     source: Source,
     tokenizer: dict[str, bytes],
     begin: Callable[[Program], State] | None = None,
@@ -153,6 +162,7 @@ def train(
         UserError: anything the user can put right; nothing that was saved is lost.
         Interrupted: SIGTERM or Ctrl-C, after saving.
     """
+    workdir = storage.path(workdir)
     with hosts.in_turn("experiment.json"):
         check_resume(workdir, run)
     hosts.agree("the dataset's fingerprint", source.fingerprint)

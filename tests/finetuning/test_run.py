@@ -17,13 +17,14 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Tokenizer, Training, load, override
 from plmjax.finetuning.questions import SpanExtraction
-from plmjax.finetuning.run import finetune, resolve, transfer
+from plmjax.finetuning.run import finetune, in_head, resolve
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.source import TaskSource
 from plmjax.inference import evaluate, fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.training import checkpoints
 from plmjax.training.interruption import Interrupted
+from plmjax.training.start import transfer
 
 
 def experiment(sentiment, **changes) -> Experiment:
@@ -157,15 +158,15 @@ def test_a_checkpoint_gives_all_but_the_head(small_run):
     pretrained, _ = checkpoints.load_parameters(small_run)
     device = jax.device_put(jax.tree.map(np.zeros_like, pretrained["bert"]))
     given = {"bert": device, "classifier": {"bias": jax.numpy.ones(3)}}
-    params = transfer(pretrained, given, small_run)
+    params = transfer(pretrained, given, small_run, in_head)
     assert same(params["bert"], pretrained["bert"]) and same(params["classifier"], given["classifier"])
     given["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
     with pytest.raises(UserError, match=r"expected bert/pooler/kernel of shape \(3, 3\), found \(32, 32\)"):
-        transfer(pretrained, given, small_run)
+        transfer(pretrained, given, small_run, in_head)
 
 
 def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, finished, tmp_path):
-    with pytest.raises(UserError, match=r"began with the parameters of .*small, found those of .*finished"):
+    with pytest.raises(UserError, match=r"began with the parameters of .*small, found the parameters of .*finished"):
         finetune(experiment(sentiment), finished[0], finished[0])
     other = experiment(sentiment, optimizer=Optimizer(learning_rate=1e-5))
     with pytest.raises(UserError, match=r"holds a run with optimizer.learning_rate = 0.003, found 1e-05"):

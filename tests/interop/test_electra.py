@@ -9,7 +9,7 @@ from plmjax.data.layouts import Segments
 from plmjax.embedding import embed
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.run import transfer
+from plmjax.finetuning.run import in_head
 from plmjax.finetuning.sentences import SequenceClassification
 from plmjax.inference import fill_mask
 from plmjax.interop import checkpoints as interop
@@ -24,7 +24,7 @@ from plmjax.models.electra import (
 )
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.training import checkpoints
+from plmjax.training import checkpoints, start
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
 from tests.interop.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
@@ -99,7 +99,7 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     assert isinstance(run.objective, ElectraPretraining)
     task = SequenceClassification(labels=("no", "yes"))
     begun = random_params(task.module(run.model, Execution()))
-    moved = transfer(params, flax.traverse_util.unflatten_dict(placed(begun)), workdir)
+    moved = start.transfer(params, flax.traverse_util.unflatten_dict(placed(begun)), workdir, in_head)
     assert_same_bits(moved["electra"], params["electra"])
 
 
