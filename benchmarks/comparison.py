@@ -262,7 +262,7 @@ def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
-    """The task's metric in percent, a number a seed that is done."""
+    """The task's metric in percent, one number per seed that is done."""
     metric = f"eval/{TASKS[task][0]}"
     factor = 1 if task == "squad" else 100
     runs = [found.get(f"{system}-{task}-{start}-{seed}") for seed in range(seeds)]
@@ -350,7 +350,7 @@ def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, o
 
 
 def picture(found: dict[str, dict[str, Any]], options: argparse.Namespace, path: Path) -> None:
-    """A panel a task: every seed of every system, pretrained and random."""
+    """One panel per task: every seed of every system, pretrained and random."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,9 +3,9 @@
 python benchmarks/faults.py [--kills 45]
 
 Each kind of work is run once undisturbed. Then it is started, killed with SIGKILL after a random time and started
-again, over and over; whenever it gets to its end what it left is compared with the undisturbed run byte by byte, and it
-begins anew. Between two kills no finished checkpoint may be lost. Printed: a row a kind, and last two figures of their
-own, the seconds from SIGTERM to a finished checkpoint and from a start to the first step.
+again, repeatedly; whenever it reaches its end, what it left is compared with the undisturbed run byte by byte, and it
+starts afresh. Between two kills no finished checkpoint may be lost. Printed: one row per kind, and at the end two more
+figures, the seconds from SIGTERM to a finished checkpoint and from a start to the first step.
 
 The processes are forked from one that has imported everything, which spares each the seconds of importing; from there
 on they are the command line's own.

@@ -43,7 +43,7 @@ def fitting(run: str, topology: str) -> list[str]:
 
 
 def main() -> None:
-    """Prints a table a run, each row as soon as it is made."""
+    """Prints one table per run, each row as soon as it is made."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="append", help="one of " + ", ".join(RUNS))
     parser.add_argument("--topology", action="append", help="a slice, such as v3:8x8")

@@ -17,7 +17,7 @@ from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassific
 
 
 def experiment() -> Experiment:
-    """A label a row, three epochs of about 32 a step, as BERT's authors fine-tune (section 4.1 and appendix A.3)."""
+    """One label per row, three epochs of about 32 per step, as BERT's authors fine-tune (section 4.1, appendix A.3)."""
     return Experiment(
         model=None,
         objective=SequenceClassification(),
@@ -29,7 +29,7 @@ def experiment() -> Experiment:
 
 
 def regression() -> Experiment:
-    """A number a row."""
+    """One number per row."""
     return dataclasses.replace(experiment(), objective=Regression())
 
 

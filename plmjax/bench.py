@@ -20,7 +20,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
-    """Measures `steps` steps of every phase after `warmup` others; one record a phase.
+    """Measures `steps` steps of every phase after `warmup` others; one record per phase.
 
     Batches are random tokens, or come from the prepared dataset of `data.path` when the experiment names one.
 

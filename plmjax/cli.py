@@ -1,4 +1,4 @@
-"""The command line: one function a verb. It parses, calls and prints, and knows no mathematics."""
+"""The command line: one function per verb. It parses, calls and prints, and knows no mathematics."""
 
 import json
 import logging
@@ -221,11 +221,11 @@ def embed(
     pooling: Literal["cls", "mean", "none"] = "mean",
     batch_size: int = 32,
 ) -> None:
-    """Writes contextual embeddings, one row a line of the input; stopped and run again, it goes on.
+    """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
 
     Args:
         checkpoint: Run directory or checkpoint.
-        input: Text file, one text a line, also compressed.
+        input: Text file, one text per line, also compressed.
         output: .npz or .jsonl file to write.
         layer: Hidden state to take: 0 is the embedding output, -1 the last layer.
         mix: Take the mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
@@ -398,7 +398,7 @@ OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 
 
 def usage() -> str:
-    """The verbs, a line each."""
+    """The verbs, one line each."""
     rows = "\n".join(f"  {name:<11} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
     return f"usage: plmjax VERB ...    (plmjax VERB --help says more)\n\n{rows}"
 

@@ -223,7 +223,7 @@ def _join(parts: list[Path], path: Path, suffix: str) -> int:
         return cut
     arrays = {name: np.concatenate([_read(part, name) for part in parts]) for name in ("lengths", "cut")}
     first, rows = _read(parts[0], "embeddings"), len(arrays["lengths"])
-    if len(first) != len(_read(parts[0], "lengths")):  # a vector a token
+    if len(first) != len(_read(parts[0], "lengths")):  # one vector per token
         arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
         rows = int(arrays["offsets"][-1])
     header = {"descr": first.dtype.str, "fortran_order": False, "shape": (rows, first.shape[1])}
@@ -248,6 +248,6 @@ def _lines(path: Path) -> list[str]:
     from plmjax.data import reading
 
     if not path.is_file():
-        raise UserError(f"Expected a text file with one text a line, found no file {str(path)!r}.")
+        raise UserError(f"Expected a text file with one text per line, found no file {str(path)!r}.")
     text = "".join(reading.characters(path, reading.blocks(path)))
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")

@@ -42,7 +42,7 @@ def page(made: dict[str, Any]) -> str:
 
 
 def table(plans: list[dict[str, Any]]) -> str:
-    """Several slices side by side, a row a phase; a slice that the run does not fit has a sentence instead."""
+    """Several slices side by side, one row per phase; a slice that the run does not fit has a sentence instead."""
     console, out = _console(TABLE_WIDTH)
     first = next((made for made in plans if "phases" in made), None)
     if first:
@@ -65,7 +65,7 @@ def table(plans: list[dict[str, Any]]) -> str:
 
 
 def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows) of the table of several slices: a row a phase, the run's totals in the last one's."""
+    """(header, rows) of the table of several slices: one row per phase, the run's totals in the last one's."""
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
     names += ["compiler ms", "step ms", "MFU", "hours", "chip-hours", *(["cost"] if priced else [])]

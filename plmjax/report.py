@@ -252,7 +252,7 @@ def _svg(runs: list[Run], measure: str) -> str:
 
 
 def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """Rows of the table below the settings: (name, one cell a run)."""
+    """Rows of the table below the settings: (name, one cell per run)."""
 
     def row(name: str, cells: list[float | None], form: Any = metrics.compact) -> tuple[str, list[str]]:
         return name, ["" if cell is None else form(cell) for cell in cells]
@@ -277,7 +277,7 @@ def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
 
 
 def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """The fields of the experiment in which the runs differ: (dotted name, one cell a run)."""
+    """The fields of the experiment in which the runs differ: (dotted name, one cell per run)."""
     flat = [experiment.flatten(run.experiment) for run in runs]
     names = {name: None for fields in flat for name in fields}
     rows = [(name, ["" if name not in fields else json.dumps(fields[name]) for fields in flat]) for name in names]
@@ -334,7 +334,7 @@ def _page(runs: list[Run]) -> str:
 
 
 def _table(runs: list[Run], rows: list[tuple[str, list[str]]]) -> str:
-    """An HTML table with one column a run; empty without rows."""
+    """An HTML table with one column per run; empty without rows."""
     if not rows:
         return ""
     heads = "".join(

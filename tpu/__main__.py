@@ -1,4 +1,4 @@
-"""The command line: one function a verb."""
+"""The command line: one function per verb."""
 
 import os
 import shlex
@@ -206,7 +206,7 @@ ON_THE_SLICE: dict[str, Callable] = {"work": work}
 
 
 def usage() -> str:
-    """The verbs, a line each."""
+    """The verbs, one line each."""
     rows = "\n".join(f"  {name:<8} {verb.__doc__.splitlines()[0]}" for name, verb in (VERBS | ON_THE_SLICE).items())
     return f"usage: {PROGRAM} VERB ...    ({PROGRAM} VERB --help says more)\n\n{rows}"
 

@@ -59,7 +59,7 @@ def sources() -> list[dict]:
 
 @functools.cache
 def documents() -> tuple[tuple[str, str], ...]:
-    """(name of a module or class, its documentation with a paragraph a line), in the same order every time.
+    """(name of a module or class, its documentation with one paragraph per line), in the same order every time.
 
     A class's documentation is its own and its methods'; a module's, its own and its functions'.
     """

@@ -26,7 +26,7 @@ LONGEST_RECORD = 1 << 26
 """Characters of a JSON line or a wiki page, which cannot be cut; what is longer is an error."""
 UNMARKED = 1000
 """Line ends from which on a file of the format `text` without a blank line (in its first `LONGEST_DOCUMENT` characters)
-is no document but many whose borders are not marked: one sentence a line, or one paragraph. Nothing could be held out
+is no document but many whose borders are not marked: one sentence per line, or one paragraph. Nothing could be held out
 of a single document, and no second one be drawn for a sentence pair."""
 UNMARKED_LINES = 50
 """Lines of a document of such a file."""
@@ -160,7 +160,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[Document]:
-    """The column `key` of a Parquet file, a document a row; rows without a value are left out."""
+    """The column `key` of a Parquet file, one document per row; rows without a value are left out."""
     import pyarrow
     from pyarrow import parquet
 

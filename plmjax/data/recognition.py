@@ -59,11 +59,11 @@ def _no_prose(name: str, head: str) -> tuple[str, str] | None:
     if head.startswith("{\\rtf"):
         return "RTF", "convert it to plain text first"
     if _ARRAY.match(head) or (name.endswith(".json") and head.startswith("[")):
-        return "a JSON array", f"write one object a line (jq -c '.[]' {name} > lines.jsonl)"
+        return "a JSON array", f"write one object per line (jq -c '.[]' {name} > lines.jsonl)"
     if _OBJECT.match(head) and _goes_on(head):
-        return "a JSON object of many lines", "write one object a line (jq -c makes them) with the text in it"
+        return "a JSON object of many lines", "write one object per line (jq -c makes them) with the text in it"
     if name.endswith((".csv", ".tsv", ".tab")) or _is_table(head):
-        return "a table", "write the column of the text to a .jsonl file, one object a line"
+        return "a table", "write the column of the text to a .jsonl file, one object per line"
     return None
 
 

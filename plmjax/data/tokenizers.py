@@ -421,7 +421,7 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
         table = {token: index for index, token in enumerate(tokens)}
         if "[UNK]" not in table:
             raise UserError(
-                f"Expected a WordPiece vocabulary, one token a line with [UNK] among them, found no [UNK] in "
+                f"Expected a WordPiece vocabulary, one token per line with [UNK] among them, found no [UNK] in "
                 f"{forms['vocab.txt']}; check the file."
             )
         engine = engines.wordpiece(

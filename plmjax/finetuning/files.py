@@ -52,7 +52,7 @@ def blocks(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[
 
     Words of a .conll file have cells apart by a tab, or by spaces where there is none; sentences are apart by blank
     lines, and -DOCSTART- lines stand for nothing. Of a .conllu file comments, multiword tokens and empty nodes are left
-    out. A .jsonl file has a sentence a line, each column a list of equal length. spare: as of `table`.
+    out. A .jsonl file has one sentence per line, each column a list of equal length. spare: as of `table`.
 
     Raises:
         UserError: another format, damaged text, or a row of another width.

@@ -65,7 +65,7 @@ class MultiLabelClassification(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """One logit a label."""
+        """One logit per label."""
         return len(self.labels)
 
     def learn(self, train: LabelSetExamples) -> Self:

@@ -17,7 +17,7 @@ Results = dict[int, dict[str, float]]
 
 
 def finetune_seeds(run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int]) -> Results:
-    """Fine-tunes once a seed, in WORKDIR/seed_N; writes WORKDIR/seeds.json with every result, mean and deviation.
+    """Fine-tunes once per seed, in WORKDIR/seed_N; writes WORKDIR/seeds.json with every result, mean and deviation.
 
     The seed draws the head, the order of the examples and dropout. Stopped, it goes on where it was.
 

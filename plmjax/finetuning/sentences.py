@@ -216,7 +216,7 @@ class SequenceClassification(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """One logit a label."""
+        """One logit per label."""
         return len(self.labels)
 
     @property
@@ -268,7 +268,7 @@ class SequenceClassification(SentenceObjective):
 
 @dataclasses.dataclass(frozen=True)
 class Regression(SentenceObjective):
-    """A number a row: squared error of the head's one output."""
+    """One number per row: squared error of the head's one output."""
 
     metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
 

@@ -51,11 +51,11 @@ class Task:
     validation: str = ""
     """File of the examples to evaluate on."""
     folder: str = ""
-    """Folder that the two files lie in; empty takes their paths as they stand."""
+    """Folder of the two files; empty takes their paths as they are."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""
     pack: int = 1
-    """Most examples packed into one row, each seeing itself alone; 1 pads every example to the row."""
+    """Most examples packed into one row, each attending only to itself; 1 pads every example to the row."""
     epochs: float = 0.0
     """Passes over the train file, resolved into training.steps; 0 leaves training.steps as it is."""
     warmup: float = 0.0
@@ -122,7 +122,7 @@ class Encoded:
     """Sequences of tokens back to back, and what is to be learned of them.
 
     tokens, token_types: int32 [N]. offsets: int64 [S + 1], where each sequence begins.
-    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], a number a token.
+    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], one per token.
     choices: so many neighbouring sequences are one example, laid out side by side: batches are [R choices T].
     """
 

@@ -76,7 +76,7 @@ class Parameter:
 
     @property
     def stacked(self) -> bool:
-        """Whether the parameter is a stack [L ...] of one tensor a layer."""
+        """Whether the parameter is a stack [L ...] of one tensor per layer."""
         return "{layer}" in self.tensor
 
     def tensors(self, shape: Shape) -> dict[str, Shape]:

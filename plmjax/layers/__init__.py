@@ -1,1 +1,1 @@
-"""What several systems really share, one idea a file."""
+"""What several systems really share, one idea per file."""

@@ -12,7 +12,7 @@ DELAY = 2
 
 
 class Votes:
-    """The largest of all hosts' wishes, a vote a step.
+    """The largest of all hosts' wishes, one vote per step.
 
     The votes are reduced over the mesh between two steps, so every host knows the same outcome at the same step without
     waiting for the slowest; on one host the outcome is the wish itself.

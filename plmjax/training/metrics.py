@@ -16,7 +16,7 @@ from plmjax.training import tracking
 
 
 class MetricsFile:
-    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record a logged step; and whatever else the run reports to.
+    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record per logged step; and whatever else the run reports to.
 
     On a resume the lines after the restored step are taken back: the run will write them again.
 

@@ -164,7 +164,7 @@ def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n  \n"])
 @pytest.mark.parametrize("block", [7, 1 << 20])
 def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
-    """Whatever marks no borders: a sentence a line, a document a line. The cuts are those of the lines alone."""
+    """Whatever marks no borders: one sentence per line, a document a line. The cuts are those of the lines alone."""
     monkeypatch.setattr(reading, "BLOCK", block)
     lines = [f"Sentence number {n} of a text." for n in range(1234)]
     path = tmp_path / "a.txt"
