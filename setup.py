@@ -78,5 +78,5 @@ setup(
     python_requires=">=3.11",
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["plmjax=plmjax.cli:main"]},
+    entry_points={"console_scripts": ["plmjax=plmjax.__main__:main"]},
 )

@@ -199,7 +199,7 @@ def first_step(arguments: list[str], cache: Path) -> float:
     """Seconds from starting a fresh interpreter to the first step's line."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     begun = time.monotonic()
-    command = [sys.executable, "-m", "plmjax.cli", *arguments, "--training.log_every", "1"]
+    command = [sys.executable, "-m", "plmjax", *arguments, "--training.log_every", "1"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("step "):
@@ -210,7 +210,7 @@ def first_step(arguments: list[str], cache: Path) -> float:
 
 def sigterm(arguments: list[str], folder: Path) -> float:
     """Seconds from SIGTERM to the end of a process that has saved its checkpoint."""
-    command = [sys.executable, "-m", "plmjax.cli", *arguments]
+    command = [sys.executable, "-m", "plmjax", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("step "):

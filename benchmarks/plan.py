@@ -52,7 +52,7 @@ def main() -> None:
         print(f"\n`{run}`\n")
         times = []
         for number, topology in enumerate(chosen.topology or [f"{name}:{RUNS[run]}" for name in GENERATIONS]):
-            command = [sys.executable, "-m", "plmjax.cli", "plan", run, "--topology", topology, "--json"]
+            command = [sys.executable, "-m", "plmjax", "plan", run, "--topology", topology, "--json"]
             start = time.perf_counter()
             done = subprocess.run([*command, *fitting(run, topology)], stdout=subprocess.PIPE, text=True)
             times.append(f"{topology} {time.perf_counter() - start:.0f} s")

@@ -1,4 +1,7 @@
-"""The command line: one function per verb. It parses, calls and prints, and knows no mathematics."""
+"""The command line: one function per verb. It parses, calls and prints, and knows no mathematics.
+
+Nothing that is imported here imports JAX, which reads the environment once, when it is imported: `main` sets it first.
+"""
 
 import json
 import logging
@@ -434,17 +437,23 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Entry point of `plmjax`."""
+    """Runs the command of sys.argv, once the environment says what the libraries are to find there."""
     platform.choose()
     if not platform.has_tpu():
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark
+    # Where a command is killed, multiprocessing tidies up, and would say so after the command's last words.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     logging.getLogger("absl").setLevel(logging.ERROR)
     # A run that starts again need not compile again.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
+    # JAX keeps what took it a second; a run has many programs of less.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     answer(lambda: run(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    main()
+    from plmjax.__main__ import main as begin
+
+    begin()

@@ -19,6 +19,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from plmjax import storage
 from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest
 from plmjax.parallel import hosts as peers
+from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
 
 Location = Annotated[
     Path,
@@ -90,6 +91,7 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
     except BrokenPipeError:
         sys.exit(0)
     except (Exception, KeyboardInterrupt) as error:
+        give_way()
         code, sentence = _ending(error)
         if sentence:
             print(f"{program}: {sentence}", file=sys.stderr)
@@ -102,15 +104,13 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
 
 def _ending(error: BaseException) -> tuple[int, str]:
     """Exit code and sentence of what ended a command; no sentence for what a user cannot put right."""
-    from plmjax.training.interruption import Interrupted
-
     match error:
         case UserError():
             return MISTAKE, str(error)
         case Interrupted():
             return SAVED, f"{error} Run the same command again to go on."
         case KeyboardInterrupt():
-            return 130, "Stopped."
+            return CTRL_C, "Stopped."
         case Exception() if sentence := storage.explain(error):
             return MISTAKE, sentence
     return CRASHED, ""

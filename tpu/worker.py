@@ -137,7 +137,7 @@ class Worker:
 
     def _once(self) -> int | None:
         """Runs the command; its exit code, or None if the verdict of another worker ended it."""
-        command = [sys.executable, "-m", "plmjax.cli", *self.job.command()[1:]]
+        command = [sys.executable, "-m", "plmjax", *self.job.command()[1:]]
         with self.log.path.open("ab") as output:
             self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         if self.stopping:

@@ -14,7 +14,9 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -285,6 +287,13 @@ def _start_worker(work: _Work) -> None:
     global _work
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are taken by processes
     _work = work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed: it would wait for work for ever."""
+    multiprocessing.parent_process().join()
+    os._exit(0)
 
 
 def _run_worker(documents: list[formats.Document]) -> dict[str, Tokens]:
@@ -299,12 +308,20 @@ def _tokenized(batches: Iterator[list[formats.Document]], work: _Work, processes
         return
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(processes, context, _start_worker, (work,))
+
+    def submit(batch: list[formats.Document]) -> concurrent.futures.Future:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # which the worker that may start inherits:
+        try:
+            return pool.submit(_run_worker, batch)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C is for its parent alone
+
     try:
-        pending = collections.deque(pool.submit(_run_worker, batch) for batch in first)
+        pending = collections.deque(map(submit, first))
         first.clear()
         for batch in batches:
             yield pending.popleft().result()
-            pending.append(pool.submit(_run_worker, batch))
+            pending.append(submit(batch))
         while pending:
             yield pending.popleft().result()
     except concurrent.futures.process.BrokenProcessPool as error:

@@ -18,6 +18,7 @@ import time
 from typing import NoReturn
 
 from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
+from plmjax.parallel import stopping
 from plmjax.parallel.roll import Message, Roll
 
 BEAT_SECONDS = 1.0
@@ -67,6 +68,7 @@ class Guard:
         self.started = ""
         self.stopped: Message | None = None
         self.sentence = "its own output says why."
+        self.alone = False
         self._server_heard = time.monotonic()
         self._beaten = 0.0
         self._child_closed = False
@@ -115,6 +117,7 @@ class Guard:
         self._selector.register(errors, selectors.EVENT_READ, relay.forward)
         signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(pid, number))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the trainer as well
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)  # which the fork was made without
         code = None
         while code is None and not self.stopped:
             self._pump()
@@ -141,7 +144,7 @@ class Guard:
             self.sentence = f"its process was killed by {signal.Signals(-code).name}."
         if code < 0 or code == CRASHED:
             print(f"plmjax: This host stopped: {self.sentence}", file=sys.stderr, flush=True)
-        self._tell({"ended": code, "sentence": self.sentence})
+        self._tell({"ended": code, "sentence": self.sentence, "alone": self.alone})
         if self.index == 0 and code in (0, SAVED):
             self._pump_until(lambda: self.stopped or self._all_ended(), ENDING_SECONDS)
         self._linger()
@@ -244,7 +247,7 @@ class Guard:
             return
         for message in messages:
             if "failed" in message:
-                self.sentence = message["failed"]
+                self.sentence, self.alone = message["failed"], message["alone"]
                 continue
             self._silent_seconds = message.get("beat", {}).get("silent_seconds", self._silent_seconds)
             self._tell(message)

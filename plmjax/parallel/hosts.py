@@ -15,10 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from plmjax import experiment
 from plmjax.errors import HOST_LOST, UserError
-from plmjax.parallel import guard, platform
+from plmjax.parallel import guard, platform, stopping
+
+if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
+    from plmjax.experiment import Hosts
 
 GUARD_PORT = 8479
 """Of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
@@ -29,7 +32,7 @@ class _Here:
 
     def __init__(self) -> None:
         self.guard: guard.Lines | None = None
-        self.settings = experiment.Hosts()
+        self.settings: Hosts | None = None
         self.count, self.doing, self.timed = 0, "starting", False
         self.moved = time.monotonic()
         self._agreed: set[str] = set()
@@ -119,17 +122,24 @@ def join(meeting: Meeting) -> None:
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     sys.stdout.flush()
-    if pid := os.fork():
-        theirs.close()
-        os.close(write)
-        guard.stay(watcher, pid, ours, read)
+    watched = stopping.is_watched()
+    with stopping.held(*stopping.SIGNALS):
+        stopping.unwatch()
+        if pid := os.fork():
+            theirs.close()
+            os.close(write)
+            guard.stay(watcher, pid, ours, read)
+        if watched:
+            stopping.watch(tell=lambda sentence: failed(sentence, alone=True))
     ours.close()
     os.close(read)
     watcher.leave()
     os.dup2(write, sys.stderr.fileno())
     if index:  # host 0 speaks
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    _here.guard = guard.Lines(theirs)
+    from plmjax import experiment
+
+    _here.guard, _here.settings = guard.Lines(theirs), experiment.Hosts()
     theirs.settimeout(None)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     threading.Thread(target=_here.listen, name="guard", daemon=True).start()
@@ -181,10 +191,13 @@ def in_turn(name: str) -> Iterator[None]:
         agree(name)
 
 
-def failed(sentence: str) -> None:
-    """Tells the other hosts why this one stops; the process must end next."""
+def failed(sentence: str, alone: bool = False) -> None:
+    """Tells the other hosts why this one stops; the process must end next.
+
+    alone: the others are not stopping as well, as they do when all have saved the same step.
+    """
     if _here.guard is not None:
-        _here.guard.send({"failed": sentence})
+        _here.guard.send({"failed": sentence, "alone": alone})
 
 
 def leave(code: int) -> None:
@@ -196,7 +209,7 @@ def leave(code: int) -> None:
 
 
 @contextlib.contextmanager
-def watched(settings: experiment.Hosts) -> Iterator[Callable[..., None]]:
+def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
     """Watches the body for a stall; what it yields is to be called as `moved(doing, timed)` whenever it gets on.
 
     A timed activity that lasts longer than `settings.stall_minutes` prints every thread's stack to standard error. On

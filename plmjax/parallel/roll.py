@@ -4,7 +4,7 @@ Plain state and time, without a socket: `guard` carries the messages. A message 
 
     agree   name, "value": a host has come to a place where all hosts must hold the same value
     beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and how far it is
-    ended   exit code, "sentence": a trainer is no more
+    ended   exit code, "sentence", "alone": a trainer is no more, and whether the others knew nothing of its end
     agreed  name: every host holds the same value
     start   address of JAX's coordinator: every host has joined
     stop    exit code, "sentence", "stacks": the run is over, and why, and whether stacks would tell more
@@ -69,7 +69,7 @@ class Roll:
             self._agree(host, message["agree"], message["value"])
         elif "ended" in message:
             member.ended = message["ended"]
-            if member.ended not in (0, SAVED):
+            if member.ended not in (0, SAVED) or message.get("alone"):
                 code = member.ended if member.ended > 0 else HOST_LOST
                 self.stop(f"Host {host} stopped: {message['sentence']}", code)
 

@@ -20,12 +20,12 @@ from plmjax import storage
 from plmjax.errors import UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
+from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
 from plmjax.training import checkpoints, extension, header, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
-from plmjax.training.interruption import Interrupted, StopSignals
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.state import State
 from plmjax.training.step import Program, build
@@ -198,6 +198,8 @@ def train(
             state, step = session.phase(program, state, step)
         metrics = session.evaluate(programs[-1], state, step)
         session.save(state, step)
+    if session.stop.received and jax.process_count() == 1:  # after the last step; on several hosts the run is done
+        raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
     return Result(state=state, program=programs[-1], metrics=metrics)
 
 
@@ -240,16 +242,16 @@ class _Session:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self.stop.__exit__()
-        if self.profiling:
-            jax.profiler.stop_trace()
-        try:
+        with contextlib.ExitStack() as closing:  # the last first; a failed save is told after what stopped the run
+            closing.push(self.stop)
+            if error is not None and not isinstance(error, Interrupted):
+                closing.enter_context(contextlib.suppress(UserError))
+            closing.callback(self.keeper.close)  # a save that is under way is finished whatever stopped the run
             if self.speaks:
-                self.terminal.close()
-                self.file.close(whole=error is None)
-        finally:  # a save that is under way is finished whatever stopped the run, which is told before a failed save
-            with contextlib.suppress(*() if error is None or isinstance(error, Interrupted) else (UserError,)):
-                self.keeper.close()
+                closing.callback(self.file.close, whole=error is None)
+                closing.callback(self.terminal.close)
+            if self.profiling:
+                jax.profiler.stop_trace()
 
     def moved(self, doing: str, timed: bool = True) -> None:
         """To be called whenever the run gets on, equally often on every host."""
@@ -302,6 +304,7 @@ class _Session:
             if not pending or pending[-1]["loss"].is_ready():  # nothing was left to compute while it was waited for
                 waited += time.perf_counter() - asked
             self.moved(f"computing step {step}", timed=step > done + 1)
+            self.stop.unsaved = True
             state, metrics = compiled(state, batch)
             pending.append(metrics)
             self._profile(step, state)
@@ -331,11 +334,12 @@ class _Session:
                 if evaluating:
                     self.evaluate(program, state, step)
                     last = last or self.exhausted
+                    stop = max(stop, self.votes(self.stop.received or 0, due)[0])
                 # The checkpoint of the run's last step waits for the last evaluation.
                 if (saving or due or stop) and step < training.steps and not self.exhausted:
                     self.save(state, step)
                 pending, mark = [], time.perf_counter()
-            if stop and not last:
+            if stop and step < training.steps and not self.exhausted:
                 batches.close()
                 whose = "" if self.stop.received else " on another host"
                 raise Interrupted(f"Stopped by {signal.Signals(stop).name}{whose} and saved at step {step}.")

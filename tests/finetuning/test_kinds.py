@@ -18,8 +18,8 @@ from plmjax.finetuning.run import finetune
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.tagging import Tagging, TokenTagging
 from plmjax.inference import evaluate
+from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints
-from plmjax.training.interruption import Interrupted
 from plmjax.training.metrics import read
 
 PRAISE, BLAME = ("good", "fine", "great"), ("bad", "poor", "awful")

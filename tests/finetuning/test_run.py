@@ -22,8 +22,8 @@ from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassific
 from plmjax.finetuning.source import TaskSource
 from plmjax.inference import evaluate, fill_mask
 from plmjax.models.bert import BertConfig
+from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints
-from plmjax.training.interruption import Interrupted
 from plmjax.training.start import transfer
 
 

@@ -166,7 +166,7 @@ def test_other_data_is_refused_on_every_host(two, tmp_path):
 
 
 def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, prose, tmp_path):
-    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run")
+    command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run")
     text = ("--data.input", prose, *SMALL)
     ended = start(*command, *text, only={1: ("--training.seed", 5)})
     assert [host.code for host in ended] == [2, 2]
@@ -179,7 +179,7 @@ def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, p
 
 def test_hosts_that_do_not_share_a_folder_are_told(small_run, tmp_path):
     folders = {host: ("--workdir", tmp_path / str(host)) for host in (0, 1)}
-    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--data.path", small_run / "dataset")
+    command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--data.path", small_run / "dataset")
     ended = start(*command, *SMALL, only=folders)
     assert [host.code for host in ended] == [2, 2]
     assert all("what host 0 writes there, found nothing; name a --workdir" in host.err for host in ended)
@@ -201,7 +201,7 @@ def test_a_stall_on_one_host_prints_every_stack_once_and_goes_on(capfd):
 
 
 def test_a_host_alone_says_who_is_missing():
-    command = ("-m", "plmjax.cli", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
+    command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
     address = ("--coordinator", f"localhost:{free_port()}")
     (first,) = start(*command, *address, "--host", 0, count=1)
     assert first.code == 2 and "Expected 3 hosts within 1 s, found none for the place of 1, 2;" in first.err

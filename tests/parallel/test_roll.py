@@ -102,6 +102,12 @@ def test_a_host_that_fails_tells_the_others_why(ended, code):
 
 def test_hosts_that_were_asked_to_stop_end_each_by_itself():
     run = Run(2)
-    run.roll.hear(1, {"ended": SAVED, "sentence": ""}, 1.0)
+    run.roll.hear(1, {"ended": SAVED, "sentence": "", "alone": False}, 1.0)
     run.roll.lose(1)
     assert run.roll.stopped is None
+
+
+def test_a_host_that_was_stopped_before_there_was_anything_to_save_stops_the_others():
+    run = Run(2)
+    run.roll.hear(1, {"ended": SAVED, "sentence": "Stopped by SIGTERM.", "alone": True}, 1.0)
+    assert run.said[0] == [{"stop": SAVED, "sentence": "Host 1 stopped: Stopped by SIGTERM.", "stacks": False}]

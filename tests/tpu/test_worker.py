@@ -48,7 +48,7 @@ def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     jobs.save(prepared.job)
     (tmp_path / "plmjax").mkdir()
     (tmp_path / "plmjax" / "__init__.py").touch()
-    (tmp_path / "plmjax" / "cli.py").write_text(STAND_IN)
+    (tmp_path / "plmjax" / "__main__.py").write_text(STAND_IN)
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
 

@@ -1,0 +1,77 @@
+"""Signals that ask a run to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plmjax.parallel.stopping import StopSignals
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_sigterm_is_remembered_however_often_it_comes() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as stop:
+        assert stop.received is None
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.received is signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_ctrl_c_after_the_first_signal_stops_at_once(first: signal.Signals) -> None:
+    with StopSignals() as stop:
+        os.kill(os.getpid(), first)
+        assert stop.received is first
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+BUSY = """
+import hashlib, sys
+from plmjax.parallel import stopping
+
+stopping.watch("program")
+with stopping.StopSignals() as stop:
+    stop.unsaved = sys.argv[1] == "unsaved"
+    print("ready", flush=True)
+    if sys.argv[2] == "inside":  # C code that comes back to Python after many minutes
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+    while stop.received is None:
+        pass
+    print(stop.received.name, flush=True)
+    while True:
+        pass
+"""
+
+
+def ended(*arguments: str, signals: tuple[signal.Signals, ...]) -> tuple[int, str, str]:
+    """Exit code, output and errors of BUSY, sent the signals one after the other has been heard."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    out = ""
+    for number in signals:
+        out += process.stdout.readline()
+        process.send_signal(number)
+    rest, errors = process.communicate(timeout=60)
+    return process.returncode, out + rest, errors
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_watched_process_with_nothing_to_save_ends_at_once(number: signal.Signals, code: int, where: str) -> None:
+    """Also where Python does not get to call its own handlers."""
+    sentence = f"program: Stopped by {number.name} with nothing new to save; run the same command again.\n"
+    assert ended("saved", where, signals=(number,)) == (code, "ready\n", sentence)
+
+
+def test_a_watched_process_saves_first_and_a_second_ctrl_c_ends_it() -> None:
+    code, out, errors = ended("unsaved", "outside", signals=(signal.SIGTERM, signal.SIGINT))
+    assert (code, out) == (130, "ready\nSIGTERM\n")
+    assert errors == "program: Stopped at once by a second signal, SIGINT; what is left is the last checkpoint.\n"
