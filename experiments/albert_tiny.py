@@ -31,7 +31,7 @@ def experiment() -> Experiment:
         ),
         objective=AlbertPretraining(),
         tokenizer=Tokenizer(kind="sentencepiece-unigram", vocab_size=4096),
-        data=Data(layout=SentenceOrder(duplicates=10), sequence_length=32, held_out=0.05),
+        data=Data(layout=SentenceOrder(duplicates=10), format="documentation", sequence_length=32, held_out=0.05),
         optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

@@ -29,7 +29,7 @@ def experiment() -> Experiment:
         ),
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=4096),
-        data=Data(layout=SentencePairs(), sequence_length=32, held_out=0.05),
+        data=Data(layout=SentencePairs(), format="documentation", sequence_length=32, held_out=0.05),
         optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

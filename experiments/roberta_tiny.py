@@ -32,7 +32,7 @@ def experiment() -> Experiment:
         ),
         objective=RobertaPretraining(),
         tokenizer=Tokenizer(kind="byte-bpe", vocab_size=4096, lowercase=False),
-        data=Data(layout=FullSentences(), sequence_length=32, held_out=0.05),
+        data=Data(layout=FullSentences(), format="documentation", sequence_length=32, held_out=0.05),
         optimizer=Optimizer(
             name="adamw", learning_rate=1e-3, warmup_steps=200, beta2=0.98, clip_norm=0.0, decay_exclude=()
         ),

@@ -13,8 +13,9 @@ import numpy as np
 from plmjax.data.layouts import Layout
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import feed, loop, phases, placement
+from plmjax.training import checks, feed, loop, memory, phases, placement
 from plmjax.training.step import build, execution
 from plmjax.vocabulary import Vocabulary
 
@@ -31,9 +32,15 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
         raise UserError(f"Expected an experiment on text to measure, found one on {type(run.data).__name__}.")
     if steps < 1:
         raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
+    here = loop.devices(run.training.platform)
+    checks.pretraining(run, len(here), meshes.slices(here))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    placed = placement.place(run, loop.devices(run.training.platform), vocabulary, placement.of_layout(run))
-    return [_phase(run, phase, placed.mesh, steps, warmup) for phase in phases.resolve(run)]
+    placed = placement.place(run, here, vocabulary, placement.of_layout(run))
+    records = []
+    for phase in phases.resolve(run):
+        with memory.exhaustion_named(run, phase):
+            records.append(_phase(run, phase, placed.mesh, steps, warmup))
+    return records
 
 
 def _phase(
@@ -47,6 +54,7 @@ def _phase(
     start = time.perf_counter()
     compiled = program.train.lower(state, program.batch).compile()
     compile_seconds = time.perf_counter() - start
+    memory.check(run, program, compiled)
     arrays = feed.on_device(batches, program)
     for _ in range(warmup):
         state, _ = compiled(state, next(arrays))

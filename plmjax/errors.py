@@ -1,6 +1,7 @@
 """The one exception a user is meant to read, one sentence and no traceback; and the exit codes of every command."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
 DONE = 0
@@ -30,3 +31,12 @@ def quoted(text: str, longest: int = 60) -> str:
     if len(text) <= longest:
         return repr(text)
     return f"{text[:longest]!r}... ({len(text):,} characters)"
+
+
+def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) -> None:
+    """Raises UserError for the first field of `settings` outside its range, [least, bound): the bound is too large."""
+    for name, (least, bound) in ranges.items():
+        value = getattr(settings, name)
+        if not least <= value < bound:
+            limits = f"of at least {least:g}" if bound == math.inf else f"from {least:g} to below {bound:g}"
+            raise UserError(f"Expected --{group}.{name} {limits}, found {value}; change it.")

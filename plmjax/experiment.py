@@ -9,14 +9,20 @@ import dataclasses
 import importlib
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plmjax import catalogue, storage
 from plmjax.data.layouts import Layout
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, check_ranges, nearest, quoted
 from plmjax.objectives.objective import Objective
+
+PLATFORMS = ("auto", "cpu", "gpu", "tpu")
+PREFERENCES = ("last", "best")
+FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
+"""Ranges of numbers, the second bound excluded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +48,10 @@ class Data:
     path: str = ""
     """A prepared dataset; empty prepares WORKDIR/dataset from `input`."""
     input: tuple[str, ...] = ()
-    """Files or folders of raw text; empty takes the documentation strings of the installed libraries."""
+    """Files or folders of raw text."""
     format: str = "auto"
-    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, parquet, tfds:NAME, or auto to recognise it."""
+    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, parquet, tfds:NAME, or auto to recognise it;
+    documentation takes the documentation strings of the installed libraries until `input` or `path` names text."""
     text_key: str = "text"
     """What holds the text in a JSON object, a row of a Parquet file or an example of TFDS."""
     language: str = "en"
@@ -55,6 +62,10 @@ class Data:
     """Share of unknown tokens beyond which a text is not prepared, because the tokenizer is not one for it."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +98,23 @@ class Optimizer:
     """Factor from the learning rate of a layer to that of the layer below it; 1 gives all layers one rate."""
     unfreeze_every: int = 0
     """Steps from which on each next group of parameters is trained, the head first; 0 trains all from the start."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges(
+            "optimizer",
+            self,
+            learning_rate=FROM_0,
+            warmup_steps=FROM_0,
+            weight_decay=FROM_0,
+            beta1=SHARE,
+            beta2=SHARE,
+            epsilon=FROM_0,
+            clip_norm=FROM_0,
+            unfreeze_every=FROM_0,
+        )
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(f"Expected --optimizer.layer_decay above 0 and up to 1, found {self.layer_decay}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +153,20 @@ class Training:
     """First and last step of a profile written to WORKDIR/profile; empty profiles nothing."""
 
     def __post_init__(self) -> None:
-        """Checks the seed: JAX would leave out what is beyond 32 bits, and two seeds would be one."""
+        """Checks the numbers. Of a seed JAX would leave out what is beyond 32 bits, and two seeds would be one."""
         if not 0 <= self.seed < 2**32:
             raise UserError(f"Expected --training.seed from 0 to {2**32 - 1}, found {self.seed}.")
+        least_0 = ("steps", "evaluate_every", "evaluation_batches", "patience", "unroll")
+        least_1 = ("batch_size", "accumulation", "log_every")
+        check_ranges("training", self, **dict.fromkeys(least_0, FROM_0), **dict.fromkeys(least_1, FROM_1))
+        if self.platform not in PLATFORMS:
+            raise UserError(f"Unknown --training.platform {self.platform!r}; {nearest(self.platform, PLATFORMS)}")
+        profiled = self.profile_steps
+        if profiled and (len(profiled) > 2 or not 1 <= profiled[0] <= profiled[-1]):
+            raise UserError(
+                f"Expected --training.profile_steps to be a first and a last step from 1 on, found "
+                f"{' '.join(map(str, profiled))}; change them."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +184,12 @@ class Checkpoint:
     prefer: str = "last"
     """last or best: the checkpoint that the run directory stands for when it is evaluated, exported or fine-tuned."""
 
+    def __post_init__(self) -> None:
+        """Checks the numbers and the preference."""
+        check_ranges("checkpoint", self, every=FROM_0, keep=FROM_0, minutes=FROM_0)
+        if self.prefer not in PREFERENCES:
+            raise UserError(f"Unknown --checkpoint.prefer {self.prefer!r}; {nearest(self.prefer, PREFERENCES)}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
@@ -159,6 +204,10 @@ class Mesh:
     zero: bool = True
     """Shard the optimizer state over `data` (ZeRO stage 1)."""
 
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("mesh", self, data=FROM_0, fsdp=FROM_0, tensor=FROM_0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
@@ -168,6 +217,10 @@ class Hosts:
     """Seconds without a sign of life from a host before the others stop; one that dies is noticed at once."""
     stall_minutes: float = 10.0
     """Minutes without a step before every thread's stack is printed and, on several hosts, the run stops; 0: never."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("hosts", self, silent_seconds=FROM_0, stall_minutes=FROM_0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +243,10 @@ class Phase:
     """Rows of one optimizer step."""
     accumulation: int = 0
     """Microbatches of one optimizer step."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("phases.N", self, sequence_length=FROM_0, batch_size=FROM_0, accumulation=FROM_0)
 
 
 @dataclasses.dataclass(frozen=True)

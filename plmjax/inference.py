@@ -7,7 +7,6 @@ numbers of a text do not depend on what else is asked.
 
 import dataclasses
 import functools
-import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, feed, phases, start, step
 from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import HeldOut, unigram_nats
+from plmjax.training.metrics import perplexity
 from plmjax.training.step import Program
 
 MASK = "[MASK]"
@@ -78,7 +78,7 @@ def evaluate(
         if isinstance(run.data, Task):
             predictions = judge.predictions
         else:
-            metrics["eval/perplexity"] = math.exp(min(metrics["eval/loss"], 700.0))
+            metrics["eval/perplexity"] = perplexity(metrics["eval/loss"])
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
         finetuning.write(storage.path(output), metrics, predictions)

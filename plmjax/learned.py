@@ -10,6 +10,7 @@ import numpy as np
 from plmjax import experiment
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import feed, loop
+from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
 
@@ -27,7 +28,7 @@ def _judge(metrics: dict[str, float], say: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     say(
         f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}; "
-        f"perplexity {math.exp(loss):.1f} against {math.exp(entropy):.1f}"
+        f"perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}"
     )
 
 

@@ -34,7 +34,7 @@ from plmjax.errors import UserError, nearest
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import hlo, sharding, topologies
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, placement, step
+from plmjax.training import checks, phases, placement, step
 from plmjax.training.metrics import compact
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -77,6 +77,7 @@ def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None 
     from plmjax import plan_search
 
     part = topologies.parse(topology)
+    check(experiment, part)
     placed = place(experiment, part)
     mesh, parts = placed.mesh, []
     devices = list(mesh.devices.flat)
@@ -144,12 +145,8 @@ def prices(options: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
-    """The mesh of an experiment on a slice that is not here.
-
-    Raises:
-        UserError: an experiment that is not on text, or a network between slices of unknown speed.
-    """
+def check(experiment: Experiment, part: topologies.Slice) -> None:
+    """Raises UserError for an experiment that cannot be planned on a slice."""
     if not isinstance(experiment.data, Data):
         raise UserError(f"Expected an experiment on text to plan, found one on {type(experiment.data).__name__}.")
     if part.slices > 1 and not part.chip.network:
@@ -158,6 +155,11 @@ def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement
         )
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
+    checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+
+
+def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+    """The mesh of an experiment on a slice that is not here."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     return placement.place(experiment, part.devices(), vocabulary, placement.of_layout(experiment))
 

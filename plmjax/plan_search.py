@@ -86,6 +86,7 @@ def search(
         UserError: an unknown topology, or an experiment that cannot be planned.
     """
     part = topologies.parse(topology)
+    plans.check(experiment, part)
     placed = place(experiment, part)
     tried, left_out = [], []
     sizes = [0, *batch_sizes]

@@ -9,7 +9,8 @@ from plmjax import __version__, learned, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop, phases, start, tracking
+from plmjax.parallel import mesh as meshes
+from plmjax.training import checkpoints, checks, loop, phases, start, tracking
 from plmjax.training.evaluation import Unjudged
 from plmjax.training.state import State
 from plmjax.training.step import Program
@@ -36,7 +37,6 @@ def pretrain(
         raise UserError(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
-    _check_data(run.data)
     workdir = storage.path(workdir)
     pretrained, description = None, None
     if str(checkpoint) != start.RANDOM:
@@ -44,9 +44,13 @@ def pretrain(
         run = start.with_model(run, description)
     elif run.model is None:
         raise UserError("Expected a model in the experiment, found none; set it there or name a checkpoint in --from.")
-    loop.devices(run.training.platform)
+    checks.text(run, brought=description is not None)
+    here = loop.devices(run.training.platform)
+    checks.pretraining(run, len(here), meshes.slices(here))
     tracking.check(run)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+    size = run.model.vocab_size
+    dataset = store.open_dataset(run.data.path, vocab_size=size, say=say) if run.data.path else None
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
@@ -54,6 +58,7 @@ def pretrain(
             loop.check_resume(workdir, run, say)
             brought = start.tokenizer(run, checkpoint, description) if description else None
             tokenizer = _tokenizer(run, workdir, brought, say)
+            _check_padding(run, tokenizer.vocabulary.pad)
             directory = _dataset(run, workdir, tokenizer, say)
         except UserError:
             if first:  # nothing was trained: the command can be fixed and given again for the same folder
@@ -61,14 +66,13 @@ def pretrain(
                 storage.remove(workdir / start.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
-    dataset = store.open_dataset(directory, vocab_size=run.model.vocab_size, say=say)
+    dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
     if dataset.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
             f"Expected a dataset made with the tokenizer of {workdir}, found {directory} made with another; prepare "
             f"again with --tokenizer {workdir / 'tokenizer'}"
             + ("." if description else f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}.")
         )
-    _check_padding(run, tokenizer.vocabulary.pad)
     source = pipeline.open_source(run.data, dataset, tokenizer.vocabulary, seed=run.training.seed)
     evaluation = None
     if not all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
@@ -103,18 +107,12 @@ def _check_padding(run: Experiment, pad: int) -> None:
         )
 
 
-def _check_data(data: Data) -> None:
-    """Raises UserError for an option that another one leaves without effect."""
-    if data.path and data.input:
-        raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
-    if data.format not in ("auto", "documentation") and not data.format.startswith("tfds:") and not data.input:
-        raise UserError(f"Expected text in --data.input for --data.format {data.format}, found none; name some.")
-
-
 def _inputs(run: Experiment) -> tuple[list[str], str]:
-    """(inputs, format) of the run's text; the documentation of the installed libraries when it names none."""
-    given = run.data.input or run.data.format.startswith("tfds:")
-    return (list(run.data.input), run.data.format) if given else ([], "documentation")
+    """(inputs, format) of the run's text: what is named takes the place of the documentation."""
+    from plmjax.data import formats
+
+    named = bool(run.data.input) and run.data.format == formats.DOCUMENTATION
+    return list(run.data.input), "auto" if named else run.data.format
 
 
 def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str], None]) -> Any:

@@ -7,15 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jax.sharding import AbstractMesh
+import jax
 
 from plmjax import catalogue, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment
-from plmjax.parallel import mesh as meshes
+from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
-from plmjax.training import phases
+from plmjax.training import checks
 from tpu import job as jobs
 from tpu import package, queue, startup
 from tpu.bucket import Bucket
@@ -59,7 +58,12 @@ def prepare(
         raise UserError(f"Expected --slices of at least 1, found {slices}.")
     piece = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
-    _check_batch(run, piece)
+    if not isinstance(run.data, Data):
+        raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
+    checks.text(run)
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")  # its step is only traced, no accelerator of this machine is needed
+    checks.pretraining(run, piece.chips * piece.chip.devices, piece.slices)
     path = file.resolve()
     if not path.is_relative_to(package.ROOT):
         raise UserError(
@@ -99,17 +103,6 @@ def prepare(
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}.")
     return Submission(job, archive, startup.render(job))
-
-
-def _check_batch(run: Experiment, piece: topologies.Slice) -> None:
-    """Raises UserError where no mesh that the run allows gives every device of the slice the same rows."""
-    every = meshes.candidates(run.mesh, piece.chips * piece.chip.devices, piece.slices)
-    resolved = phases.resolve(run)
-    for data, fsdp, _ in every:
-        if all(phase.batch_size % (data * fsdp * max(phase.accumulation, 1)) == 0 for phase in resolved):
-            return
-    for phase in resolved:
-        meshes.check_batch(phase.batch_size, phase.accumulation, AbstractMesh(every[0], meshes.AXES))
 
 
 def _check_bucket(bucket: str) -> None:

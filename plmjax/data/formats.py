@@ -18,8 +18,12 @@ from plmjax import storage
 from plmjax.data import books, documentation, reading, recognition, wikitext
 from plmjax.errors import UserError, nearest, quoted
 
-FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "parquet", "documentation")
-"""What `documents` reads, beside tfds:NAME. `documentation` is the embedded corpus and takes no files."""
+DOCUMENTATION = "documentation"
+"""The embedded corpus, which takes no files."""
+TFDS = "tfds:"
+"""What stands before the name of a dataset of TFDS."""
+FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "parquet", DOCUMENTATION)
+"""What `documents` reads, beside tfds:NAME."""
 LONGEST_DOCUMENT = 1 << 22
 """Characters of a document; what is longer goes on as further documents, cut where a line or a word ends."""
 LONGEST_RECORD = 1 << 26
@@ -47,9 +51,9 @@ def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
     Raises:
       UserError: an unknown format, or inputs that are missing or do not go with it.
     """
-    if format == "documentation":
+    if format == DOCUMENTATION:
         return documentation.sources()
-    if format.startswith("tfds:"):
+    if format.startswith(TFDS):
         return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
     found = []
     for path in files(inputs, format):
@@ -65,8 +69,7 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
     Raises:
       UserError: a path that is not there, a folder without files, no path at all, or an unknown format.
     """
-    if format not in FORMATS:
-        raise UserError(f"Expected a format of raw text, found {format!r}; {nearest(format, (*FORMATS, 'tfds:NAME'))}")
+    check(format)
     if not inputs:
         raise UserError("Expected files or folders of text, found none named; give at least one.")
     found = []
@@ -82,6 +85,12 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
         else:
             raise UserError(f"Expected a file or folder of text at {path}, found nothing; check the path.")
     return found
+
+
+def check(format: str) -> None:
+    """Raises UserError for a format that nothing reads."""
+    if format not in FORMATS and not format.startswith(TFDS):
+        raise UserError(f"Expected a format of raw text, found {format!r}; {nearest(format, (*FORMATS, 'tfds:NAME'))}")
 
 
 def documents(
@@ -105,10 +114,10 @@ def _streams(
     inputs: Sequence[str | os.PathLike], format: str, key: str, progress: Callable[[int], None]
 ) -> list[Iterator[Document]]:
     """The documents of each file."""
-    if format == "documentation":
+    if format == DOCUMENTATION:
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
-    if format.startswith("tfds:"):
-        return [_tfds(format.removeprefix("tfds:"), inputs, key)]
+    if format.startswith(TFDS):
+        return [_tfds(format.removeprefix(TFDS), inputs, key)]
     return [_file_documents(path, format, key, progress) for path in files(inputs, format)]
 
 

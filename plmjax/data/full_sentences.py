@@ -37,11 +37,6 @@ class FullSentenceRows(Rows):
                 "Full sentences need a tokenizer with <s> and </s> or tokens that serve as them, but this one lacks "
                 "them; use a byte-bpe tokenizer or another layout."
             )
-        if sequence_length <= SPECIAL_TOKENS:
-            raise UserError(
-                f"Full sentences need a sequence length of at least {SPECIAL_TOKENS + 1}, but data.sequence_length is "
-                f"{sequence_length}; change it."
-            )
         text = dataset.split(split)
         self._text = JoinedText(text, vocabulary.sep)
         self._length = sequence_length

@@ -29,6 +29,7 @@ def open_rows(
     Raises UserError when the tokenizer lacks a token that the layout needs or the rows are too short for it. A split
     with too little text has no rows: count is 0.
     """
+    layout.check(sequence_length)
     if isinstance(layout, SentencePairs):
         return PairRows(dataset, split, layout, sequence_length, vocabulary, seed)
     if isinstance(layout, Segments):

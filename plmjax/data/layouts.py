@@ -22,6 +22,9 @@ from plmjax.errors import UserError
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
+_OF_TWO_SEGMENTS = (5, 2**16 + 2)
+"""Tokens of a row that holds [CLS] A [SEP] B [SEP], each segment a token at least, its length 16 bits in an index."""
+
 
 def _int32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
@@ -30,6 +33,18 @@ def _int32(*shape: int) -> jax.ShapeDtypeStruct:
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Base of every layout."""
+
+    shortest: ClassVar[int] = 1
+    longest: ClassVar[int] = np.iinfo(np.int32).max
+    """Tokens of the shortest and of the longest row that it can be cut into."""
+
+    def check(self, sequence_length: int) -> None:
+        """Raises UserError for a row that is too short or too long."""
+        if not self.shortest <= sequence_length <= self.longest:
+            raise UserError(
+                f"Expected rows of {self.shortest} to {self.longest} tokens for the layout {type(self).__name__}, "
+                f"found a sequence length of {sequence_length}; change --data.sequence_length."
+            )
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         """Field -> shape and dtype of one global batch."""
@@ -55,6 +70,7 @@ class SentencePairs(Layout):
     1 = B is from another document); next_sentence_weights float32 [B K] (0 where a row holds fewer sequences).
     """
 
+    shortest, longest = _OF_TWO_SEGMENTS
     labels: ClassVar[str] = "next_sentence"
     swap_probability: ClassVar[float] = 0.0
 
@@ -130,6 +146,8 @@ class FullSentences(Layout):
     stands. A row is one sequence and adds no fields.
     """
 
+    shortest = 3  # <s> token </s>
+
 
 @dataclasses.dataclass(frozen=True)
 class Segments(Layout):
@@ -138,6 +156,7 @@ class Segments(Layout):
     Adds: token_type_ids int32 [B T]; cls_positions int32 [B K].
     """
 
+    shortest, longest = _OF_TWO_SEGMENTS
     single_probability: float = 0.1
     """Share of the sequences that are one segment."""
     short_probability: float = 0.05

@@ -39,12 +39,6 @@ class SequenceRows(Rows):
                 f"{self.what} need a tokenizer with [CLS] and [SEP] or tokens that serve as them, but this one lacks "
                 "them; use a wordpiece tokenizer or another layout."
             )
-        shortest, longest = pairs.SPECIAL_TOKENS + 2, pairs.SPECIAL_TOKENS + (1 << 16) - 1
-        if not shortest <= length <= longest:
-            raise UserError(
-                f"{self.what} need a sequence length of {shortest} to {longest}, but data.sequence_length is "
-                f"{length}; change it."
-            )
         self._split = dataset.split(split)
         self._layout, self._length, self._pack = layout, length, layout.pack
         self._seed = seed if split == "train" else _EVALUATION_SEED

@@ -188,17 +188,9 @@ def train(
     """
     from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
-    if kind not in KINDS:
-        raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
+    check(kind, vocab_size)
     special = KINDS[kind]
     lowercase = kind not in CASED if lowercase is None else lowercase
-    least = len(special) + (BYTES if kind == "byte-bpe" else 2)
-    if vocab_size < least:
-        rest = f"{BYTES} bytes" if kind == "byte-bpe" else "2 of the text"
-        raise UserError(
-            f"Expected a vocabulary of at least {least} tokens for {kind}, {len(special)} special ones and {rest}, "
-            f"found {vocab_size}; ask for more."
-        )
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
         raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
@@ -226,6 +218,20 @@ def train(
     tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), _special({}, engine))
     tokenizer.save(directory)
     return tokenizer
+
+
+def check(kind: str, vocab_size: int) -> None:
+    """Raises UserError for a kind of tokenizer that there is none of, or a vocabulary too small for it."""
+    if kind not in KINDS:
+        raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
+    special = KINDS[kind]
+    least = len(special) + (BYTES if kind == "byte-bpe" else 2)
+    if vocab_size < least:
+        rest = f"{BYTES} bytes" if kind == "byte-bpe" else "2 of the text"
+        raise UserError(
+            f"Expected a vocabulary of at least {least} tokens for {kind}, {len(special)} special ones and {rest}, "
+            f"found {vocab_size}; ask for more."
+        )
 
 
 def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):

@@ -19,7 +19,7 @@ from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.layers.execution import Execution
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, loop, start, tracking
+from plmjax.training import checkpoints, checks, loop, start, step, tracking
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
 from plmjax.training.state import State
@@ -49,6 +49,7 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: str | Path) -> di
     if str(checkpoint) != start.RANDOM:
         pretrained, description = checkpoints.load_parameters(checkpoint)
     run = _with_dropout(_with_model(run, description))
+    step.check_length(run, run.data.sequence_length)
     tokenizer, files = _tokenizer(run, checkpoint, description)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     run = dataclasses.replace(run, objective=run.objective.learn(train))
@@ -106,8 +107,33 @@ def _check(run: Experiment) -> None:
             f"Expected {objective.reads.__name__} for the objective {type(objective).__name__}, found a task of "
             f"{type(task).__name__}; name an experiment whose data and objective are of one kind."
         )
-    if task.pack < 1:
-        raise UserError(f"Expected --data.pack of at least 1, found {task.pack}.")
+    if run.training.evaluation_batches:
+        raise UserError(
+            f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found "
+            f"{run.training.evaluation_batches}."
+        )
+    check_length(run)
+    checks.settings(run)
+
+
+def check_length(run: Experiment) -> None:
+    """Raises UserError for a length or a rhythm that is given twice, in epochs and in steps, or not at all."""
+    task, training, optimizer, checkpoint = run.data, run.training, run.optimizer, run.checkpoint
+    if bool(task.epochs > 0) == bool(training.steps > 0):
+        raise UserError(
+            f"Expected either --data.epochs or --training.steps, found {task.epochs:g} and {training.steps}; set one "
+            f"of them to 0."
+        )
+    if task.warmup and optimizer.warmup_steps:
+        raise UserError(
+            f"Expected no --optimizer.warmup_steps beside --data.warmup, found "
+            f"{optimizer.warmup_steps} and {task.warmup:g}; set one of them to 0."
+        )
+    if task.evaluations and (training.evaluate_every or checkpoint.every):
+        raise UserError(
+            f"Expected neither --training.evaluate_every nor --checkpoint.every beside --data.evaluations, found "
+            f"{training.evaluate_every}, {checkpoint.every} and {task.evaluations:g}; set one."
+        )
 
 
 def _with_model(run: Experiment, description: Description | None) -> Experiment:
@@ -152,27 +178,8 @@ def _tokenizer(
 
 def resolve(run: Experiment, rows: int) -> Experiment:
     """The experiment with what follows from the train file of so many rows: steps, warm-up, rhythm; and the encoder's
-    own name where parameters of the "encoder" are frozen.
-
-    Raises:
-        UserError: a length that is given twice, in epochs and in steps, or not at all.
-    """
+    own name where parameters of the "encoder" are frozen."""
     task, training, optimizer, checkpoint = run.data, run.training, run.optimizer, run.checkpoint
-    if bool(task.epochs > 0) == bool(training.steps > 0):
-        raise UserError(
-            f"Expected either --data.epochs or --training.steps, found {task.epochs:g} and {training.steps}; set one "
-            f"of them to 0."
-        )
-    if (task.warmup and optimizer.warmup_steps) or not 0 <= task.warmup < 1:
-        raise UserError(
-            f"Expected --data.warmup from 0 to below 1 and no --optimizer.warmup_steps beside it, found "
-            f"{task.warmup:g} and {optimizer.warmup_steps}; set one of them to 0."
-        )
-    if task.evaluations < 0 or (task.evaluations and (training.evaluate_every or checkpoint.every)):
-        raise UserError(
-            f"Expected --data.evaluations of 0 or more and neither --training.evaluate_every nor --checkpoint.every "
-            f"beside it, found {task.evaluations:g}, {training.evaluate_every} and {checkpoint.every}; set one."
-        )
     epoch = rows / training.batch_size
     steps = training.steps or max(1, round(task.epochs * epoch))
     if task.evaluations:

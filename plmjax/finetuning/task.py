@@ -14,6 +14,7 @@ Fields of a batch (R rows of T tokens, K sequences packed in a row):
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -22,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, check_ranges
+from plmjax.experiment import FROM_0, FROM_1, SHARE
 from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Batch, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
@@ -64,6 +66,11 @@ class Task:
     """Evaluations, each with a checkpoint, in an epoch; 0 leaves training.evaluate_every as it is."""
     dropout: float = -1.0
     """Dropout within the encoder, of hidden states and of attention; below 0 leaves what it was pretrained with."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("data", self, sequence_length=FROM_1, pack=FROM_1)
+        check_ranges("data", self, epochs=FROM_0, warmup=SHARE, evaluations=FROM_0, dropout=(-math.inf, 1))
 
     def path(self, split: str) -> str:
         """The file of "train" or "validation"; UserError where it is not named."""

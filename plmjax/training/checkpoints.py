@@ -30,7 +30,6 @@ from plmjax.experiment import Experiment
 from plmjax.training.state import State
 
 FORMAT = 1
-PREFERENCES = ("last", "best")
 
 
 @dataclasses.dataclass(frozen=True)

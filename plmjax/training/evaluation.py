@@ -32,6 +32,14 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
     return jnp.asarray(np.log(np.sum(padded + 1)) - np.log(padded + 1), jnp.float32)
 
 
+def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
+    """The metrics of `HeldOut`, found by tracing the program's evaluation."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = program.state
+    names = list(jax.eval_shape(program.evaluate, state.params, state.carry, program.batch, key)[1])
+    return [*names, "joint_loss"] if coefficients else names
+
+
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
@@ -47,10 +55,7 @@ class HeldOut:
 
     def names(self, program: Program) -> list[str]:
         """Whatever the evaluation step adds up."""
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        state = program.state
-        names = list(jax.eval_shape(program.evaluate, state.params, state.carry, program.batch, key)[1])
-        return [*names, "joint_loss"] if self.coefficients else names
+        return means(program, self.coefficients)
 
     def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
         """The means; UserError where nothing is held out."""

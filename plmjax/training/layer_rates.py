@@ -44,12 +44,8 @@ def layer_rates(
     update, so that it does not decay either. params: boxed with their logical axes, abstract ones too.
 
     Raises:
-        UserError: a setting out of range, or parameters without an encoder.
+        UserError: parameters without an encoder.
     """
-    if not 0 < layer_decay <= 1:
-        raise UserError(f"Expected --optimizer.layer_decay above 0 and up to 1, found {layer_decay}.")
-    if unfreeze_every < 0:
-        raise UserError(f"Expected --optimizer.unfreeze_every of 0 (all at once) or more, found {unfreeze_every}.")
     below = below_the_head(params)
     rates = {name: (layer_decay**distance).astype(np.float32) for name, distance in below.items()}
     groups = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))

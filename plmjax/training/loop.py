@@ -17,12 +17,12 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checkpoints, extension, header, phases, placement
+from plmjax.training import checkpoints, checks, extension, header, memory, phases, placement
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
@@ -99,51 +99,6 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
         experiments.write(run, path)
 
 
-def check_rhythm(run: Experiment, program: Program, evaluation: Evaluation) -> None:
-    """Raises UserError for a rhythm that cannot be kept, or a best checkpoint by a metric that no evaluation takes."""
-    training, best = run.training, run.checkpoint.best.removeprefix("-")
-    if training.log_every < 1:
-        raise UserError(f"Expected --training.log_every of at least 1, found {training.log_every}.")
-    settings = {
-        "training": ("evaluate_every", "evaluation_batches", "patience"),
-        "checkpoint": ("every", "keep", "minutes"),
-    }
-    for group, names in settings.items():
-        for name in names:
-            if (value := getattr(getattr(run, group), name)) < 0:
-                raise UserError(f"Expected --{group}.{name} of 0 or more, found {value}.")
-    profiled = training.profile_steps
-    if profiled and not 1 <= profiled[0] <= profiled[-1] <= training.steps:
-        raise UserError(
-            f"Expected --training.profile_steps to be a first and a last step within 1 and {training.steps}, found "
-            f"{' '.join(map(str, profiled))}."
-        )
-    known = [f"eval/{name}" for name in evaluation.names(program)]
-    if best and not known:
-        raise UserError(
-            f"Expected held-out text to find the best checkpoint by, found none for --checkpoint.best {best}; hold a "
-            f"larger share out when the dataset is prepared, or set --checkpoint.best '' --checkpoint.prefer last."
-        )
-    if best and best not in known:
-        raise UserError(
-            f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
-        )
-    if run.checkpoint.prefer not in checkpoints.PREFERENCES:
-        found = run.checkpoint.prefer
-        raise UserError(f"Unknown --checkpoint.prefer {found!r}; {nearest(found, checkpoints.PREFERENCES)}")
-    if not best and (training.patience or run.checkpoint.prefer == "best"):
-        raise UserError(
-            "Expected --checkpoint.best with --training.patience or --checkpoint.prefer best, found none; name one."
-        )
-    if run.checkpoint.prefer == "best" and training.evaluate_every % (run.checkpoint.every or training.steps):
-        raise UserError(
-            f"Expected a checkpoint at every evaluation with --checkpoint.prefer best, found --checkpoint.every "
-            f"{run.checkpoint.every} and --training.evaluate_every {training.evaluate_every}; set both alike."
-        )
-    if training.patience and not training.evaluate_every:
-        raise UserError("Expected --training.evaluate_every with --training.patience, found 0; set it.")
-
-
 def train(
     run: Experiment,
     workdir: str | Path,
@@ -171,7 +126,7 @@ def train(
     plan = phases.resolve(run)
     programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
     evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
-    check_rhythm(run, programs[0], evaluation)
+    checks.rhythm(run, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
@@ -195,7 +150,8 @@ def train(
                 continue
             if step == program.phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            state, step = session.phase(program, state, step)
+            with memory.exhaustion_named(run, program.phase):
+                state, step = session.phase(program, state, step)
         metrics = session.evaluate(programs[-1], state, step)
         session.save(state, step)
     if session.stop.received and jax.process_count() == 1:  # after the last step; on several hosts the run is done
@@ -280,6 +236,7 @@ class _Session:
             yardstick = peak.Yardstick(program.mesh)
             for line in header.lines(self.run, program, compiled, flops, yardstick, compile_seconds, done):
                 self.terminal.say(line)
+        memory.check(self.run, program, compiled)
         hosts.agree(f"the start of phase {phase.index}")
         batches = on_device(self.source.train(phase, done - phase.first_step, places(program)), program)
 

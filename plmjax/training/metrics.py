@@ -115,6 +115,14 @@ class _Events:
             self._writer.close()
 
 
+def perplexity(loss: float) -> float:
+    """exp(loss); inf where no float is as large."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
 def compact(value: float) -> str:
     """4215 -> 4.2k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346: what a column of a log has room for."""
     if not math.isfinite(value):

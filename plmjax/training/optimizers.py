@@ -29,12 +29,9 @@ def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.
             transformation itself takes the same tree boxed or unboxed. LAMB and rates of layers need the axes.
 
     Raises:
-        UserError: an unknown rule or schedule, a setting out of range, or a frozen name that no parameter has.
+        UserError: an unknown rule or schedule, or a frozen name that no parameter has.
     """
-    if optimizer.name not in RULES:
-        raise UserError(f"Unknown --optimizer.name {optimizer.name!r}; {nearest(optimizer.name, RULES)}")
-    if optimizer.clip_norm < 0:
-        raise UserError(f"Expected --optimizer.clip_norm of 0 (clip nothing) or more, found {optimizer.clip_norm}.")
+    check_name(optimizer)
     update = optax.chain(
         clip_by_global_norm(optimizer.clip_norm),
         RULES[optimizer.name](optimizer, schedule(optimizer, steps), params),
@@ -52,6 +49,12 @@ def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.
         return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
 
     return optax.chain(optax.masked(update, trained), optax.masked(optax.set_to_zero(), frozen))
+
+
+def check_name(optimizer: experiment.Optimizer) -> None:
+    """Raises UserError for an unknown rule."""
+    if optimizer.name not in RULES:
+        raise UserError(f"Unknown --optimizer.name {optimizer.name!r}; {nearest(optimizer.name, RULES)}")
 
 
 def decay_mask(params: Params, exclude: tuple[str, ...]) -> Params:

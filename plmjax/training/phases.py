@@ -33,8 +33,6 @@ def resolve(experiment: Experiment) -> list[ResolvedPhase]:
     length = experiment.data.sequence_length
     if training.steps < 1:
         raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
-    if length < 1:
-        raise UserError(f"Expected rows of at least one token, found {length}; set --data.sequence_length.")
     if not experiment.phases:
         return [ResolvedPhase(0, 0, training.steps, length, training.batch_size, training.accumulation)]
     total = sum(phase.fraction for phase in experiment.phases)

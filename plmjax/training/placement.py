@@ -11,6 +11,7 @@ dtype counts as it is. For BERT-Large on v5e:8x8 the estimate is within 1 % of w
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import flax.linen as nn
@@ -57,11 +58,10 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
     if len(every) == 1:
         return Placement(meshes.make(run.mesh, devices), "one device" if len(devices) == 1 else "as the run names it")
-    cut = _cut_dimensions(run, resolved[0], vocabulary, shapes)
-    possible = [sizes for sizes in every if _divides(sizes, resolved, cut)]
-    rows = min(phase.batch_size // max(phase.accumulation, 1) for phase in resolved)
+    possible = even(run, every, vocabulary, shapes)
+    rows = _rows(resolved)
     few_rows = rows < len(devices)
-    if not possible or (possible[0][2] > every[0][2] and not few_rows):
+    if not possible:
         # No mesh gives every device the same rows; the step's own sentence says which batch does.
         return Placement(meshes.make(run.mesh, devices), "all devices share the batch")
     why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
@@ -85,6 +85,19 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
     return Placement(meshes.make(named, devices), "; ".join(why))
+
+
+def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
+    """Those of the meshes that give every device the same rows and cut the parameters evenly."""
+    resolved = phases.resolve(run)
+    cut = _cut_dimensions(run, resolved[0], vocabulary, shapes)
+    found = [sizes for sizes in every if _divides(sizes, resolved, cut)]
+    # Where the batch has rows for every device, none is worth cutting the layers for an odd size of the batch.
+    return [] if found and found[0][2] > every[0][2] and _rows(resolved) >= math.prod(every[0]) else found
+
+
+def _rows(resolved: Sequence[ResolvedPhase]) -> int:
+    return min(phase.batch_size // phase.accumulation for phase in resolved)
 
 
 def spelled(sizes: Iterable[int]) -> str:
@@ -113,7 +126,7 @@ def _cut_dimensions(
 def _divides(sizes: Sizes, resolved: list[ResolvedPhase], cut: dict[str, set[int]]) -> bool:
     data, fsdp, tensor = sizes
     pieces = {"fsdp": fsdp, "tensor": tensor}
-    return all(phase.batch_size % (data * fsdp * max(phase.accumulation, 1)) == 0 for phase in resolved) and all(
+    return all(phase.batch_size % (data * fsdp * phase.accumulation) == 0 for phase in resolved) and all(
         size % pieces[axis] == 0 for axis, dimensions in cut.items() for size in dimensions
     )
 

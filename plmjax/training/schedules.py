@@ -22,8 +22,6 @@ def schedule(optimizer: experiment.Optimizer, steps: int) -> optax.Schedule:
         raise UserError(
             f"Unknown --optimizer.schedule {optimizer.schedule!r}; {nearest(optimizer.schedule, SCHEDULES)}"
         )
-    if optimizer.warmup_steps < 0:
-        raise UserError(f"Expected --optimizer.warmup_steps of 0 or more, found {optimizer.warmup_steps}.")
     peak, warmup = optimizer.learning_rate, optimizer.warmup_steps
     after = SCHEDULES[optimizer.schedule](peak, warmup, steps)
     if warmup == 0:

@@ -15,7 +15,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError, nearest
-from plmjax.experiment import Experiment
+from plmjax.experiment import Data, Experiment
 from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.objectives.objective import Batch, Objective, Sums
 from plmjax.parallel import mesh as meshes
@@ -26,6 +26,7 @@ from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 
 Metrics = dict[str, jax.Array]
+GENERATORS = ("auto", "rbg", "threefry2x32")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
-        UserError: an unknown dtype or remat policy, or a number of layers that cannot be unrolled.
+        UserError: an unknown dtype or remat policy.
     """
     training = experiment.training
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -69,8 +70,6 @@ def execution(experiment: Experiment, platform: str) -> Execution:
         raise UserError(f"Unknown --training.gradient_dtype {found!r}; {nearest(found, dtypes)}")
     if training.remat not in REMAT_POLICIES:
         raise UserError(f"Unknown --training.remat {training.remat!r}; {nearest(training.remat, REMAT_POLICIES)}")
-    if training.unroll < 0:
-        raise UserError(f"Expected --training.unroll of 0 or more, found {training.unroll}.")
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     layers = getattr(experiment.model, "num_hidden_layers", 1)
     unroll = training.unroll or (layers if platform == "cpu" else 1)
@@ -86,10 +85,14 @@ def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
     """
     name = experiment.training.dropout_generator
     alone_on_tpu = mesh.size == 1 and mesh.devices.flat[0].platform == "tpu"
-    name = name if name != "auto" else "rbg" if alone_on_tpu else "threefry2x32"
-    if name not in ("rbg", "threefry2x32"):
-        raise UserError(f"Unknown --training.dropout_generator {name!r}; {nearest(name, ['rbg', 'threefry2x32'])}")
-    return name
+    check_generator(name)
+    return name if name != "auto" else "rbg" if alone_on_tpu else "threefry2x32"
+
+
+def check_generator(name: str) -> None:
+    """Raises UserError unless it is a generator of dropout's bits, or auto."""
+    if name not in GENERATORS:
+        raise UserError(f"Unknown --training.dropout_generator {name!r}; {nearest(name, GENERATORS)}")
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
@@ -371,15 +374,23 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
     """Raises UserError when the tokenizer has more tokens, or a row more positions, than the model."""
     size = experiment.model.vocab_size
     if vocabulary.size > size:
+        or_model = f" or set --model.vocab_size {vocabulary.size}" if isinstance(experiment.data, Data) else ""
         raise UserError(
-            f"Expected a tokenizer of at most the model's {size} tokens, found {vocabulary.size}; take another one "
-            f"or set --model.vocab_size {vocabulary.size}."
+            f"Expected a tokenizer of at most the model's {size} tokens, found {vocabulary.size}; take another one"
+            f"{or_model}."
         )
-    positions = getattr(experiment.model, "longest", phase.sequence_length)
-    if phase.sequence_length > positions:
+    check_length(experiment, phase.sequence_length)
+
+
+def check_length(experiment: Experiment, length: int) -> None:
+    """Raises UserError when rows have more positions than the model; fine-tuning takes the model as it is."""
+    positions = getattr(experiment.model, "longest", length)
+    if length > positions:
+        or_model = " or raise --model.max_position_embeddings" if isinstance(experiment.data, Data) else ""
+        option = "--phases.N.sequence_length" if experiment.phases else "--data.sequence_length"
         raise UserError(
-            f"Expected rows of at most the model's {positions} positions, found a sequence length of "
-            f"{phase.sequence_length}; shorten --data.sequence_length or set --model.max_position_embeddings."
+            f"Expected rows of at most the model's {positions} positions, found a sequence length of {length}; shorten "
+            f"{option}{or_model}."
         )
 
 

@@ -187,7 +187,7 @@ def test_held_out_segments_are_the_same_for_every_seed(tmp_path):
 
 def test_mistakes_are_named(tmp_path):
     dataset = write(tmp_path, documents(3, V), [], V)
-    with pytest.raises(UserError, match="Segments need a sequence length of 5 to"):
+    with pytest.raises(UserError, match=r"Expected rows of 5 to 65538 tokens for the layout Segments, found .* 4;"):
         rows_of(dataset, Segments(), 4)
     with pytest.raises(UserError, match=r"Segments need a tokenizer with \[CLS\] and \[SEP\]"):
         rows_of(dataset, Segments(), 64, vocabulary=Vocabulary(size=V, end=2))

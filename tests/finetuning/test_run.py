@@ -17,7 +17,7 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Optimizer, Tokenizer, Training, load, override
 from plmjax.finetuning.questions import SpanExtraction
-from plmjax.finetuning.run import finetune, in_head, resolve
+from plmjax.finetuning.run import check_length, finetune, in_head, resolve
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.source import TaskSource
 from plmjax.inference import evaluate, fill_mask
@@ -184,10 +184,10 @@ def test_length_is_given_once(sentiment):
     assert resolve(with_model(short(sentiment)), 200).training.steps == 3
     both = experiment(sentiment, training=Training(steps=3))
     with pytest.raises(UserError, match=r"either --data.epochs or --training.steps, found 4 and 3"):
-        resolve(with_model(both), 200)
+        check_length(both)
     warm = experiment(sentiment, optimizer=Optimizer(warmup_steps=3))
-    with pytest.raises(UserError, match=r"found 0.1 and 3; set one of them to 0"):
-        resolve(with_model(warm), 200)
+    with pytest.raises(UserError, match=r"found 3 and 0.1; set one of them to 0"):
+        check_length(warm)
 
 
 def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tmp_path):

@@ -119,7 +119,8 @@ def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> Non
 
 
 def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = [LARGE, *PLACE, *SLICE, "--bucket", "gs://b"]
+    without_text = [LARGE, *PLACE, *SLICE, "--bucket", "gs://b"]
+    usual = [*without_text, "--data.path", "gs://b/wikipedia"]
 
     def replaced(option: str, value: object) -> list:
         at = usual.index(option) + 1
@@ -140,7 +141,7 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "begins with a letter, found '8x8'" in fails(*usual, "--name", "8x8")
     assert "--attempts of at least 1" in fails(*usual, "--attempts", 0)
     assert "--slices of at least 1" in fails(*usual, "--slices", 0)
-    assert "found 'my_text' on this machine" in fails(*usual, "--", "--data.input", "my_text", "gs://b/more")
+    assert "found 'my_text' on this machine" in fails(*without_text, "--", "--data.input", "my_text", "gs://b/more")
     assert "divides by 64 devices" in fails(
         *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
     )
@@ -151,6 +152,7 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     shutil.copy(LARGE, outside)
     assert "put it into experiments/" in fails(outside, *usual[1:])
     assert "--bucket" in fails(LARGE, *PLACE, *SLICE)
+    assert "--data.input" in fails(*without_text)
 
 
 def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:

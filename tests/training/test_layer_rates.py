@@ -166,7 +166,7 @@ def test_sharded_equals_unsharded(mesh):
     [
         ({"layer_decay": 0.0}, "layer_decay above 0 and up to 1, found 0"),
         ({"layer_decay": 1.5}, "layer_decay above 0 and up to 1, found 1.5"),
-        ({"unfreeze_every": -1}, "unfreeze_every of 0"),
+        ({"unfreeze_every": -1}, "unfreeze_every of at least 0"),
     ],
 )
 def test_settings_that_cannot_be_are_named(settings, message):

@@ -212,21 +212,3 @@ def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
 def test_a_platform_that_is_not_here_is_named():
     with pytest.raises(UserError, match=r"Expected a TPU .* found cpu only"):
         find_devices("tpu")
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ({"training": {"log_every": 0}}, "log_every of at least 1, found 0"),
-        ({"training": {"profile_steps": (11, 13)}}, "within 1 and 12, found 11 13"),
-        ({"training": {"profile_steps": (5, 4)}}, "within 1 and 12, found 5 4"),
-        ({"checkpoint": {"best": "-eval/los"}}, "found 'eval/los'; did you mean 'eval/loss'?"),
-    ],
-)
-def test_a_rhythm_that_cannot_be_kept_is_named_at_once(groups, message, whole):
-    result, _ = whole
-    judge = evaluation.HeldOut(ChainSource(options().data), seed=0)
-    with pytest.raises(UserError) as raised:
-        loop.check_rhythm(experiments.changed(options(), **groups), result.program, judge)
-    assert message in str(raised.value)
-    loop.check_rhythm(experiments.changed(options(), checkpoint={"best": "-eval/next_loss"}), result.program, judge)

@@ -48,6 +48,12 @@ def test_numbers_that_json_cannot_write_become_null(tmp_path):
     assert metrics.read(tmp_path / "metrics.jsonl")[0]["train/gradient_norm"] is None
 
 
+def test_a_perplexity_beyond_a_float_is_infinite():
+    assert metrics.perplexity(0.0) == 1.0
+    assert metrics.perplexity(3000.0) == float("inf")
+    assert metrics.to_json({"eval/perplexity": metrics.perplexity(3000.0)}) == '{"eval/perplexity": null}'
+
+
 def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
     shown = io.StringIO()
     shown.isatty = lambda: True

@@ -234,7 +234,7 @@ def test_moments_are_float32_and_bfloat16_gradients_are_summed_in_float32():
     [
         ({"name": "bert_adam"}, "did you mean 'bert_adamw'"),
         ({"schedule": "linaer"}, "did you mean 'linear'"),
-        ({"clip_norm": -1.0}, "clip_norm of 0"),
+        ({"clip_norm": -1.0}, "clip_norm of at least 0"),
         ({"frozen": ("embedings",)}, "did you mean 'embeddings'"),
         ({"frozen": ("embed",)}, "found 'embed'"),
         ({"frozen": ("embeddings", "layers", "predictions")}, "no parameter to train"),

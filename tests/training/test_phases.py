@@ -35,7 +35,7 @@ def test_phases_cover_every_step_once(steps):
 
 
 def test_rows_without_a_token_are_refused():
-    with pytest.raises(UserError, match="at least one token, found 0"):
+    with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
         phases.resolve(experiments.changed(experiments.causal(), data={"sequence_length": 0}))
 
 

@@ -90,7 +90,7 @@ def test_every_schedule_is_finite_and_float32_for_a_run_of_one_step(name):
     ("settings", "message"),
     [
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"warmup_steps": -1}, "warmup_steps of 0 or more"),
+        ({"warmup_steps": -1}, "warmup_steps of at least 0"),
         ({"schedule": "slanted_triangular", "warmup_steps": 5}, "set --optimizer.warmup_steps 0"),
     ],
 )

@@ -1,0 +1,120 @@
+"""What is wrong with a run, found before any text is read and anything is made.
+
+A value that is wrong by itself is refused where it is set (`plmjax.experiment`). Here is what does not go together: the
+trainer, the plan, the benchmark and the submission of a job all ask the same functions.
+"""
+
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AbstractMesh
+
+from plmjax.errors import UserError, nearest
+from plmjax.experiment import Data, Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.training import evaluation, optimizers, phases, placement, schedules, step
+from plmjax.vocabulary import Vocabulary
+
+
+def settings(run: Experiment) -> None:
+    """Raises UserError for a rule, a schedule or a way to compute that there is none of."""
+    optimizers.check_name(run.optimizer)
+    schedules.schedule(run.optimizer, max(run.training.steps, 1))
+    step.execution(run, "cpu")
+    step.check_generator(run.training.dropout_generator)
+
+
+def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
+    """Checks a run on text on so many devices, by tracing its step for a single one; nothing is computed.
+
+    Raises:
+        UserError: phases, rows, a batch, a mesh or names of parameters and metrics that do not fit the model, the
+            layout or the devices.
+    """
+    settings(run)
+    resolved = phases.resolve(run)
+    for phase in resolved:
+        run.data.layout.check(phase.sequence_length)
+        step.check_length(run, phase.sequence_length)
+    batches(run, devices, slices)
+    first, vocabulary = resolved[0], Vocabulary.placeholder(run.model.vocab_size)
+    mesh = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
+    shapes = run.data.layout.batch(first.batch_size, first.sequence_length)
+    unigram = evaluation.unigram_nats([], run.model.vocab_size)
+    program = step.build(run, first, mesh, vocabulary, shapes, unigram)
+    judged = run.data.path or run.data.held_out
+    rhythm(run, evaluation.means(program, run.objective.coefficients()) if judged else [])
+
+
+def batches(run: Experiment, devices: int, slices: int = 1) -> None:
+    """Raises UserError where no mesh that the run allows gives every one of the devices the same rows."""
+    every = meshes.candidates(run.mesh, devices, slices)
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    if len(every) > 1 and placement.even(run, every, vocabulary, placement.of_layout(run)):
+        return
+    for phase in phases.resolve(run):
+        meshes.check_batch(phase.batch_size, phase.accumulation, AbstractMesh(every[0], meshes.AXES))
+
+
+def text(run: Experiment, brought: bool = False) -> None:
+    """Raises UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
+
+    brought: whether a checkpoint brings the tokenizer along.
+    """
+    from plmjax.data import formats, sentences, tokenizers
+
+    data: Data = run.data
+    formats.check(data.format)
+    sentences.check(data.language)
+    if data.path and data.input:
+        raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
+    if data.path:
+        return
+    if not data.input and not data.format.startswith(formats.TFDS) and data.format != formats.DOCUMENTATION:
+        raise UserError(
+            "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset "
+            "with --data.path."
+        )
+    if brought or run.tokenizer.path:
+        return
+    tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size)
+    if run.tokenizer.vocab_size > run.model.vocab_size:
+        raise UserError(
+            f"Expected a tokenizer of at most the model's {run.model.vocab_size} tokens, found --tokenizer.vocab_size "
+            f"{run.tokenizer.vocab_size}; lower it or raise --model.vocab_size."
+        )
+
+
+def rhythm(run: Experiment, metrics: Sequence[str]) -> None:
+    """Raises UserError for a rhythm that cannot be kept, or a best checkpoint by a metric that no evaluation takes.
+
+    metrics: what an evaluation takes.
+    """
+    training, best = run.training, run.checkpoint.best.removeprefix("-")
+    profiled = training.profile_steps
+    if profiled and profiled[-1] > training.steps:
+        raise UserError(
+            f"Expected --training.profile_steps to be a first and a last step within 1 and {training.steps}, found "
+            f"{' '.join(map(str, profiled))}."
+        )
+    known = [f"eval/{name}" for name in metrics]
+    if best and not known:
+        raise UserError(
+            f"Expected held-out text to find the best checkpoint by, found none for --checkpoint.best {best}; hold a "
+            f"larger share out when the dataset is prepared, or set --checkpoint.best '' --checkpoint.prefer last."
+        )
+    if best and best not in known:
+        raise UserError(
+            f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
+        )
+    if not best and (training.patience or run.checkpoint.prefer == "best"):
+        raise UserError(
+            "Expected --checkpoint.best with --training.patience or --checkpoint.prefer best, found none; name one."
+        )
+    if run.checkpoint.prefer == "best" and training.evaluate_every % (run.checkpoint.every or training.steps):
+        raise UserError(
+            f"Expected a checkpoint at every evaluation with --checkpoint.prefer best, found --checkpoint.every "
+            f"{run.checkpoint.every} and --training.evaluate_every {training.evaluate_every}; set both alike."
+        )
+    if training.patience and not training.evaluate_every:
+        raise UserError("Expected --training.evaluate_every with --training.patience, found 0; set it.")

@@ -1,0 +1,63 @@
+"""What a step needs of a device's memory, and what to do where there is too little."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import topologies
+from plmjax.training.phases import ResolvedPhase
+from plmjax.training.step import Program
+
+
+def check(run: Experiment, program: Program, compiled: Any) -> None:
+    """Raises UserError where a compiled step needs more memory than a device has, before anything is computed."""
+    available = _available(program.mesh.devices.flat[0])
+    phase, sizes = program.phase, compiled.memory_analysis()
+    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    needed = held + sizes.temp_size_in_bytes
+    if available is None or needed <= available:
+        return
+    rows = phase.batch_size // (meshes.batch_shards(program.mesh) * phase.accumulation)
+    # What is temporary grows with the rows of a microbatch, and what they add up to takes room once more.
+    parts = (part for part in range(2, rows + 1) if rows % part == 0)
+    enough = (part for part in parts if held + sizes.temp_size_in_bytes / part <= 0.9 * available)
+    raise UserError(
+        f"Expected a step of phase {phase.index} to fit into the {available / 2**30:.1f} GiB of a device, found {rows} "
+        f"rows of {phase.sequence_length} a device to need {needed / 2**30:.1f} GiB; "
+        f"{_advice(run, phase, next(enough, None))}"
+    )
+
+
+@contextlib.contextmanager
+def exhaustion_named(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
+    """Turns an allocation that failed on a device into one sentence with what helps."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = str(error).splitlines()[0].partition("RESOURCE_EXHAUSTED:")[2].strip().rstrip(".")
+        raise UserError(
+            f"Expected a step of {phase.batch_size} rows of {phase.sequence_length} to fit into the memory of a "
+            f"device, found it exhausted ({said}); {_advice(run, phase)}"
+        ) from error
+
+
+def _advice(run: Experiment, phase: ResolvedPhase, part: int | None = None) -> str:
+    group = f"--phases.{phase.index}" if run.phases else "--training"
+    count = f" {phase.accumulation * part}" if part else ""
+    remat = "" if run.training.remat == "full" else ", --training.remat full"
+    return f"take more microbatches with {group}.accumulation{count}{remat} or fewer rows with {group}.batch_size."
+
+
+def _available(device: jax.Device) -> float | None:
+    """Bytes of a device's memory; simulated devices share the machine's."""
+    if device.platform != "cpu":
+        return topologies.device_memory(device)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / jax.local_device_count()

@@ -1,0 +1,142 @@
+"""What is wrong with a run is found before any text is read, whichever command is given it."""
+
+from pathlib import Path
+
+import pytest
+
+from plmjax import catalogue, cli, experiment
+from plmjax.errors import UserError
+from plmjax.training import checks
+from tests.strangers import experiments
+
+TEXT = ["--data.input", "no_such_text"]  # a command that reads text before it looks at the options trips over this
+MISTAKES = [
+    (["--training.steps", "-5"], "--training.steps of at least 0, found -5"),
+    (["--training.steps", "0"], "at least one step, found 0"),
+    (["--training.batch_size", "0"], "--training.batch_size of at least 1, found 0"),
+    (["--training.accumulation", "0"], "--training.accumulation of at least 1, found 0"),
+    (["--training.accumulation", "3"], "x 3 microbatches, found 32; take 24 or 48"),
+    (["--training.batch_size", "12"], "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
+    (["--training.log_every", "0"], "--training.log_every of at least 1, found 0"),
+    (["--training.dtype", "float17"], "Unknown --training.dtype 'float17'"),
+    (["--training.gradient_dtype", "bfloat"], "did you mean 'bfloat16'?"),
+    (["--training.remat", "ful"], "did you mean 'full'?"),
+    (["--training.dropout_generator", "rgb"], "did you mean 'rbg'?"),
+    (["--training.platform", "cpuu"], "Unknown --training.platform 'cpuu'; did you mean 'cpu'?"),
+    (["--training.profile_steps", "5", "4"], "a first and a last step from 1 on, found 5 4"),
+    (["--training.profile_steps", "5", "9000"], "within 1 and 4000, found 5 9000"),
+    (["--optimizer.name", "bert_adam"], "did you mean 'bert_adamw'?"),
+    (["--optimizer.schedule", "cosin"], "did you mean 'cosine'?"),
+    (["--optimizer.learning_rate=-1"], "--optimizer.learning_rate of at least 0, found -1"),
+    (["--optimizer.learning_rate", "nan"], "--optimizer.learning_rate of at least 0, found nan"),
+    (["--optimizer.warmup_steps=-1"], "--optimizer.warmup_steps of at least 0, found -1"),
+    (["--optimizer.beta2", "1"], "--optimizer.beta2 from 0 to below 1, found 1"),
+    (["--optimizer.frozen", "bertt"], "--optimizer.frozen to name the beginning of a parameter's path, found 'bertt'"),
+    (["--data.sequence_length", "3"], "rows of 5 to 65538 tokens for the layout SentencePairs"),
+    (["--data.sequence_length", "4096"], "model's 128 positions, found a sequence length of 4096"),
+    (["--objective.rate", "1.5"], "masking rate between 0 and 1"),
+    (["--mesh.tensor", "3"], "number of devices, found ? x ? x 3 on 8"),
+    (["--mesh.data=-1"], "--mesh.data of at least 0, found -1"),
+    (["--checkpoint.best", "eval/los"], "found 'eval/los'; did you mean 'eval/loss'?"),
+    (["--checkpoint.prefer", "newest"], "Unknown --checkpoint.prefer 'newest'"),
+]
+OF_TEXT = [
+    (["--data.held_out", "1.5"], "--data.held_out from 0 to below 1, found 1.5"),
+    (["--data.held_out", "0"], "Expected held-out text to find the best checkpoint by, found none"),
+    (["--data.format", "jsonn"], "did you mean 'jsonl'?"),
+    (["--data.language", "e"], "Expected a language whose sentences can be split"),
+    (["--tokenizer.kind", "wordpeace"], "did you mean 'wordpiece'?"),
+    (["--tokenizer.vocab_size", "3"], "at least 7 tokens for wordpiece, 5 special ones and 2 of the text, found 3"),
+    (["--tokenizer.vocab_size", "9000"], "the model's 4096 tokens, found --tokenizer.vocab_size 9000"),
+]
+
+
+def written(value: list[str] | str) -> str:
+    """A name for a case: its options."""
+    return " ".join(value) if isinstance(value, list) else ""
+
+
+@pytest.mark.parametrize(("options", "message"), [*MISTAKES, *OF_TEXT], ids=written)
+def test_pretrain_refuses_it_before_it_reads_text(options, message, fails, tmp_path: Path) -> None:
+    said = fails("pretrain", "bert_tiny", "--workdir", tmp_path / "run", *TEXT, *options)
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "bench", "submit"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [*MISTAKES[3:5], *[mistake for mistake in MISTAKES if "Unknown" in mistake[1]], *MISTAKES[-8:-6]],
+    ids=written,
+)
+def test_the_other_commands_say_the_same(command, options, message, tmp_path: Path, monkeypatch) -> None:
+    def nothing(*_, **__):
+        raise AssertionError("something was made")
+
+    from tpu import __main__ as submission
+
+    for maker in ("plmjax.plan.place", "plmjax.training.placement.place", "tpu.package.pack"):
+        monkeypatch.setattr(maker, nothing)
+    monkeypatch.setattr("plmjax.plan.topologies.Slice.devices", nothing)
+    place = ["--accelerator", "v5e", "--topology", "2x4", "--bucket", str(tmp_path), "--project", "p", "--zone", "z"]
+    with pytest.raises(UserError) as raised:
+        if command == "submit":
+            submission.run(["submit", "bert_tiny", *place, "--dry-run", *options])
+        else:
+            cli.run([command, "bert_tiny", *(["--topology", "v5e:2x4"] if command == "plan" else []), *options])
+    assert message in str(raised.value)
+
+
+def test_finetune_refuses_it_before_it_reads_a_file(fails, tmp_path: Path, small_run: Path) -> None:
+    command = ["finetune", "finetune_sentences", "--from", small_run, "--workdir", tmp_path / "run"]
+    for options, message in (
+        (["--optimizer.schedule", "cosin"], "did you mean 'cosine'?"),
+        (["--training.dtype", "float17"], "Unknown --training.dtype"),
+        (["--data.pack", "0"], "--data.pack of at least 1, found 0"),
+        (["--data.warmup", "1"], "--data.warmup from 0 to below 1, found 1"),
+        (["--training.steps", "5"], "either --data.epochs or --training.steps, found 3 and 5"),
+        (["--training.evaluation_batches", "2"], "found 2"),
+        (["--data.sequence_length", "300"], "found a sequence length of 300; shorten --data.sequence_length."),
+    ):
+        assert message in fails(*command, "--data.train", "no_such_file", "--data.validation", "none", *options)
+        assert not (tmp_path / "run").exists()
+
+
+def test_text_is_asked_for_where_an_experiment_brings_none(fails, tmp_path: Path) -> None:
+    from tpu import __main__ as submission
+
+    message = "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset"
+    assert message in fails("pretrain", "bert_base_4x4", "--workdir", tmp_path / "run")
+    assert message in fails("pretrain", "bert_small", "--workdir", tmp_path / "run", "--data.format", "jsonl")
+    assert not (tmp_path / "run").exists()
+    place = ["--accelerator", "v5e", "--topology", "4x4", "--bucket", "gs://b", "--project", "p", "--zone", "z"]
+    with pytest.raises(UserError, match=message):
+        submission.run(["submit", "bert_base_4x4", *place, "--dry-run"])
+
+
+def test_only_the_tiny_experiments_bring_the_documentation() -> None:
+    pretraining = [name for name in catalogue.names() if not name.startswith(("finetune", "comparison"))]
+    assert len(pretraining) > 8
+    brings = {name for name in pretraining if experiment.load(name).data.format == "documentation"}
+    assert brings == {"bert_tiny", "roberta_tiny", "albert_tiny", "electra_tiny"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"checkpoint": {"prefer": "best", "best": ""}}, "found none; name one"),
+        ({"training": {"patience": 2}, "checkpoint": {"best": "eval/loss"}}, "Expected --training.evaluate_every"),
+        ({"training": {"evaluate_every": 3}, "checkpoint": {"best": "eval/loss", "prefer": "best"}}, "set both alike"),
+        ({"checkpoint": {"best": "-eval/mlm_los"}}, "did you mean 'eval/mlm_loss'?"),
+    ],
+)
+def test_a_rhythm_that_cannot_be_kept_is_named(groups, message) -> None:
+    with pytest.raises(UserError, match=message):
+        checks.pretraining(experiments.changed(experiments.bert(), **groups), devices=1)
+
+
+def test_a_published_run_is_what_its_slice_takes() -> None:
+    run = experiment.load("bert_large_8x8")
+    checks.pretraining(run, devices=128)
+    with pytest.raises(UserError, match="divides by 96 devices x 1 microbatches, found 256; take 192 or 288"):
+        checks.pretraining(run, devices=96)

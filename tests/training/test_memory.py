@@ -1,0 +1,67 @@
+"""Too large a step is answered with what fits, not with a traceback."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.training import loop, memory
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+GIB = 2**30
+
+
+def run(**training):
+    return experiments.changed(experiments.causal(), training={"steps": 2, "batch_size": 64, **training})
+
+
+def train(tmp_path, **training):
+    one = run(**training)
+    return loop.train(one, tmp_path, ChainSource(one.data), {})
+
+
+def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_that_fit(tmp_path, monkeypatch):
+    sizes = SimpleNamespace(
+        argument_size_in_bytes=3 * GIB,
+        output_size_in_bytes=2 * GIB,
+        alias_size_in_bytes=2 * GIB,
+        temp_size_in_bytes=40 * GIB,
+    )
+    monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
+    compiled = SimpleNamespace(memory_analysis=lambda: sizes)
+    program = SimpleNamespace(
+        mesh=jax.sharding.Mesh([[jax.devices()[:2]]], ("data", "fsdp", "tensor")),
+        phase=SimpleNamespace(index=0, batch_size=64, accumulation=2, sequence_length=16),
+    )
+    with pytest.raises(UserError) as raised:
+        memory.check(run(), program, compiled)
+    assert str(raised.value) == (
+        "Expected a step of phase 0 to fit into the 16.0 GiB of a device, found 32 rows of 16 a device to need 43.0 "
+        "GiB; take more microbatches with --training.accumulation 8, --training.remat full or fewer rows with "
+        "--training.batch_size."
+    )
+    monkeypatch.setattr(memory, "_available", lambda device: 44.0 * GIB)
+    memory.check(run(), program, compiled)
+
+
+def test_the_trainer_asks_before_its_first_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_available", lambda device: 1000.0)
+    with pytest.raises(UserError, match=r"rows of 16 a device to need .* GiB; take more microbatches"):
+        train(tmp_path)
+    assert not (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_an_allocation_that_fails_is_a_sentence(tmp_path, monkeypatch):
+    def exhausted(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 113816633344 bytes.\nBuffers:")
+
+    monkeypatch.setattr(loop, "on_device", exhausted)
+    with pytest.raises(UserError) as raised:
+        train(tmp_path, remat="full")
+    assert str(raised.value) == (
+        "Expected a step of 64 rows of 16 to fit into the memory of a device, found it exhausted (Out of memory "
+        "allocating 113816633344 bytes); take more microbatches with --training.accumulation or fewer rows with "
+        "--training.batch_size."
+    )
