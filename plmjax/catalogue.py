@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import experiments
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 
 FUNCTION = "experiment"
 """What is composed where a reference names no function."""
@@ -38,10 +38,10 @@ def find(reference: str) -> tuple[Path, str]:
         return file, function
     if file.exists():
         kind = "a folder" if file.is_dir() else "a file of another kind"
-        raise UserError(f"Expected an experiment, found {kind} at {path!r}; {_advice(file)}")
+        raise UserError(f"Expected an experiment, found {kind} at {quoted(path, 300)}; {_advice(file)}")
     if os.sep in path or file.suffix == ".py":
-        raise UserError(f"Expected an experiment file, found no file {path!r}; {_advice(file)}")
-    raise UserError(f"Expected an experiment, found none named {path!r}; {nearest(path, names())}")
+        raise UserError(f"Expected an experiment file, found no file {quoted(path, 300)}; {_advice(file)}")
+    raise UserError(f"Expected an experiment, found none named {quoted(path)}; {nearest(path, names())}")
 
 
 def _advice(file: Path) -> str:
@@ -102,7 +102,7 @@ def function(path: Path, name: str) -> Callable[[], Any]:
     if not callable(compose):
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         own = [name for name in known if getattr(vars(module)[name], "__module__", "") == module.__name__]
-        raise UserError(f"{path} has no function {name!r} that composes an experiment; {nearest(name, own)}")
+        raise UserError(f"{path} has no function {quoted(name)} that composes an experiment; {nearest(name, own)}")
     return compose
 
 

@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, ar
 
 from plmjax import storage
 from plmjax.command_line import Location, answer, divide, parse
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import Meeting
@@ -418,7 +418,7 @@ def run(arguments: Sequence[str]) -> None:
         print(__version__)
         return
     if name not in VERBS:
-        raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
+        raise UserError(f"There is no command {quoted(name)}; {nearest(name, VERBS)}")
     if name == "tokenizer":
         if rest[:1] not in (["train"], ["--help"], ["-h"]):
             found = repr(rest[0]) if rest else "nothing"

@@ -17,7 +17,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import storage
-from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
 
@@ -77,7 +77,7 @@ def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
         groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
         names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
         known = [f"--{name.strip('_')}" for name in names]
-        raise UserError(f"{program} has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
+        raise UserError(f"{program} has no option {quoted(unknown[0])}; {nearest(unknown[0], known)}")
     return call
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning.heads import MIX
 from plmjax.finetuning.sentences import join
 from plmjax.inference import batches, check_parameters, check_special
@@ -76,7 +76,7 @@ def embed(
     """
     input, output = storage.path(input), storage.path(output)
     if pooling not in POOLINGS:
-        raise UserError(f"Unknown --pooling {pooling!r}; {nearest(pooling, POOLINGS)}")
+        raise UserError(f"Unknown --pooling {quoted(pooling)}; {nearest(pooling, POOLINGS)}")
     if batch_size < 1:
         raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}.")
     if output.suffix not in SUFFIXES or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
@@ -248,6 +248,6 @@ def _lines(path: Path) -> list[str]:
     from plmjax.data import reading
 
     if not path.is_file():
-        raise UserError(f"Expected a text file with one text per line, found no file {str(path)!r}.")
+        raise UserError(f"Expected a text file with one text per line, found no file {quoted(str(path), 300)}.")
     text = "".join(reading.characters(path, reading.blocks(path)))
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")

@@ -1,6 +1,8 @@
 """The one exception a user is meant to read, one sentence and no traceback; and the exit codes of every command."""
 
+import bisect
 import difflib
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -15,6 +17,10 @@ SAVED = 75
 """Stopped as it was asked to, after saving (EX_TEMPFAIL): run the same command again."""
 
 
+_LONGEST_NAME = 300
+"""Characters: what is longer is no name, or a path nobody reads."""
+
+
 class UserError(Exception):
     """Something the user can put right. Its text says what was expected, what was found and what to do."""
 
@@ -22,15 +28,30 @@ class UserError(Exception):
 def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` for the known name closest to `name`; the list of known names when none is close."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}."
+    short = [one for one in known if len(one) <= _LONGEST_NAME]  # the time of a comparison grows with both lengths
+    close = difflib.get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= _LONGEST_NAME else []
+    return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}."
 
 
-def quoted(text: str, longest: int = 60) -> str:
-    """`text` in quotes for a message, on one line; of what is longer its beginning and how long it is."""
-    if len(text) <= longest:
-        return repr(text)
-    return f"{text[:longest]!r}... ({len(text):,} characters)"
+def beginning(text: str, longest: int = 80) -> str:
+    """`text`, or its beginning and how long it is."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
+
+
+def quoted(found: object, longest: int = 80) -> str:
+    """What a user gave, as a message shows it: in quotes if it is text, on one line, of what is long the beginning."""
+    if isinstance(found, str):
+        return repr(found) if len(found) <= longest else f"{found[:longest]!r}... ({len(found):,} characters)"
+    return beginning(repr(found), longest)
+
+
+def listed(names: Iterable[str], most: int = 4000) -> str:
+    """Names that a user chose or may choose from, as a message shows them: up to so many characters of them."""
+    names = [name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..." for name in names]
+    ends = list(itertools.accumulate(len(name) + 2 for name in names))
+    shown = max(bisect.bisect_right(ends, most), 1)
+    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return f"{', '.join(names[:shown])}{more}" or "none"
 
 
 def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) -> None:

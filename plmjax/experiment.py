@@ -160,7 +160,7 @@ class Training:
         least_1 = ("batch_size", "accumulation", "log_every")
         check_ranges("training", self, **dict.fromkeys(least_0, FROM_0), **dict.fromkeys(least_1, FROM_1))
         if self.platform not in PLATFORMS:
-            raise UserError(f"Unknown --training.platform {self.platform!r}; {nearest(self.platform, PLATFORMS)}")
+            raise UserError(f"Unknown --training.platform {quoted(self.platform)}; {nearest(self.platform, PLATFORMS)}")
         profiled = self.profile_steps
         if profiled and (len(profiled) > 2 or not 1 <= profiled[0] <= profiled[-1]):
             raise UserError(
@@ -188,7 +188,7 @@ class Checkpoint:
         """Checks the numbers and the preference."""
         check_ranges("checkpoint", self, every=FROM_0, keep=FROM_0, minutes=FROM_0)
         if self.prefer not in PREFERENCES:
-            raise UserError(f"Unknown --checkpoint.prefer {self.prefer!r}; {nearest(self.prefer, PREFERENCES)}")
+            raise UserError(f"Unknown --checkpoint.prefer {quoted(self.prefer)}; {nearest(self.prefer, PREFERENCES)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,8 +347,8 @@ def from_dict(value: Any) -> Any:
         cls = getattr(importlib.import_module(module), name)
     if cls is None:
         raise UserError(
-            f"The experiment names the class {value['type']!r}, which cannot be imported; install or put on the path "
-            f"what defines it."
+            f"The experiment names the class {quoted(value['type'])}, which cannot be imported; install or put on the "
+            f"path what defines it."
         )
     fields = {field.name for field in dataclasses.fields(cls)}
     given = {key: from_dict(item) for key, item in value.items() if key != "type"}
@@ -425,11 +425,11 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
         elif options:
             options[-1].append(argument)
         else:
-            raise UserError(f"Expected an option such as --training.steps 60, found {argument!r}.")
+            raise UserError(f"Expected an option such as --training.steps 60, found {quoted(argument)}.")
     known = [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
     for option in options:
         if option[0] not in known or option[0].endswith(".type"):
-            raise UserError(f"There is no option {option[0]!r}; {nearest(option[0], known)}")
+            raise UserError(f"There is no option {quoted(option[0])}; {nearest(option[0], known)}")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
             return parse([word for option in options for word in words(option)])

@@ -20,7 +20,7 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import TaskEvaluation
@@ -228,7 +228,9 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
         raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}.")
     ids = tokenizer.encode(text.replace(MASK, tokenizer.tokens([vocabulary.mask])[0]))
     if vocabulary.mask not in ids:
-        raise UserError(f"Expected a text with one or more {MASK}, found none in {text!r}; write {MASK} for a word.")
+        raise UserError(
+            f"Expected a text with one or more {MASK}, found none in {quoted(text)}; write {MASK} for a word."
+        )
     if len(ids) + 2 > longest:
         raise UserError(f"Expected a text of at most {longest - 2} tokens, found {len(ids)}; shorten it.")
     row, _ = join([ids], longest, vocabulary)
@@ -263,4 +265,4 @@ def check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array]
 def check_special(tokenizer: Any, *names: str) -> None:
     for name in names:
         if getattr(tokenizer.vocabulary, name) < 0:
-            raise UserError(f"Expected a tokenizer with a token {name!r} in the checkpoint, found none.")
+            raise UserError(f"Expected a tokenizer with a token {quoted(name)} in the checkpoint, found none.")

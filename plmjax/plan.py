@@ -30,7 +30,7 @@ from typing import Any
 
 import jax
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import hlo, sharding, topologies
 from plmjax.parallel import mesh as meshes
@@ -135,13 +135,17 @@ def prices(options: Sequence[str]) -> dict[str, float]:
     for option in options:
         generation, _, price = option.rpartition("=")
         if generation and generation not in topologies.CHIPS:
-            raise UserError(f"{generation!r} in --price is no TPU generation; {nearest(generation, topologies.CHIPS)}")
+            raise UserError(
+                f"{quoted(generation)} in --price is no TPU generation; {nearest(generation, topologies.CHIPS)}"
+            )
         try:
             found[generation] = float(price)
         except ValueError:
             found[generation] = math.nan
         if not 0 <= found[generation] < math.inf:
-            raise UserError(f"Expected --price to be a number or v5e=1.2, found {option!r}; give a chip-hour's price.")
+            raise UserError(
+                f"Expected --price to be a number or v5e=1.2, found {quoted(option)}; give a chip-hour's price."
+            )
     return found
 
 

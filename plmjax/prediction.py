@@ -10,7 +10,7 @@ from typing import Any
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import Forward
@@ -69,7 +69,7 @@ def write(
         UserError: what `predict` raises, an unknown format, or an output that cannot be written.
     """
     if format not in FORMATS:
-        raise UserError(f"Unknown --format {format!r}; {nearest(format, FORMATS)}")
+        raise UserError(f"Unknown --format {quoted(format)}; {nearest(format, FORMATS)}")
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
@@ -106,7 +106,7 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
     given = [option.partition("=")[0] for option in options if option.startswith("--")]
     for name in given:
         if name not in known:
-            raise UserError(f"plmjax predict has no option {name!r} for this task; {nearest(name, known)}")
+            raise UserError(f"plmjax predict has no option {quoted(name)} for this task; {nearest(name, known)}")
     composed = experiments.override(run, options, "plmjax predict")
     paths = [name.removeprefix("--").partition(".")[::2] for name in given]
     return {name: getattr(getattr(composed, group), name) for group, name in paths}
@@ -132,7 +132,9 @@ def _with(run: Experiment, settings: dict[str, Any]) -> Experiment:
     groups = _groups(run)
     for name, value in settings.items():
         if name not in groups:
-            raise UserError(f"Expected a setting of this task's predictions, found {name!r}; {nearest(name, groups)}")
+            raise UserError(
+                f"Expected a setting of this task's predictions, found {quoted(name)}; {nearest(name, groups)}"
+            )
         group = getattr(run, groups[name])
         run = dataclasses.replace(run, **{groups[name]: dataclasses.replace(group, **{name: value})})
     return run

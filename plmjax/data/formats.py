@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from plmjax import storage
 from plmjax.data import books, documentation, reading, recognition, wikitext
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, listed, nearest, quoted
 
 DOCUMENTATION = "documentation"
 """The embedded corpus, which takes no files."""
@@ -90,7 +90,9 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
 def check(format: str) -> None:
     """Raises UserError for a format that nothing reads."""
     if format not in FORMATS and not format.startswith(TFDS):
-        raise UserError(f"Expected a format of raw text, found {format!r}; {nearest(format, (*FORMATS, 'tfds:NAME'))}")
+        raise UserError(
+            f"Expected a format of raw text, found {quoted(format)}; {nearest(format, (*FORMATS, 'tfds:NAME'))}"
+        )
 
 
 def documents(
@@ -180,7 +182,7 @@ def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[
             if key not in schema.names or schema.field(key).type not in (pyarrow.string(), pyarrow.large_string()):
                 raise UserError(
                     f"Expected a column of text named {quoted(key)} in {path}, found the columns "
-                    f"{_listed(schema.names)}; name the one that is meant in text_key."
+                    f"{listed(schema.names)}; name the one that is meant in text_key."
                 )
             for batch in file.iter_batches(batch_size=256, columns=[key]):
                 for number, text in enumerate(batch.column(0).to_pylist(), start=done + 1):
@@ -193,13 +195,6 @@ def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[
             f"Expected a whole Parquet file in {path}, found one that cannot be read "
             f"({' '.join(str(error).split())[:80]}); copy it again or check the format."
         ) from error
-
-
-def _listed(names: Iterable[str]) -> str:
-    """The keys of a record or the columns of a table, for a message."""
-    names = list(names)
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(name if len(name) <= 40 else f"{name[:40]}..." for name in names[:10]) + more or "none"
 
 
 # ------------------------------------------------------------------------------------------------------ cutting
@@ -321,7 +316,9 @@ def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[
         builder.download_and_prepare()
     except Exception as error:  # unknown name, no network, no licence, ...: TFDS has a class for each
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"Expected TFDS to provide the dataset {name!r}, found that it cannot: {reason}") from error
+        raise UserError(
+            f"Expected TFDS to provide the dataset {quoted(name)}, found that it cannot: {reason}"
+        ) from error
     feature = _text_feature(name, builder.info.features, key)
     for split in builder.info.splits:
         for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
@@ -349,7 +346,7 @@ def _text_feature(name: str, features, key: str) -> str:
         return (usual or strings)[0]
     raise UserError(
         f"Expected one feature of text named {quoted(key)} in the TFDS dataset {quoted(name)}, found "
-        f"{_listed(strings)}; name the one that is meant in text_key."
+        f"{listed(strings)}; name the one that is meant in text_key."
     )
 
 
@@ -383,7 +380,7 @@ def _jsonl_prose(document: Document) -> list[str]:
     if not isinstance(record.get(document.key), str):
         raise UserError(
             f"Expected a string {quoted(document.key)} in the JSON object of {document.place}, found the keys "
-            f"{_listed(record)}; name the one that holds the text in text_key."
+            f"{listed(record)}; name the one that holds the text in text_key."
         )
     return _text_prose(document._replace(text=record[document.key]))
 

@@ -123,7 +123,7 @@ def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[s
             page[name] = "".join(parts)
             parts = None
         elif name == "page" and page.get("ns", "0") == "0" and "redirect" not in page and page.get("text"):
-            found.append((f"{path} page {page.get('title', '')!r}", page["text"]))
+            found.append((f"{path} page {quoted(page.get('title', ''))}", page["text"]))
 
     parser = expat.ParserCreate()
     parser.buffer_text, parser.buffer_size = True, 1 << 16

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.sentences import join, shares, softmax, tsv
 from plmjax.finetuning.task import (
@@ -91,7 +91,8 @@ def _number(label: str, choices: int, where: str) -> int:
     names = [str(number) for number in range(choices)] + [chr(ord("A") + number) for number in range(choices)]
     if label.upper() not in names:
         raise UserError(
-            f"Expected the right choice in {where} as 0 to {choices - 1} or A to {names[-1]}, found {label!r}; fix it."
+            f"Expected the right choice in {where} as 0 to {choices - 1} or A to {names[-1]}, found {quoted(label)}; "
+            f"fix it."
         )
     return names.index(label.upper()) % choices
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from plmjax import storage
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, beginning, listed, nearest, quoted
 
 TABLES = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
 """Suffix of a file of rows (before .gz) -> what stands between its cells; nothing where each line is a JSON object."""
@@ -113,7 +113,7 @@ def lines(path: str) -> Iterator[str]:
     if not place.is_file():
         others = [str(other) for other in place.parent.iterdir()] if place.parent.is_dir() else []
         hint = nearest(str(place), others) if others else "check the path."
-        raise UserError(f"Expected a file of examples, found no file {str(place)!r}; {hint}")
+        raise UserError(f"Expected a file of examples, found no file {quoted(str(place), 300)}; {hint}")
     with place.open("rb") as file:
         for number, line in enumerate(_unpacked(file, place) if place.suffix == ".gz" else file, start=1):
             try:
@@ -136,18 +136,19 @@ def _unpacked(file: BinaryIO, place: Path) -> Iterator[bytes]:
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
     """row[column], or a UserError that names the option to set."""
     if column not in row:
-        raise UserError(
-            f"Expected a column {column!r} in {where}, found {', '.join(map(repr, row))}; set --data.{option}."
-        )
+        found = listed(map(repr, row))
+        raise UserError(f"Expected a column {quoted(column)} in {where}, found {found}; set --data.{option}.")
     return row[column]
 
 
 def text(value: Any, column: str, where: str) -> str:
     """A cell that must hold text, without the space around it."""
     if not isinstance(value, str):
-        raise UserError(f"Expected text in {column!r} in {where}, found {json.dumps(value)}; fix that line.")
+        raise UserError(
+            f"Expected text in {quoted(column)} in {where}, found {beginning(json.dumps(value))}; fix that line."
+        )
     if not value.strip():
-        raise UserError(f"Expected text in {column!r} in {where}, found it empty; fix or remove that line.")
+        raise UserError(f"Expected text in {quoted(column)} in {where}, found it empty; fix or remove that line.")
     return value.strip()
 
 
@@ -192,7 +193,7 @@ def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         except json.JSONDecodeError as error:
             raise UserError(f"Line {number} of {path} is not JSON ({error.msg}); fix that line.") from None
         if not isinstance(row, dict):
-            raise UserError(f"Expected a JSON object in line {number} of {path}, found {line.strip()[:40]}.")
+            raise UserError(f"Expected a JSON object in line {number} of {path}, found {quoted(line.strip())}.")
         yield number, row
 
 
@@ -201,7 +202,7 @@ def _listed(rows: Iterator[tuple[int, dict[str, Any]]], path: str) -> Iterator[l
         lists = {name: value for name, value in row.items() if isinstance(value, list)}
         lengths = {len(value) for value in lists.values()}
         if len(lengths) != 1:
-            found = ", ".join(f"{name} of {len(value)}" for name, value in lists.items()) or "none"
+            found = listed(f"{name} of {len(value)}" for name, value in lists.items())
             raise UserError(f"Expected lists of equal length in line {number} of {path}, found {found}; fix it.")
         yield [(number, dict(zip(lists, values, strict=True))) for values in zip(*lists.values(), strict=True)]
 
@@ -214,6 +215,6 @@ def _present(names: tuple[str, ...], cells: int, spare: str) -> tuple[str, ...]:
 
 def _width(line: int, path: str, names: Sequence[str], found: int) -> UserError:
     return UserError(
-        f"Expected {len(names)} columns ({', '.join(names)}) in line {line} of {path}, found {found}; fix that "
+        f"Expected {len(names)} columns ({listed(names)}) in line {line} of {path}, found {found}; fix that "
         f"line or name the columns with --data.columns."
     )

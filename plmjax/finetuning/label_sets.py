@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
 from plmjax.finetuning.sentences import SentenceExamples, SentenceObjective, Sentences, shares, tsv
 from plmjax.finetuning.task import Answers, Encoded, Record, Task, exists
@@ -88,7 +88,7 @@ class MultiLabelClassification(SentenceObjective):
                 if label not in numbers:
                     where = examples.where(row)
                     raise UserError(
-                        f"Expected labels seen in training, found {label!r} in {where}; {nearest(label, numbers)}"
+                        f"Expected labels seen in training, found {quoted(label)} in {where}; {nearest(label, numbers)}"
                     )
                 held[row, numbers[label]] = 1
         return held

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, beginning, listed, nearest, quoted
 from plmjax.finetuning import answers, files, metrics
 from plmjax.finetuning.answers import Candidate, Window
 from plmjax.finetuning.heads import QuestionAnswering
@@ -115,7 +115,7 @@ def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
     except (KeyError, TypeError, AttributeError):
         whole, lacking = False, []
     if lacking:
-        found = ", ".join(lacking[0]) or "nothing"
+        found = listed(lacking[0])
         raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; fix it.")
     if not whole:
         raise UserError(
@@ -141,15 +141,17 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
     for answer in entry.get("answers") or []:
         start, text = answer.get("answer_start"), answer.get("text")
         if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
-            raise UserError(f"Expected an answer_start and a text in {where}, found {json.dumps(answer)}; fix it.")
+            raise UserError(
+                f"Expected an answer_start and a text in {where}, found {beginning(json.dumps(answer))}; fix it."
+            )
         if start >= 0 and context.startswith(text, start):
             answers.append((start, text))
             continue
         places = [place.start() for place in re.finditer(f"(?={re.escape(text)})", context)]
         if start != -1 and not (places and 0 <= start <= len(context) - len(text)):
             raise UserError(
-                f"Expected the answer {text!r} at character {start} of its context of {len(context)} in {where}, found "
-                f"{context[max(start, 0) : max(start, 0) + len(text)]!r}; fix it."
+                f"Expected the answer {quoted(text)} at character {start} of its context of {len(context)} in {where}, "
+                f"found {quoted(context[max(start, 0) : max(start, 0) + len(text)])}; fix it."
             )
         answers.append((min(places, key=lambda place: abs(place - start), default=-1), text))
     if not answers:
@@ -193,7 +195,7 @@ class SpanExtraction(TaskObjective):
     def learn(self, train: QuestionExamples) -> Self:
         """With whether some questions have no answer."""
         if self.language not in SCORES:
-            raise UserError(f"Unknown --objective.language {self.language!r}; {nearest(self.language, SCORES)}")
+            raise UserError(f"Unknown --objective.language {quoted(self.language)}; {nearest(self.language, SCORES)}")
         return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
 
     def module(self, config: Any, execution: Execution) -> nn.Module:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
 from plmjax.finetuning.task import (
     Answers,
@@ -202,7 +202,7 @@ def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np
     for i, label in enumerate(labels):
         if label not in numbers:
             raise UserError(
-                f"Expected a label seen in training, found {label!r} in {where(i)}; {nearest(label, known)}"
+                f"Expected a label seen in training, found {quoted(label)} in {where(i)}; {nearest(label, known)}"
             )
     return np.array([numbers[label] for label in labels], np.int32)
 
@@ -233,7 +233,8 @@ class SequenceClassification(SentenceObjective):
         labels = self.labels or tuple(sorted(set(train.labels)))
         if len(labels) < 2:
             raise UserError(
-                f"Expected at least two different labels in {train.path}, found {labels[0]!r} only; check --data.label."
+                f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only; check "
+                f"--data.label."
             )
         return dataclasses.replace(self, labels=labels)
 
@@ -288,7 +289,8 @@ class Regression(SentenceObjective):
             except ValueError:
                 numbers[row] = math.nan
             if not math.isfinite(numbers[row]):
-                raise UserError(f"Expected a number to predict, found {label!r} in {examples.where(row)}; fix it.")
+                where = examples.where(row)
+                raise UserError(f"Expected a number to predict, found {quoted(label)} in {where}; fix it.")
         return numbers
 
     def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.heads import TokenClassification
 from plmjax.finetuning.sentences import numbered, softmax
@@ -69,7 +69,7 @@ class Tagging(Task):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""
         if self.scheme not in SCHEMES:
-            raise UserError(f"Unknown --data.scheme {self.scheme!r}; {nearest(self.scheme, SCHEMES)}")
+            raise UserError(f"Unknown --data.scheme {quoted(self.scheme)}; {nearest(self.scheme, SCHEMES)}")
         if not labelled and files.suffix(path) == ".txt":
             for number, line in enumerate(files.lines(path), start=1):
                 words = line.split()
@@ -99,7 +99,7 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
         if mark not in marks or (mark != "O") != bool(dash and kind):
             raise UserError(
                 f"Expected O or one of {', '.join(f'{m}-KIND' for m in marks if m != 'O')} in line {line} of {path}, "
-                f"found {label!r}; fix it or set --data.scheme."
+                f"found {quoted(label)}; fix it or set --data.scheme."
             )
         inside = before != "O" and kind_before == kind
         impossible = {
@@ -110,14 +110,14 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
         if impossible:
             previous = f"{before}-{kind_before}" if kind_before else before
             raise UserError(
-                f"Expected {scheme} labels in {path}, found {label!r} after {previous!r} in line {line}, which cannot "
-                f"be; fix it or set --data.scheme."
+                f"Expected {scheme} labels in {path}, found {quoted(label)} after {quoted(previous)} in line {line}, "
+                f"which cannot be; fix it or set --data.scheme."
             )
         before, kind_before = mark, kind
     if scheme == "IOBES" and before in ("B", "I"):
         raise UserError(
-            f"Expected IOBES labels in {path}, found {labels[-1]!r} at a sentence's end in line {lines[-1]}, which "
-            f"cannot be; fix it or set --data.scheme."
+            f"Expected IOBES labels in {path}, found {quoted(labels[-1])} at a sentence's end in line {lines[-1]}, "
+            f"which cannot be; fix it or set --data.scheme."
         )
 
 
@@ -144,7 +144,7 @@ class TokenTagging(TaskObjective):
         """With the labels of the train file."""
         labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
         if len(labels) < 2:
-            raise UserError(f"Expected at least two different labels in {train.path}, found {labels[0]!r} only.")
+            raise UserError(f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only.")
         return dataclasses.replace(self, labels=labels)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.layers.attention import MultiHeadAttention, padding_bias, segment_bias
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
@@ -81,7 +81,7 @@ class EncoderConfig:
                 f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
             )
         if self.hidden_act not in ACTIVATIONS:
-            raise UserError(f"Unknown activation {self.hidden_act!r}; {nearest(self.hidden_act, ACTIVATIONS)}")
+            raise UserError(f"Unknown activation {quoted(self.hidden_act)}; {nearest(self.hidden_act, ACTIVATIONS)}")
 
     @classmethod
     def _sized(cls, layers: int, hidden: int, heads: int, overrides: dict[str, Any], **defaults: Any) -> Self:

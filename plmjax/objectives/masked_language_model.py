@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Batch, Objective, Sums, apply, cross_entropy
 from plmjax.vocabulary import Vocabulary
@@ -52,7 +52,7 @@ class MaskedLanguageModel(Objective):
     def __post_init__(self) -> None:
         """Checks the settings."""
         if self.masking not in MASKING:
-            raise UserError(f"Unknown --objective.masking {self.masking!r}; {nearest(self.masking, MASKING)}")
+            raise UserError(f"Unknown --objective.masking {quoted(self.masking)}; {nearest(self.masking, MASKING)}")
         if not (0 < self.rate < 1 and min(self.mask_share, self.random_share) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
         if self.mask_share + self.random_share > 1:

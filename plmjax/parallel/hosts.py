@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from plmjax.errors import HOST_LOST, UserError
+from plmjax.errors import HOST_LOST, UserError, quoted
 from plmjax.parallel import guard, platform, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
@@ -114,7 +114,9 @@ def join(meeting: Meeting) -> None:
     try:
         count, index = int(count), int(index)
     except ValueError:
-        raise UserError(f"Expected whole numbers for --hosts and --host, found {count!r} and {index!r}.") from None
+        raise UserError(
+            f"Expected whole numbers for --hosts and --host, found {quoted(count)} and {quoted(index)}."
+        ) from None
     if count == 1:
         return
     watcher = guard.Guard(str(address), count, index, meeting.join_seconds)

@@ -20,7 +20,7 @@ import os
 
 import jax
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 
 GIB = 2**30
 
@@ -208,7 +208,7 @@ def parse(name: str) -> Slice:
     shape, star, count = shape.partition("*")
     if generation not in CHIPS:
         raise UserError(
-            f"A topology is GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4; {generation!r} is no TPU generation, "
+            f"A topology is GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4; {quoted(generation)} is no TPU generation, "
             f"{nearest(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
@@ -218,14 +218,14 @@ def parse(name: str) -> Slice:
         known.remove("1x1")
     if shape not in known:
         raise UserError(
-            f"A {generation} slice comes as {', '.join(known)} chips; {shape!r} is none of them, choose one, "
+            f"A {generation} slice comes as {', '.join(known)} chips; {quoted(shape)} is none of them, choose one, "
             f"such as {generation}:{known[len(known) // 2]}."
         )
     if not star:
         return Slice(chip, sizes)
     if not count.isdecimal() or int(count) < 2:
         raise UserError(
-            f"Expected a number of slices from 2 behind the *, found {count!r}; write {generation}:{shape}*2, or "
+            f"Expected a number of slices from 2 behind the *, found {quoted(count)}; write {generation}:{shape}*2, or "
             f"{generation}:{shape} for one."
         )
     return Slice(chip, sizes, int(count))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, optimizers, phases, placement, schedules, step
@@ -105,7 +105,8 @@ def rhythm(run: Experiment, metrics: Sequence[str]) -> None:
         )
     if best and best not in known:
         raise UserError(
-            f"Expected --checkpoint.best to name a metric of the evaluation, found {best!r}; {nearest(best, known)}"
+            f"Expected --checkpoint.best to name a metric of the evaluation, found {quoted(best)}; "
+            f"{nearest(best, known)}"
         )
     if not best and (training.patience or run.checkpoint.prefer == "best"):
         raise UserError(

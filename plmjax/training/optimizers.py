@@ -13,7 +13,7 @@ import optax
 from jax.tree_util import KeyPath
 
 from plmjax import experiment
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.training import paths
 from plmjax.training.layer_rates import layer_rates
 from plmjax.training.schedules import schedule
@@ -54,7 +54,7 @@ def build(optimizer: experiment.Optimizer, steps: int, params: Params) -> optax.
 def check_name(optimizer: experiment.Optimizer) -> None:
     """Raises UserError for an unknown rule."""
     if optimizer.name not in RULES:
-        raise UserError(f"Unknown --optimizer.name {optimizer.name!r}; {nearest(optimizer.name, RULES)}")
+        raise UserError(f"Unknown --optimizer.name {quoted(optimizer.name)}; {nearest(optimizer.name, RULES)}")
 
 
 def decay_mask(params: Params, exclude: tuple[str, ...]) -> Params:
@@ -200,7 +200,7 @@ def _check_frozen(prefixes: tuple[str, ...], params: Params) -> None:
         if not any(_begins(name, (prefix,)) for name in names):
             parts = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
             raise UserError(
-                f"Expected --optimizer.frozen to name the beginning of a parameter's path, found {prefix!r}; "
+                f"Expected --optimizer.frozen to name the beginning of a parameter's path, found {quoted(prefix)}; "
                 f"{nearest(prefix, parts)}"
             )
     if all(_begins(name, prefixes) for name in names):

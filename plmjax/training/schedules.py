@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from plmjax import experiment
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 
 
 def schedule(optimizer: experiment.Optimizer, steps: int) -> optax.Schedule:
@@ -20,7 +20,7 @@ def schedule(optimizer: experiment.Optimizer, steps: int) -> optax.Schedule:
     """
     if optimizer.schedule not in SCHEDULES:
         raise UserError(
-            f"Unknown --optimizer.schedule {optimizer.schedule!r}; {nearest(optimizer.schedule, SCHEDULES)}"
+            f"Unknown --optimizer.schedule {quoted(optimizer.schedule)}; {nearest(optimizer.schedule, SCHEDULES)}"
         )
     peak, warmup = optimizer.learning_rate, optimizer.warmup_steps
     after = SCHEDULES[optimizer.schedule](peak, warmup, steps)

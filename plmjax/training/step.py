@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.objectives.objective import Batch, Objective, Sums
@@ -64,12 +64,12 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
     dtype = training.dtype if training.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
     if dtype not in dtypes:
-        raise UserError(f"Unknown --training.dtype {dtype!r}; {nearest(dtype, [*dtypes, 'auto'])}")
+        raise UserError(f"Unknown --training.dtype {quoted(dtype)}; {nearest(dtype, [*dtypes, 'auto'])}")
     if training.gradient_dtype not in dtypes:
         found = training.gradient_dtype
-        raise UserError(f"Unknown --training.gradient_dtype {found!r}; {nearest(found, dtypes)}")
+        raise UserError(f"Unknown --training.gradient_dtype {quoted(found)}; {nearest(found, dtypes)}")
     if training.remat not in REMAT_POLICIES:
-        raise UserError(f"Unknown --training.remat {training.remat!r}; {nearest(training.remat, REMAT_POLICIES)}")
+        raise UserError(f"Unknown --training.remat {quoted(training.remat)}; {nearest(training.remat, REMAT_POLICIES)}")
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     layers = getattr(experiment.model, "num_hidden_layers", 1)
     unroll = training.unroll or (layers if platform == "cpu" else 1)
@@ -92,7 +92,7 @@ def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
 def check_generator(name: str) -> None:
     """Raises UserError unless it is a generator of dropout's bits, or auto."""
     if name not in GENERATORS:
-        raise UserError(f"Unknown --training.dropout_generator {name!r}; {nearest(name, GENERATORS)}")
+        raise UserError(f"Unknown --training.dropout_generator {quoted(name)}; {nearest(name, GENERATORS)}")
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.experiment import Experiment, flatten
 
 
@@ -49,8 +49,8 @@ class WeightsAndBiases:
         except wandb.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise UserError(
-                f"Expected to report to the project {run.tracking.wandb!r} of Weights & Biases, found: {reason}; run "
-                f"`wandb login`, set WANDB_MODE=offline, or leave --tracking.wandb out."
+                f"Expected to report to the project {quoted(run.tracking.wandb)} of Weights & Biases, found: {reason}; "
+                f"run `wandb login`, set WANDB_MODE=offline, or leave --tracking.wandb out."
             ) from error
         storage.write(record, json.dumps({"project": run.tracking.wandb, "id": self._run.id}) + "\n")
         self._next = self._run.step
