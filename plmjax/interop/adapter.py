@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives.objective import Objective
 
 Shape = tuple[int, ...]
@@ -159,7 +159,7 @@ class Adapter:
     def architecture(self, name: str) -> Architecture:
         """The architecture of that name, or a UserError with the nearest one."""
         if name not in self.architectures:
-            raise UserError(f"There is no architecture {name!r}; {nearest(name, self.architectures)}")
+            raise UserError(f"There is no architecture {quoted(name)}; {nearest(name, self.architectures)}")
         return self.architectures[name]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.finetuning.heads import QuestionAnswering, TokenClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
@@ -95,9 +95,10 @@ def read_config(
     """
     for name, value in required.items():
         if name in found and (found[name] or None) != (value or None):
+            system = kind.__name__.removesuffix("Config").upper()
             raise UserError(
-                f"The config sets {name} to {found[name]!r}, but this {kind.__name__.removesuffix('Config').upper()} "
-                f"knows {value!r} only; take another."
+                f"The config sets {name} to {quoted(found[name])}, but this {system} knows {quoted(value)} only; take "
+                f"another."
             )
     given = dict(defaults)
     for field in dataclasses.fields(kind):
@@ -108,7 +109,7 @@ def read_config(
             continue
         of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
         if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
-            raise UserError(f"The config must set {field.name} to {of.__name__}, found {value!r}; correct it.")
+            raise UserError(f"The config must set {field.name} to {of.__name__}, found {quoted(value)}; correct it.")
         given[field.name] = of(value)
     return kind(**given)
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.interop import albert, bert, electra, roberta
 from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
 from plmjax.interop.weights import WEIGHTS, opened, read_json
@@ -222,7 +222,7 @@ def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
     model_type = found.get("model_type")
     if model_type not in ADAPTERS:
         raise UserError(
-            f"{directory / 'config.json'} has the model_type {model_type!r}, but supported are "
+            f"{directory / 'config.json'} has the model_type {quoted(model_type)}, but supported are "
             f"{', '.join(sorted(ADAPTERS))}; convert a checkpoint of one of these."
         )
     return ADAPTERS[model_type]
@@ -233,7 +233,7 @@ def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
     if name in adapter.architectures:
         return name
     raise UserError(
-        f"{directory / 'config.json'} names the architecture {name!r}, but supported are "
+        f"{directory / 'config.json'} names the architecture {quoted(name)}, but supported are "
         f"{', '.join(adapter.architectures)}; choose one of them as the architecture."
     )
 

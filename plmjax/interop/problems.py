@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
 from plmjax.objectives.objective import Objective
@@ -25,7 +25,7 @@ def labels(found: Mapping[str, Any]) -> tuple[str, ...]:
     if not named:
         count = found.get("num_labels", 2)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise UserError(f"The config must set num_labels to a number of labels, found {count!r}; correct it.")
+            raise UserError(f"The config must set num_labels to a number of labels, found {quoted(count)}; correct it.")
         return tuple(f"LABEL_{label}" for label in range(count))
     names = [named.get(str(label)) for label in range(len(named))] if isinstance(named, dict) else []
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -45,12 +45,12 @@ def stated(objective: Objective, data: Any, names: tuple[str, ...], problem: str
     if problem is None or not isinstance(objective, SentenceObjective):
         return objective, data
     if not isinstance(problem, str) or problem not in PROBLEMS:
-        raise UserError(f"The config has the problem_type {problem!r}; {nearest(str(problem), PROBLEMS)}")
+        raise UserError(f"The config has the problem_type {quoted(problem)}; {nearest(str(problem), PROBLEMS)}")
     if problem == "multi_label_classification":
         return MultiLabelClassification(labels=names), LabelSets()
     if (problem == "regression") != (len(names) == 1):
         raise UserError(
-            f"The config has the problem_type {problem!r} with {len(names)} label{'s' * (len(names) > 1)}, but here a "
+            f"The config has the problem_type {quoted(problem)} with {len(names)} label{'s' * (len(names) > 1)}, but a "
             "regression predicts one number and a classification has two labels at least; correct it."
         )
     return (Regression() if problem == "regression" else SequenceClassification(labels=names)), Sentences()

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax.data.layouts import FullSentences
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import encoder
 from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
@@ -47,7 +47,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     if model.config.hidden_act != "gelu":
         raise UserError(
             f"Expected a RoBERTa with the activation 'gelu', which transformers has in its head, found "
-            f"{model.config.hidden_act!r}; it cannot be exported."
+            f"{quoted(model.config.hidden_act)}; it cannot be exported."
         )
     return encoder.write_config(model, labels, "roberta")
 

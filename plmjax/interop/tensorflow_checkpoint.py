@@ -11,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.interop import bert
 from plmjax.interop.adapter import Tensors
 from plmjax.interop.huggingface import assemble
@@ -105,7 +105,8 @@ def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: 
     """Google's config in transformers' terms: its epsilon is fixed in the code, its labels are counted by the head."""
     activation = found.get("hidden_act")
     if activation not in ACTIVATIONS:
-        raise UserError(f"{directory / CONFIG} has hidden_act {activation!r}; {nearest(str(activation), ACTIVATIONS)}")
+        hint = nearest(str(activation), ACTIVATIONS)
+        raise UserError(f"{directory / CONFIG} has hidden_act {quoted(activation)}; {hint}")
     labels = tensors.shapes.get("classifier.weight", (2,))[0]
     return dict(found) | {
         "model_type": "bert",
