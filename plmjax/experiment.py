@@ -442,6 +442,19 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
                 except SystemExit:
                     break
         default = flatten(experiment)[option[0][2:]]
-        kind = "bool or None" if default is None else type(default).__name__
+        kind = _annotation(experiment, option[0][2:]) if default is None else type(default).__name__
         found = " ".join(option[1:]) or "nothing"
         raise UserError(f"{option[0]} takes a value of type {kind}, found {quoted(found)}.") from None
+
+
+def _annotation(value: Any, name: str) -> str:
+    """The type of a dotted field as it is declared: "float or None"."""
+    *path, last = name.split(".")
+    for part in path:
+        value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
+    (declared,) = (field.type for field in dataclasses.fields(value) if field.name == last)
+    return (
+        getattr(declared, "__name__", str(declared))
+        if isinstance(declared, type)
+        else str(declared).replace(" | ", " or ")
+    )

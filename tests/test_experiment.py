@@ -117,6 +117,10 @@ def test_several_options_and_a_phase():
         (["--steps", "60"], "no option '--steps'"),
         (["--model.type", "x"], "no option '--model.type'; did you mean '--model.type_vocab_size'?"),
         (["--training.steps", "many"], "--training.steps takes a value of type int, found 'many'."),
+        (
+            ["--model.classifier_dropout", "high"],
+            "--model.classifier_dropout takes a value of type float or None, found 'high'.",
+        ),
         (["--training.steps", "1.5"], "--training.steps takes a value of type int, found '1.5'."),
         (["--training.steps"], "--training.steps takes a value of type int, found 'nothing'."),
         (["--training.seed", "-1"], "Expected --training.seed from 0 to 4294967295, found -1."),

@@ -1,7 +1,7 @@
 """Multiple choice: which of several endings or answers is right (Devlin et al. 2019, section 4.4).
 
-Each choice makes a sequence of its own, [CLS] context [SEP] question choice [SEP], that the system's head for whole
-sequences gives one number; the softmax is over the choices of a question. The choices of one question stand side by
+Each choice makes a sequence of its own, [CLS] context [SEP] question choice [SEP], that the system's head for choices
+gives one number; the softmax is over the choices of a question. The choices of one question stand side by
 side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each choice.
 """
 
@@ -28,7 +28,6 @@ from plmjax.finetuning.task import (
     check_vocabulary,
     concatenated,
     exists,
-    sequence_module,
 )
 from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -105,8 +104,12 @@ class MultipleChoice(TaskObjective):
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The model with a head that gives a sequence one number."""
-        return sequence_module(config, 1, execution)
+        """The model with a head that gives every choice a number."""
+        if not hasattr(config, "for_multiple_choice"):
+            raise UserError(
+                f"Expected a model with a head for choices, found {type(config).__name__}; fine-tune another one."
+            )
+        return config.for_multiple_choice(execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
         """So many neighbouring sequences a question as it has choices."""
@@ -124,13 +127,12 @@ class MultipleChoice(TaskObjective):
         return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": answers}, choices=count)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The choices as rows of their own: [R C T] -> [R C, T]."""
-        inputs = super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
-        return {name: field.reshape(-1, field.shape[-1]) for name, field in inputs.items()}
+        """As every task, and where the sequences begin."""
+        return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Nats of the right choice, [R K]."""
-        logits = jnp.moveaxis(self._scores(outputs, batch), 1, -1)  # [R C K] -> [R K C]
+        logits = jnp.moveaxis(outputs.logits, 1, -1)  # [R C K] -> [R K C]
         return cross_entropy(logits, batch["labels"][:, 0]), exists(batch)[:, 0]
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -140,7 +142,7 @@ class MultipleChoice(TaskObjective):
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy."""
         there = exists(batch)[:, 0]
-        right = jnp.argmax(self._scores(outputs, batch), axis=1) == batch["labels"][:, 0]
+        right = jnp.argmax(outputs.logits, axis=1) == batch["labels"][:, 0]
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
 
     def answer(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
@@ -162,7 +164,3 @@ class MultipleChoice(TaskObjective):
         """6 (D^2 + D) a sequence."""
         size = config.hidden_size
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size)
-
-    def _scores(self, outputs: Any, batch: Batch) -> jax.Array:
-        """float32 [R C K]."""
-        return outputs.logits[..., 0].reshape(batch["example_ids"].shape)

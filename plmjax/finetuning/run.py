@@ -5,6 +5,7 @@ What is saved is a run directory like any other, and with it the predictions for
 
 import dataclasses
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
 from plmjax.training.state import State
 from plmjax.training.step import Program
+
+log = logging.getLogger(__name__)
 
 ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
@@ -69,7 +72,11 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: str | Path) -> di
         state = program.initialize(run.training.seed)
         if pretrained is None:
             return state
-        return state.replace(params=start.transfer(pretrained, state.params, checkpoint, in_head))
+        poolers = [name for name in start.lacking(pretrained, state.params, run.model) if not in_head(name)]
+        if poolers and hosts.speaks():
+            log.warning("Drawn anew with the head, as %s has none: %s.", checkpoint, ", ".join(poolers))
+        params = start.transfer(pretrained, state.params, checkpoint, lambda name: in_head(name) or name in poolers)
+        return state.replace(params=params)
 
     result = loop.train(run, workdir, source, files, begin, evaluation)
     metrics = result.metrics

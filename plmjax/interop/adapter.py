@@ -6,7 +6,8 @@ module's own parameters.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -68,11 +69,26 @@ def weight(inputs: int = 1) -> Arrangement:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter and its tensor: `path` is joined by /, `{layer}` in `tensor` counts the first axis of a stack."""
+    """A parameter and its tensor: `path` is joined by /, `{layer}` in `tensor` counts the first axis of a stack.
+
+    Any other name in braces stands for a number, the same one in `path` and in `tensor`.
+    """
 
     path: str
     tensor: str
     arrangement: Arrangement = SAME
+
+    def among(self, paths: Iterable[str]) -> "list[Parameter]":
+        """The parameter itself for each of the paths that it stands for."""
+        pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(self.path)))
+        found = []
+        for path in paths:
+            if match := pattern.fullmatch(path):
+                tensor = re.sub(
+                    r"\{(\w+)\}", lambda name, match=match: match.groupdict().get(name[1], name[0]), self.tensor
+                )
+                found.append(dataclasses.replace(self, path=path, tensor=tensor))
+        return found
 
     @property
     def stacked(self) -> bool:
@@ -112,7 +128,9 @@ class Architecture:
     options: config.json's content -> fields of the module besides config and execution.
     parts: name -> shape of the tensors there are -> such fields that config.json does not tell.
     arguments: module -> what transformers' class must be told beside config.json to be the same.
+    batch: inputs of rows of tokens -> those of the class.
     within: the name under which modules with a head hold this one's parameters; empty for those with a head.
+    tied: whether it has the word table as its output layer too.
     """
 
     module: type[nn.Module]
@@ -121,7 +139,9 @@ class Architecture:
     options: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda found: {}
     parts: Callable[[Mapping[str, Shape]], dict[str, Any]] = lambda shapes: {}
     arguments: Callable[[nn.Module], dict[str, Any]] = lambda module: {}
+    batch: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda rows: rows
     within: str = ""
+    tied: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +153,8 @@ class Adapter:
     read_config: config.json's content -> the model's config.
     write_config: module, names of its labels -> config.json's content.
     task: module, names of its labels -> objective and data of an experiment that trains it.
-    canonical: the tensors of any checkpoint of the system, named as the architecture names them, copies of tied tensors
-        checked and left out.
+    canonical: the tensors of any checkpoint of the system, named as the architecture names them, copies of tensors that
+        it ties checked and left out.
     optional: whether a tensor is part of a head that another architecture has.
     example: a random batch for a config, integer arrays by the names of arguments that both libraries share.
     wholes: module without a class there -> the architecture that holds what is worth most of it.
@@ -145,7 +165,7 @@ class Adapter:
     read_config: Callable[[Mapping[str, Any]], Any]
     write_config: Callable[[nn.Module, Sequence[str]], dict[str, Any]]
     task: Callable[[nn.Module, Sequence[str]], tuple[Objective, Any]]
-    canonical: Callable[[Tensors, str], Tensors]
+    canonical: Callable[[Tensors, Architecture], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]
     wholes: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
@@ -180,7 +200,7 @@ def read_parameters(
     tensor, and every one of another type than `FLOATS`.
     """
     shapes = parameter_shapes(module)
-    known = {parameter.path: parameter for parameter in parameters}
+    known = {found.path: found for parameter in parameters for found in parameter.among(shapes)}
     expected = {name: shape for path in shapes for name, shape in known[path].tensors(shapes[path]).items()}
     both = sorted(expected.keys() & tensors.shapes.keys())
     if quantized := [name for name in both if tensors.dtypes[name] not in FLOATS]:
@@ -226,8 +246,8 @@ def write_tensors(
         raise UserError(f"The parameters are of a model of another size: {_listed(details)}; give the model they fit.")
     tensors: dict[str, np.ndarray] = {}
     for parameter in parameters:
-        if parameter.path in shapes:
-            tensors |= parameter.write(np.asarray(leaves[parameter.path], np.float32))
+        for found in parameter.among(shapes):
+            tensors |= found.write(np.asarray(leaves[found.path], np.float32))
     return tensors
 
 

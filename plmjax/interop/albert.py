@@ -13,6 +13,7 @@ from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
+    AlbertForMultipleChoice,
     AlbertForPreTraining,
     AlbertForSequenceClassification,
     AlbertModel,
@@ -21,10 +22,8 @@ from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Objective
 
-ONE_GROUP = {"num_hidden_groups": 1, "inner_group_num": 1}
-"""Several groups of layers that share, or several layers to share, were tried by the authors and never published."""
-
-_OURS, _THEIRS = "encoder/layer", "encoder.albert_layer_groups.0.albert_layers.0"
+_OURS = "encoder/group_{group}/layer_{inner}"
+_THEIRS = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
 BODY = (
     *encoder.EMBEDDINGS,
     *encoder.dense("encoder/embedding_hidden_mapping_in", "encoder.embedding_hidden_mapping_in"),
@@ -54,12 +53,12 @@ def read_config(found: Mapping[str, Any]) -> AlbertConfig:
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     names += ("hidden_dropout_prob", "attention_probs_dropout_prob")
     defaults = {name: getattr(AlbertConfig.xxlarge(), name) for name in names}
-    return encoder.read_config(found, AlbertConfig, defaults, encoder.REQUIRED | ONE_GROUP)
+    return encoder.read_config(found, AlbertConfig, defaults)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' AlbertConfig needs to build the same model."""
-    return encoder.write_config(model, labels, "albert") | ONE_GROUP
+    return encoder.write_config(model, labels, "albert")
 
 
 def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
@@ -70,13 +69,13 @@ def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     return objective, Data(SentenceOrder(), sequence_length=min(128, model.config.longest))
 
 
-def canonical(tensors: Tensors, architecture: str) -> Tensors:
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     }
-    return encoder.canonical(tensors, "albert", ties, bare=architecture == "AlbertModel")
+    return encoder.canonical(tensors, "albert", ties, architecture)
 
 
 def optional(name: str) -> bool:
@@ -89,12 +88,13 @@ _PRETRAINING = {"logits": "prediction_logits", "sop_logits": "sop_logits"}
 ADAPTER = Adapter(
     config=AlbertConfig,
     architectures={
-        "AlbertModel": Architecture(AlbertModel, BODY, encoder.POOLED, within="albert"),
-        "AlbertForPreTraining": Architecture(AlbertForPreTraining, HEADED, _PRETRAINING),
-        "AlbertForMaskedLM": Architecture(AlbertForMaskedLM, HEADED, encoder.LOGITS),
+        "AlbertModel": encoder.body(AlbertModel, BODY, "albert", "pooler.weight"),
+        "AlbertForPreTraining": Architecture(AlbertForPreTraining, HEADED, _PRETRAINING, tied=True),
+        "AlbertForMaskedLM": Architecture(AlbertForMaskedLM, HEADED, encoder.LOGITS, tied=True),
         "AlbertForSequenceClassification": Architecture(
             AlbertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        "AlbertForMultipleChoice": encoder.multiple_choice(AlbertForMultipleChoice, HEADED),
         **encoder.token_heads("Albert", ENCODER),
     },
     read_config=read_config,

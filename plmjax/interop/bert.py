@@ -13,6 +13,8 @@ from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
     BertForPreTraining,
     BertForSequenceClassification,
     BertModel,
@@ -45,19 +47,19 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     """The objective that trains a module, and data without a path."""
-    if not isinstance(model, BertModel | BertForPreTraining | BertForMaskedLM):
+    if not isinstance(model, BertModel | BertForPreTraining | BertForMaskedLM | BertForNextSentencePrediction):
         return encoder.downstream_task(model, labels)
     objective = MaskedLanguageModel() if isinstance(model, BertForMaskedLM) else BertPretraining()
     return objective, Data(SentencePairs(), sequence_length=min(128, model.config.longest))
 
 
-def canonical(tensors: Tensors, architecture: str) -> Tensors:
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
-    return encoder.canonical(tensors, "bert", ties, bare=architecture == "BertModel")
+    return encoder.canonical(tensors, "bert", ties, architecture)
 
 
 def optional(name: str) -> bool:
@@ -66,16 +68,19 @@ def optional(name: str) -> bool:
 
 
 _PRETRAINING = {"logits": "prediction_logits", "seq_relationship_logits": "seq_relationship_logits"}
+_NEXT_SENTENCE = {"seq_relationship_logits": "logits"}
 
 ADAPTER = Adapter(
     config=BertConfig,
     architectures={
-        "BertModel": Architecture(BertModel, BODY, encoder.POOLED, within="bert"),
-        "BertForPreTraining": Architecture(BertForPreTraining, HEADED, _PRETRAINING),
-        "BertForMaskedLM": Architecture(BertForMaskedLM, HEADED, encoder.LOGITS),
+        "BertModel": encoder.body(BertModel, BODY, "bert", "pooler.dense.weight"),
+        "BertForPreTraining": Architecture(BertForPreTraining, HEADED, _PRETRAINING, tied=True),
+        "BertForMaskedLM": Architecture(BertForMaskedLM, HEADED, encoder.LOGITS, tied=True),
+        "BertForNextSentencePrediction": Architecture(BertForNextSentencePrediction, HEADED, _NEXT_SENTENCE),
         "BertForSequenceClassification": Architecture(
             BertForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        "BertForMultipleChoice": encoder.multiple_choice(BertForMultipleChoice, HEADED),
         **encoder.token_heads("Bert", ENCODER),
     },
     read_config=read_config,

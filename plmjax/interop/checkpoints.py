@@ -4,6 +4,7 @@ Neither says that it is done before the numbers are checked: outputs against tra
 after a round trip where it is not.
 """
 
+import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping
@@ -52,6 +53,7 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     settings = {} if google else weights.read_json(folder / "config.json", "a transformers config")
     labels = problems.labels(settings | {"num_labels": model.num_labels}) if hasattr(model, "num_labels") else ()
     objective, data = problems.stated(*adapter.task(model, labels), labels, settings.get("problem_type"))
+    data = dataclasses.replace(data, sequence_length=min(data.sequence_length, model.config.longest))
     within = adapter.architectures[name].within
     tree = {within: params} if within else params
     run = Experiment(model=model.config, objective=objective, data=data)
@@ -71,10 +73,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     model = run.objective.module(run.model, Execution())
-    adapter = huggingface.adapter_of(model)
     if architecture == "auto":
-        bare = [name for name, known in adapter.architectures.items() if params.keys() == {known.within}]
-        architecture = bare[0] if bare else huggingface.architecture_of(model)
+        architecture = huggingface.architecture_held(model, params)
     with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
         tokenizer = _tokenizer_folder(description, model, Path(scratch)) if description.tokenizer else None
         told = {"labels": tuple(getattr(run.objective, "labels", ())), "problem_type": problems.named(run.objective)}

@@ -18,8 +18,10 @@ from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
+    ElectraForMultipleChoice,
     ElectraForPreTraining,
     ElectraForReplacedTokenDetection,
+    ElectraForSequenceClassification,
     ElectraModel,
 )
 from plmjax.objectives.electra import ElectraPretraining
@@ -41,11 +43,25 @@ GENERATOR = (
     *encoder.layer_norm("masked_language_model/layer_norm", "generator_predictions.LayerNorm"),
     Parameter("masked_language_model/bias", "generator_lm_head.bias"),
 )
+SEQUENCES = (
+    *ENCODER,
+    *encoder.dense("classifier/dense", "classifier.dense"),
+    *encoder.dense("classifier/output", "classifier.out_proj"),
+)
+CHOICES = (
+    *ENCODER,
+    *encoder.dense("classifier/summary", "sequence_summary.summary"),
+    *encoder.dense("classifier/output", "classifier"),
+)
+SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+"""What transformers' config says of the first layer of its multiple choice head, and what that layer is here."""
 
 
 def read_config(found: Mapping[str, Any]) -> ElectraConfig:
     """The ElectraConfig of a config.json; that of a generator describes nothing but the generator."""
-    config = encoder.read_config(found, ElectraConfig, {"hidden_act": "gelu"})
+    choices = found.get("architectures") == ["ElectraForMultipleChoice"]
+    required = encoder.REQUIRED | (SUMMARY if choices else {})
+    config = encoder.read_config(found, ElectraConfig, {"hidden_act": "gelu"}, required)
     if found.get("architectures") != ["ElectraForMaskedLM"]:
         return config
     sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
@@ -66,15 +82,15 @@ def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     return objective, Data(Segments(), sequence_length=min(128, model.config.longest))
 
 
-def canonical(tensors: Tensors, architecture: str) -> Tensors:
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
-    return encoder.canonical(tensors, "electra", ties, bare=architecture == "ElectraModel")
+    return encoder.canonical(tensors, "electra", ties, architecture)
 
 
 def optional(name: str) -> bool:
     """Whether a tensor belongs to a head of one of transformers' ELECTRA classes."""
-    heads = "discriminator_predictions|generator_predictions|generator_lm_head|classifier|qa_outputs"
+    heads = "discriminator_predictions|generator_predictions|generator_lm_head|classifier|sequence_summary|qa_outputs"
     return re.match(rf"({heads})\.", name) is not None
 
 
@@ -83,7 +99,11 @@ ADAPTER = Adapter(
     architectures={
         "ElectraModel": Architecture(ElectraModel, BODY, encoder.HIDDEN, within="electra"),
         "ElectraForPreTraining": Architecture(ElectraForReplacedTokenDetection, DISCRIMINATOR, encoder.LOGITS),
-        "ElectraForMaskedLM": Architecture(ElectraForMaskedLM, GENERATOR, encoder.LOGITS),
+        "ElectraForMaskedLM": Architecture(ElectraForMaskedLM, GENERATOR, encoder.LOGITS, tied=True),
+        "ElectraForSequenceClassification": Architecture(
+            ElectraForSequenceClassification, SEQUENCES, encoder.LOGITS, options=encoder.labels_option
+        ),
+        "ElectraForMultipleChoice": encoder.multiple_choice(ElectraForMultipleChoice, CHOICES),
         **encoder.token_heads("Electra", ENCODER),
     },
     wholes={ElectraForPreTraining: "ElectraForPreTraining"},

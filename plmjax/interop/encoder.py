@@ -11,13 +11,14 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax.errors import UserError, quoted
+from plmjax.finetuning.choices import Choices, MultipleChoice
 from plmjax.finetuning.heads import QuestionAnswering, TokenClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
 from plmjax.interop import problems
 from plmjax.interop.adapter import FLAT, SAME, Architecture, Parameter, Tensors, weight
-from plmjax.layers.encoder import EncoderConfig
+from plmjax.layers.encoder import EncoderConfig, EncoderForMultipleChoice
 from plmjax.objectives.objective import Objective
 
 Config = TypeVar("Config", bound=EncoderConfig)
@@ -128,6 +129,8 @@ def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective,
     """The objective that trains a module with a head of a downstream task, and data without a path."""
     if isinstance(model, QuestionAnswering):
         return SpanExtraction(), Questions()
+    if isinstance(model, EncoderForMultipleChoice):
+        return MultipleChoice(), Choices()
     labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(model.num_labels))
     if isinstance(model, TokenClassification):
         return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
@@ -146,12 +149,29 @@ def token_heads(system: str, parameters: tuple[Parameter, ...]) -> dict[str, Arc
     }
 
 
-def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], *, bare: bool) -> Tensors:
+def multiple_choice(module: type[nn.Module], parameters: tuple[Parameter, ...]) -> Architecture:
+    """transformers' class for questions with choices; its inputs are [B C T], here of one question."""
+    return Architecture(module, parameters, LOGITS, batch=lambda rows: {name: x[None] for name, x in rows.items()})
+
+
+def body(module: type[nn.Module], parameters: tuple[Parameter, ...], system: str, pooler: str) -> Architecture:
+    """transformers' class without a head; with a pooler where there is `pooler`, one of its tensors."""
+    return Architecture(
+        module,
+        parameters,
+        POOLED,
+        parts=lambda shapes: {"pooling": pooler in shapes},
+        arguments=lambda module: {"add_pooling_layer": module.pooling},
+        within=system,
+    )
+
+
+def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], architecture: Architecture) -> Tensors:
     """The tensors under today's names, whichever version and class of transformers wrote them.
 
     `LayerNorm.gamma` and `.beta` become weight and bias, the prefix `system.` is added (or taken away from a model
-    without a head, which is `bare`), the buffers of positions and types are left out, as is every copy of `ties` once
-    it is seen to equal what it is tied to.
+    without a head), the buffers of positions and types are left out, as is every copy of `ties` once it is seen to
+    equal what it is tied to. Where the architecture ties nothing a copy may differ: it is of another one's head.
     """
     names: dict[str, str] = {}
     for old in tensors.shapes:
@@ -162,25 +182,27 @@ def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], *, bare: b
         if new in names:
             raise UserError(f"{tensors.origin} holds {names[new]} and {old}, which are the same tensor; remove one.")
         names[new] = old
-    names = without_copies(tensors, names, ties)
-    return tensors.renamed({new.removeprefix(f"{system}.") if bare else new: old for new, old in names.items()})
+    names = without_copies(tensors, names, ties, architecture.tied)
+    prefix = f"{system}." if architecture.within else ""
+    return tensors.renamed({new.removeprefix(prefix): old for new, old in names.items()})
 
 
-def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str]) -> dict[str, str]:
+def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str], tied: bool) -> dict[str, str]:
     """`names` (today's name -> name in the file) without the tensors that repeat another.
 
-    ties: copy -> what it is tied to, which takes its place where it is absent. Raises UserError where two differ.
+    ties: copy -> what it is tied to, which takes its place where it is absent. Raises UserError where two differ that
+    are `tied`.
     """
     kept = dict(names)
-    for copy, tied in ties.items():
+    for copy, original in ties.items():
         if copy not in kept:
             continue
-        if tied not in kept:
-            kept[tied] = kept.pop(copy)
+        if original not in kept:
+            kept[original] = kept.pop(copy)
             continue
-        if not np.array_equal(tensors.read(kept[copy]), tensors.read(kept[tied])):
+        if tied and not np.array_equal(tensors.read(kept[copy]), tensors.read(kept[original])):
             raise UserError(
-                f"{tensors.origin} must hold {copy} tied to {tied}, but the two differ, which this model cannot "
+                f"{tensors.origin} must hold {copy} tied to {original}, but the two differ, which this model cannot "
                 "express; tie them and save the model again."
             )
         del kept[copy]
@@ -203,12 +225,6 @@ def example(config: EncoderConfig) -> dict[str, np.ndarray]:
     }
 
 
-def labels_option(found: Mapping[str, Any], default: float | None = None) -> dict[str, Any]:
-    """The classification head's own settings; `default` is transformers' classifier dropout where None is not it."""
-    dropout = found.get("classifier_dropout", default)
-    if dropout is not None and dropout != found.get("hidden_dropout_prob", 0.1):
-        raise UserError(
-            f"The config sets classifier_dropout to {dropout}, but this model drops the head's input at "
-            "hidden_dropout_prob; set classifier_dropout to null."
-        )
+def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The classification head's own settings."""
     return {"num_labels": len(problems.labels(found))}

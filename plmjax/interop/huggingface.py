@@ -10,19 +10,21 @@ import contextlib
 import importlib.util
 import json
 import logging
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
 from plmjax.interop import albert, bert, electra, roberta
-from plmjax.interop.adapter import Adapter, Architecture, Tensors, read_parameters, write_tensors
+from plmjax.interop.adapter import Adapter, Architecture, Tensors, parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.weights import WEIGHTS, opened, read_json
 from plmjax.layers.execution import Execution
 
@@ -73,9 +75,12 @@ def assemble(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The module of an architecture by a config.json, and its parameters from tensors as any version names them."""
     chosen = adapter.architecture(architecture)
-    tensors = adapter.canonical(tensors, architecture)
+    tensors = adapter.canonical(tensors, chosen)
     fields = chosen.options(found) | chosen.parts(tensors.shapes)
-    config = adapter.read_config({**found, "architectures": [architecture]})
+    settings = {**found, "architectures": [architecture]}
+    if not chosen.tied:  # nothing that could be tied
+        settings.pop("tie_word_embeddings", None)
+    config = adapter.read_config(settings)
     module = chosen.module(config, execution, **fields)
     params, left_out = read_parameters(module, chosen.parameters, tensors, adapter.optional)
     if left_out:
@@ -139,7 +144,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     adapter = adapter_of(model)
     name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
-    inputs = adapter.example(model.config)
+    inputs = chosen.batch(adapter.example(model.config))
     model, params = _as(model, chosen, params)
     with _quiet(transformers):
         theirs, report = getattr(transformers, name).from_pretrained(
@@ -201,6 +206,19 @@ def architecture_of(model: nn.Module) -> str:
     return names.get(type(model)) or adapter.wholes[type(model)]
 
 
+def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
+    """transformers' class for the model, or where `params` lack some of it, for the most that they hold whole."""
+    adapter = adapter_of(model)
+
+    def size(name: str) -> int:
+        module, own = _as(model, adapter.architectures[name], params)
+        shapes, held = parameter_shapes(module), flax.traverse_util.flatten_dict(nn.meta.unbox(own), sep="/")
+        return sum(math.prod(shape) for shape in shapes.values()) if shapes.keys() <= held.keys() else 0
+
+    whole = architecture_of(model)
+    return whole if size(whole) else max(adapter.architectures, key=size)
+
+
 def transformers_installed() -> bool:
     """Whether `compare` can run."""
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
@@ -242,7 +260,10 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
     """The model and its parameters as another architecture of its system, in float32."""
     if chosen.module is type(model):
         return model.clone(execution=Execution()), params
-    return chosen.module(model.config, Execution()), params.get(chosen.within, params)
+    params = params.get(chosen.within, params)
+    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
+    held = {found.tensor: leaves[found.path].shape for one in chosen.parameters for found in one.among(leaves)}
+    return chosen.module(model.config, Execution(), **chosen.parts(held)), params
 
 
 def _outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax.data.layouts import FullSentences
-from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import encoder
 from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
+    RobertaForMultipleChoice,
     RobertaForSequenceClassification,
     RobertaModel,
 )
@@ -30,25 +30,17 @@ HEADED = (
     *encoder.dense("classifier/dense", "classifier.dense"),
     *encoder.dense("classifier/output", "classifier.out_proj"),
 )
+CHOICES = (*ENCODER, *encoder.CLASSIFIER)
 
 
 def read_config(found: Mapping[str, Any]) -> RobertaConfig:
     """The RobertaConfig of a config.json; transformers' defaults are BERT's, those of no published RoBERTa."""
     defaults = {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-    return encoder.read_config(found, RobertaConfig, defaults, encoder.REQUIRED | {"hidden_act": "gelu"})
+    return encoder.read_config(found, RobertaConfig, defaults)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' RobertaConfig needs to build the same model.
-
-    Raises UserError for another activation than the exact GELU: transformers' head has that one whatever the config
-    says, while ours goes by the config as fairseq's does.
-    """
-    if model.config.hidden_act != "gelu":
-        raise UserError(
-            f"Expected a RoBERTa with the activation 'gelu', which transformers has in its head, found "
-            f"{quoted(model.config.hidden_act)}; it cannot be exported."
-        )
+    """What transformers' RobertaConfig needs to build the same model."""
     return encoder.write_config(model, labels, "roberta")
 
 
@@ -59,13 +51,13 @@ def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
     return RobertaPretraining(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
 
 
-def canonical(tensors: Tensors, architecture: str) -> Tensors:
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     }
-    return encoder.canonical(tensors, "roberta", ties, bare=architecture == "RobertaModel")
+    return encoder.canonical(tensors, "roberta", ties, architecture)
 
 
 def optional(name: str) -> bool:
@@ -76,18 +68,12 @@ def optional(name: str) -> bool:
 ADAPTER = Adapter(
     config=RobertaConfig,
     architectures={
-        "RobertaModel": Architecture(
-            RobertaModel,
-            BODY,
-            encoder.POOLED,
-            parts=lambda shapes: {"pooling": "pooler.dense.weight" in shapes},
-            arguments=lambda module: {"add_pooling_layer": module.pooling},
-            within="roberta",
-        ),
-        "RobertaForMaskedLM": Architecture(RobertaForMaskedLM, HEADED, encoder.LOGITS),
+        "RobertaModel": encoder.body(RobertaModel, BODY, "roberta", "pooler.dense.weight"),
+        "RobertaForMaskedLM": Architecture(RobertaForMaskedLM, HEADED, encoder.LOGITS, tied=True),
         "RobertaForSequenceClassification": Architecture(
             RobertaForSequenceClassification, HEADED, encoder.LOGITS, options=encoder.labels_option
         ),
+        "RobertaForMultipleChoice": encoder.multiple_choice(RobertaForMultipleChoice, CHOICES),
         **encoder.token_heads("Roberta", ENCODER),
     },
     read_config=read_config,

@@ -126,6 +126,25 @@ class EncoderConfig:
         return nn.initializers.truncated_normal(self.initializer_range)
 
 
+@dataclasses.dataclass(frozen=True)
+class ClassifierDropoutConfig(EncoderConfig):
+    """Sizes of an encoder whose heads of downstream tasks may have a dropout of their own."""
+
+    classifier_dropout: float | None = None
+    """Dropout of what a downstream task's head is given; None is that of the embeddings and sublayers."""
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        super().__post_init__()
+        if not 0 <= self.head_dropout < 1:
+            raise UserError(f"Expected --model.classifier_dropout from 0 to below 1, found {self.classifier_dropout}.")
+
+    @property
+    def head_dropout(self) -> float:
+        """The heads' own rate where there is one."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+
 @flax.struct.dataclass
 class EncoderOutput:
     """What the modules of an encoder return; fields that a module does not compute are None.
@@ -134,7 +153,8 @@ class EncoderOutput:
     hidden_states: [L+1 B T D], the embeddings first; only when asked for.
     pooler_output: [B D], or [B K D] where `cls_positions` are given.
     logits: float32; masked language model [B T V], or [B P V] where `masked_positions` are given;
-        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T].
+        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T];
+        multiple choice [B C] (or [B C K]).
     seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 says that the second text follows the first.
     sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 says that the two texts stand in their order.
     """
@@ -362,3 +382,43 @@ class EncoderForSequenceClassification(nn.Module):
         """As the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
         return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))
+
+
+class EncoderForMultipleChoice(nn.Module):
+    """A system's encoder with a linear layer on the pooled [CLS] after dropout that gives every choice a number."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The encoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.encoder(self.execution, pooling=True)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """[... D] -> float32 [... 1]."""
+        return self.classifier(self.dropout(pooled, deterministic))
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+        **inputs: jax.Array | None,
+    ) -> EncoderOutput:
+        """As the encoder, the C choices of a question side by side: int [B C T] -> logits [B C].
+
+        With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, [B C] as one axis.
+        """
+        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
+        output = self.encoder(
+            input_ids.reshape(-1, input_ids.shape[-1]),
+            **rows,
+            deterministic=deterministic,
+            output_hidden_states=output_hidden_states,
+        )
+        scores = self.score(output.pooler_output, deterministic)[..., 0]
+        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))

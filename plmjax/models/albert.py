@@ -4,11 +4,14 @@ BERT with two ideas that take away parameters, and one that makes the second tas
 
     x = W norm(words[input_ids] + positions[0..T) + types[token_type_ids]) + b     tables of E numbers, W: E -> D
     L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))     with one and the same layer
+              (or, divided into N groups of L / N layers, with one layer a group)
     masked token:    softmax(words . norm(gelu(W' x_i + b')) + c)                  W': D -> E
     sentence order:  softmax(W''' tanh(W'' x_[CLS] + b'') + b''')                  do two neighbours stand in order?
 
 Factorised embeddings (section 3.1): a vocabulary of V tokens costs V E + E D parameters instead of V D. Cross-layer
 sharing: L layers cost what one does, in memory, in the optimizer and on the network; they compute as much as ever.
+Groups (section 4.5): L layers divided into N groups of M share within their group alone; the smaller M, the better the
+model and the more parameters it has. What was published has one group; `inner_group_num` is of the released code only.
 
 Deviation: the map from E to D is there for E = D too, as in transformers; the released code then leaves it out.
 Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
@@ -25,6 +28,7 @@ from plmjax.errors import UserError
 from plmjax.layers.encoder import (
     EncoderConfig,
     EncoderForMaskedLM,
+    EncoderForMultipleChoice,
     EncoderForSequenceClassification,
     EncoderLayer,
     EncoderModel,
@@ -50,6 +54,10 @@ class AlbertConfig(EncoderConfig):
     """Tokens of the vocabulary."""
     embedding_size: int = 128
     """Features of a row of the embedding tables, E."""
+    num_hidden_groups: int = 1
+    """Groups that the layers are divided into; those of a group share their parameters."""
+    inner_group_num: int = 1
+    """Encoder layers, each with parameters of its own, that one layer of a group is made of."""
     classifier_dropout_prob: float = 0.1
     """Dropout before a classifier."""
     bos_token_id: int | None = 2
@@ -62,6 +70,13 @@ class AlbertConfig(EncoderConfig):
         super().__post_init__()
         if self.embedding_size < 1:
             raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
+        if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
+            raise UserError(
+                f"Expected --model.num_hidden_groups from 1 to the {self.num_hidden_layers} layers, found "
+                f"{self.num_hidden_groups}."
+            )
+        if self.inner_group_num < 1:
+            raise UserError(f"Expected --model.inner_group_num of at least 1, found {self.inner_group_num}.")
         if not 0 <= self.classifier_dropout_prob < 1:
             raise UserError(
                 f"Expected --model.classifier_dropout_prob from 0 to below 1, found {self.classifier_dropout_prob}."
@@ -71,6 +86,13 @@ class AlbertConfig(EncoderConfig):
     def head_dropout(self) -> float:
         """The heads' own rate: encoders without dropout have it too."""
         return self.classifier_dropout_prob
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Layers of each group, first to last: layer i is of group int(i / (layers / groups)), as in transformers."""
+        layers, groups = self.num_hidden_layers, self.num_hidden_groups
+        of = [int(layer / (layers / groups)) for layer in range(layers)]
+        return tuple(of.count(group) for group in range(groups))
 
     @classmethod
     def base(cls, **overrides: Any) -> Self:
@@ -133,6 +155,14 @@ class AlbertConfig(EncoderConfig):
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return AlbertForSequenceClassification(self, execution, outputs)
 
+    def for_multiple_choice(self, execution: Execution) -> "AlbertForMultipleChoice":
+        """The module that gives every choice of a question a number."""
+        return AlbertForMultipleChoice(self, execution)
+
+    def layers_flops(self, batch_size: int, sequence_length: int) -> float:
+        """As the base, for every encoder layer that a layer is made of."""
+        return self.inner_group_num * super().layers_flops(batch_size, sequence_length)
+
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
 
@@ -144,8 +174,23 @@ class AlbertConfig(EncoderConfig):
         return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * products
 
 
+class LayerGroup(nn.Module):
+    """What the layers of a group share: one encoder layer, or several, one after another."""
+
+    config: AlbertConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, bias: jax.Array | None) -> jax.Array:
+        """As `EncoderLayer`."""
+        for inner in range(self.config.inner_group_num):
+            x = EncoderLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, bias)
+        return x
+
+
 class SharedLayers(nn.Module):
-    """The map from the embeddings to the layer's features, and L trips through the one layer there is."""
+    """The map from the embeddings to the layers' features, and as many trips through each group as it has layers."""
 
     config: AlbertConfig
     execution: Execution
@@ -164,13 +209,16 @@ class SharedLayers(nn.Module):
             name="embedding_hidden_mapping_in",
         )
         x = nn.with_logical_constraint(mapping(x), ("batch", "length", "embed"))
-        layer = EncoderLayer(config, execution, deterministic, name="layer")
-        last, outputs = repeat(layer, config.num_hidden_layers, execution, output_hidden_states, x, bias)
-        return last, jnp.concatenate([x[None], outputs]) if output_hidden_states else None
+        states = [x[None]]
+        for group, size in enumerate(config.group_sizes):
+            layers = LayerGroup(config, execution, deterministic, name=f"group_{group}")
+            x, outputs = repeat(layers, size, execution, output_hidden_states, x, bias)
+            states.append(outputs)
+        return x, jnp.concatenate(states) if output_hidden_states else None
 
 
 class AlbertModel(EncoderModel):
-    """Embeddings of E numbers, the shared layer and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
+    """Embeddings of E numbers, the shared layers and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
 
     config: AlbertConfig
 
@@ -209,5 +257,11 @@ class AlbertForMaskedLM(EncoderForMaskedLM):
 
 class AlbertForSequenceClassification(EncoderForSequenceClassification):
     """ALBERT with a linear layer on the pooled [CLS]."""
+
+    config: AlbertConfig
+
+
+class AlbertForMultipleChoice(EncoderForMultipleChoice):
+    """ALBERT with a linear layer on the pooled [CLS] of every choice."""
 
     config: AlbertConfig

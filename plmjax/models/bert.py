@@ -17,12 +17,14 @@ Deviation: `hidden_act` defaults to GELU's tanh form, as in the released code; t
 import dataclasses
 from typing import Any, ClassVar, Self
 
+import flax.linen as nn
 import jax
 
 from plmjax.layers.encoder import (
+    ClassifierDropoutConfig,
     Encoder,
-    EncoderConfig,
     EncoderForMaskedLM,
+    EncoderForMultipleChoice,
     EncoderForSequenceClassification,
     EncoderModel,
     EncoderOutput,
@@ -33,7 +35,7 @@ from plmjax.layers.projection import Projection
 
 
 @dataclasses.dataclass(frozen=True)
-class BertConfig(EncoderConfig):
+class BertConfig(ClassifierDropoutConfig):
     """Sizes of a BERT; the defaults are BERT-Base, uncased.
 
     The named sizes take overrides: `BertConfig.base(vocab_size=8192)`.
@@ -100,6 +102,10 @@ class BertConfig(EncoderConfig):
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return BertForSequenceClassification(self, execution, outputs)
 
+    def for_multiple_choice(self, execution: Execution) -> "BertForMultipleChoice":
+        """The module that gives every choice of a question a number."""
+        return BertForMultipleChoice(self, execution)
+
 
 class BertModel(EncoderModel):
     """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
@@ -139,7 +145,31 @@ class BertForMaskedLM(EncoderForMaskedLM):
     config: BertConfig
 
 
+class BertForNextSentencePrediction(nn.Module):
+    """BERT with the next sentence head alone."""
+
+    config: BertConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The encoder and the head."""
+        init, dtype = self.config.initializer, self.execution.dtype
+        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """As `BertModel`, with `seq_relationship_logits`."""
+        output = self.encoder(input_ids, **inputs)
+        return output.replace(seq_relationship_logits=self.next_sentence(output.pooler_output))
+
+
 class BertForSequenceClassification(EncoderForSequenceClassification):
     """BERT with a linear layer on the pooled [CLS]."""
+
+    config: BertConfig
+
+
+class BertForMultipleChoice(EncoderForMultipleChoice):
+    """BERT with a linear layer on the pooled [CLS] of every choice."""
 
     config: BertConfig

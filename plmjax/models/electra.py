@@ -14,7 +14,8 @@ pooler: [CLS] stands for its text as it is.
 
 Deviation: the generator's head has the exact GELU whatever `hidden_act` is, as transformers' has, so that every
 generator can be handed to transformers; the released code has the tanh form in it too.
-Deviation: the classifier is linear, as in the released code; transformers' has a layer with GELU before it.
+Deviation: the heads for sequences and for choices have a layer with GELU before the linear one, as transformers' have,
+so that fine-tuned models can be handed to it; the released code has the linear layer alone.
 Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
 """
 
@@ -25,9 +26,11 @@ import flax.linen as nn
 import jax
 
 from plmjax.errors import UserError
+from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
+    ClassifierDropoutConfig,
     Encoder,
-    EncoderConfig,
+    EncoderForMultipleChoice,
     EncoderForSequenceClassification,
     EncoderModel,
     EncoderOutput,
@@ -41,7 +44,7 @@ from plmjax.layers.projection import Projection
 
 
 @dataclasses.dataclass(frozen=True)
-class ElectraConfig(EncoderConfig):
+class ElectraConfig(ClassifierDropoutConfig):
     """Sizes of a discriminator and of its generator; the defaults are ELECTRA-Small.
 
     The named sizes take overrides: `ElectraConfig.small(vocab_size=8192)`.
@@ -61,6 +64,8 @@ class ElectraConfig(EncoderConfig):
     """Attention heads of the generator; 0 is one for each 64 features."""
     generator_intermediate_size: int = 0
     """Features inside the generator's feed-forward network; 0 is four times its features."""
+    summary_last_dropout: float = 0.1
+    """Dropout between the two layers of the multiple choice head."""
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain, the generator's sizes too."""
@@ -70,6 +75,10 @@ class ElectraConfig(EncoderConfig):
                 raise UserError(f"Expected --model.{name} of 0 (derived) or more, found {getattr(self, name)}.")
         if self.embedding_size < 1:
             raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
+        if not 0 <= self.summary_last_dropout < 1:
+            raise UserError(
+                f"Expected --model.summary_last_dropout from 0 to below 1, found {self.summary_last_dropout}."
+            )
         size, heads, _ = self._generator_sizes()
         if size % heads:
             raise UserError(
@@ -131,6 +140,10 @@ class ElectraConfig(EncoderConfig):
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "ElectraForSequenceClassification":
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return ElectraForSequenceClassification(self, execution, outputs)
+
+    def for_multiple_choice(self, execution: Execution) -> "ElectraForMultipleChoice":
+        """The module that gives every choice of a question a number."""
+        return ElectraForMultipleChoice(self, execution)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) of a network alone.
@@ -248,7 +261,64 @@ class ElectraForReplacedTokenDetection(ElectraForPreTraining):
         return self.discriminate(input_ids, **inputs)
 
 
-class ElectraForSequenceClassification(EncoderForSequenceClassification):
-    """The discriminator with a linear layer on [CLS]."""
+class ClassificationHead(nn.Module):
+    """W' dropout(gelu(W dropout(x) + b)) + b' of the vector of [CLS] (transformers' ElectraClassificationHead)."""
 
     config: ElectraConfig
+    execution: Execution
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """[... D] -> float32 [... outputs]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        dropout = Dropout(config.head_dropout)
+        x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
+        x = dropout(ACTIVATIONS["gelu"](x), deterministic)
+        return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
+
+
+class ElectraForSequenceClassification(EncoderForSequenceClassification):
+    """The discriminator with a head of two layers on [CLS], drawn for the task."""
+
+    config: ElectraConfig
+
+    def setup(self) -> None:
+        """The encoder and the head."""
+        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """As the encoder, with logits [B labels]."""
+        output = self.encoder(input_ids, deterministic=deterministic, **inputs)
+        return output.replace(logits=self.classifier(output.pooler_output, deterministic))
+
+
+class MultipleChoiceHead(nn.Module):
+    """w . dropout(gelu(W x + b)) + c of the vector of [CLS] (transformers' ElectraSequenceSummary)."""
+
+    config: ElectraConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """[... D] -> float32 [... 1]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="summary")(x)
+        x = Dropout(config.summary_last_dropout)(ACTIVATIONS["gelu"](x), deterministic)
+        return Projection((1,), ("mlp", None), init, dtype, logits=True, name="output")(x)
+
+
+class ElectraForMultipleChoice(EncoderForMultipleChoice):
+    """The discriminator with a head of two layers on [CLS] of every choice, drawn for the task."""
+
+    config: ElectraConfig
+
+    def setup(self) -> None:
+        """The encoder and the head."""
+        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.classifier = MultipleChoiceHead(self.config, self.execution)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """[... D] -> float32 [... 1]."""
+        return self.classifier(pooled, deterministic)

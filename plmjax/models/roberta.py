@@ -15,6 +15,8 @@ Deviation: rows may hold several packed sequences, as BERT's; each is counted fr
 Deviation: `type_vocab_size` is 1, one vector added to every token: transformers made it of the released weights, which
 have no types, and it is zero there. Here it is drawn and trained like the others.
 Deviation: rows of the padding token in the tables are drawn like any other; in fairseq they begin at zero.
+Deviation: the masked language model's head has the exact GELU whatever `hidden_act` is, as transformers' has, so that
+every model can be handed to it; fairseq's goes by the activation, which is the exact GELU in all published models.
 Deviation: `RobertaModel` has a pooler if asked for. RoBERTa trains none; transformers' class has one.
 """
 
@@ -29,9 +31,11 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder import (
-    EncoderConfig,
+    ClassifierDropoutConfig,
     EncoderForMaskedLM,
+    EncoderForMultipleChoice,
     EncoderOutput,
+    MaskedLanguageModelHead,
     first_tokens,
 )
 from plmjax.layers.execution import Execution
@@ -40,7 +44,7 @@ from plmjax.models.bert import BertModel
 
 
 @dataclasses.dataclass(frozen=True)
-class RobertaConfig(EncoderConfig):
+class RobertaConfig(ClassifierDropoutConfig):
     """Sizes of a RoBERTa; the defaults are RoBERTa-Base.
 
     Raises:
@@ -121,6 +125,10 @@ class RobertaConfig(EncoderConfig):
         """The module that labels whole rows, or gives each `outputs` numbers."""
         return RobertaForSequenceClassification(self, execution, outputs)
 
+    def for_multiple_choice(self, execution: Execution) -> "RobertaForMultipleChoice":
+        """The module that gives every choice of a question a number."""
+        return RobertaForMultipleChoice(self, execution)
+
 
 class RobertaModel(BertModel):
     """BERT's encoder with its own rows of the position table; a pooler only where `pooling` asks for it."""
@@ -141,6 +149,12 @@ class RobertaForMaskedLM(EncoderForMaskedLM):
 
     config: RobertaConfig
 
+    def setup(self) -> None:
+        """The encoder and the head."""
+        self.encoder = self.config.encoder(self.execution)
+        exact = dataclasses.replace(self.config, hidden_act="gelu")
+        self.masked_language_model = MaskedLanguageModelHead(exact, self.execution)
+
 
 class ClassificationHead(nn.Module):
     """W' dropout(tanh(W dropout(x) + b)) + b' of the vector of <s> (fairseq RobertaClassificationHead)."""
@@ -153,7 +167,7 @@ class ClassificationHead(nn.Module):
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """[... D] -> float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
-        dropout = Dropout(config.hidden_dropout_prob)
+        dropout = Dropout(config.head_dropout)
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
         x = dropout(jnp.tanh(x), deterministic)
         return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
@@ -183,3 +197,9 @@ class RobertaForSequenceClassification(nn.Module):
         output = self.roberta(input_ids, deterministic=deterministic, **inputs)
         first = first_tokens(output.last_hidden_state, cls_positions)
         return output.replace(logits=self.classifier(first, deterministic))
+
+
+class RobertaForMultipleChoice(EncoderForMultipleChoice):
+    """RoBERTa with a pooler on <s> of every choice, which pretraining does not give, and a linear layer on that."""
+
+    config: RobertaConfig

@@ -11,9 +11,6 @@ from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.finetuning.test_tagging import written
 
-HEAD = "BertForSequenceClassification"
-"""What transformers' multiple choice is, too, with one output."""
-
 FORMATS = {
     "rows.tsv": ("text\tright\tone\ttwo\nA man sits.\t1\the runs\tshe runs\nIt rains.\t0\tit \"pours\"\tit is dry\n",
                  {"choices": ("one", "two")}),
@@ -91,7 +88,7 @@ def draws(count: int, choices: int) -> ChoiceExamples:
 
 def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
     theirs = parity.reference(tmp_path, "BertForMultipleChoice", 1)
-    module, params = huggingface.load(tmp_path, architecture=HEAD)
+    module, params = huggingface.load(tmp_path)
     objective, examples = MultipleChoice(), draws(7, 3)
     encoded = objective.encode(examples, Numbers(), module.config, Choices(sequence_length=14))
     given = parity.batch(encoded, 14, 1)
@@ -106,7 +103,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     )
     their.loss.backward()
     np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
-    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient", HEAD))
+    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
     hits, weight = objective.sums(module, params, (), given, None).metrics["accuracy"]
     assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == np.array(examples.answers)[order]), 7)
 

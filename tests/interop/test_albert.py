@@ -1,5 +1,6 @@
-"""ALBERT's checkpoints in and out: equal outputs, equal bits, and groups of layers refused."""
+"""ALBERT's checkpoints in and out: equal outputs, equal bits, groups of layers too."""
 
+import dataclasses
 import json
 
 import jax
@@ -15,6 +16,7 @@ from plmjax.interop.albert import ADAPTER
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
+    AlbertForMultipleChoice,
     AlbertForPreTraining,
     AlbertForSequenceClassification,
     AlbertModel,
@@ -27,8 +29,13 @@ from tests.models import encoders
 pytest.importorskip("transformers")
 
 CONFIG = AlbertConfig(**SIZES, embedding_size=7, classifier_dropout_prob=0.2)
+GROUPED = dataclasses.replace(CONFIG, num_hidden_groups=2, inner_group_num=3)
 MODULES = {
     "AlbertModel": AlbertModel(CONFIG),
+    "AlbertModel without pooler": AlbertModel(CONFIG, pooling=False),
+    "AlbertModel in groups": AlbertModel(GROUPED),
+    "AlbertForPreTraining in groups": AlbertForPreTraining(GROUPED),
+    "AlbertForMultipleChoice": AlbertForMultipleChoice(CONFIG),
     "AlbertForPreTraining": AlbertForPreTraining(CONFIG),
     "AlbertForMaskedLM": AlbertForMaskedLM(CONFIG),
     "AlbertForSequenceClassification": AlbertForSequenceClassification(CONFIG, num_labels=4),
@@ -38,16 +45,21 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
     theirs = assert_nothing_is_lost(MODULES[name], tmp_path)
-    assert theirs.config.num_hidden_groups == theirs.config.inner_group_num == 1
+    config = MODULES[name].config
+    assert theirs.config.num_hidden_groups == config.num_hidden_groups
+    assert theirs.config.inner_group_num == config.inner_group_num
     assert theirs.config.classifier_dropout_prob == 0.2
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_reads_a_transformers_model_with_equal_outputs(tmp_path, name):
-    extra = {"num_labels": 4} if hasattr(MODULES[name], "num_labels") else {}
-    encoders.reference(name, CONFIG, **extra).save_pretrained(tmp_path)
+    model = MODULES[name]
+    extra = {"num_labels": 4} if hasattr(model, "num_labels") else {}
+    name = type(model).__name__
+    arguments = ADAPTER.architectures[name].arguments(model)
+    encoders.reference(name, model.config, **extra, arguments=arguments).save_pretrained(tmp_path)
     found, params = huggingface.load(tmp_path)
-    assert found == MODULES[name]
+    assert found == model
     assert huggingface.compare(found, params, tmp_path) <= 1e-5
 
 
@@ -92,8 +104,9 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"num_hidden_groups": 3}, "num_hidden_groups to 3, but this ALBERT knows 1 only"),
-        ({"inner_group_num": 2}, "inner_group_num to 2, but this ALBERT knows 1 only"),
+        ({"num_hidden_groups": 4}, "num_hidden_groups from 1 to the 3 layers, found 4"),
+        ({"num_hidden_groups": 2}, r"misses encoder\.albert_layer_groups\.1\.albert_layers\.0\."),
+        ({"inner_group_num": 2}, r"misses encoder\.albert_layer_groups\.0\.albert_layers\.1\."),
         ({"embedding_size": 8}, r"word_embeddings.weight \[37, 7\] instead of \[37, 8\]"),
     ],
 )

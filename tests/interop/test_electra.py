@@ -149,11 +149,10 @@ def test_a_run_is_exported_as_either_network(tmp_path):
     assert weights.read_json(tmp_path / "generator" / "config.json", "a config")["hidden_size"] == 12
 
 
-def test_the_classifier_has_no_transformers_form(tmp_path):
-    """Deviation named in the model: transformers' classifier has another layer."""
+def test_a_fine_tuned_classifier_is_exported(tmp_path):
     run = Experiment(model=CONFIG, objective=SequenceClassification(labels=("no", "yes")), data=Data(Segments()))
     params = random_params(run.objective.module(CONFIG, Execution()))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
-    assert not interop.can_export(tmp_path / "run")
-    with pytest.raises(UserError, match="ElectraForSequenceClassification of a ElectraConfig has no transformers form"):
-        interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    assert interop.can_export(tmp_path / "run")
+    assert "ElectraForSequenceClassification of" in interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    assert huggingface.read_json(tmp_path / "out" / "config.json", "a config")["id2label"] == {"0": "no", "1": "yes"}

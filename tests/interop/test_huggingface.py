@@ -12,13 +12,19 @@ import safetensors.numpy
 from plmjax.errors import UserError
 from plmjax.interop import bert, encoder, huggingface
 from plmjax.layers.execution import Execution
-from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
+from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-ARCHITECTURES = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForSequenceClassification")
+ARCHITECTURES = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+)
 
 
 def reference(architecture, seed=0, **settings):
@@ -50,6 +56,7 @@ def set_config(directory, **settings):
         ("BertModel", "gelu"),
         ("BertForPreTraining", "gelu_new"),
         ("BertForMaskedLM", "relu"),
+        ("BertForNextSentencePrediction", "relu"),
         ("BertForSequenceClassification", "gelu"),
     ],
 )
@@ -177,7 +184,7 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2', but supported are .*bert"),
         ({"model_type": None}, "model_type None, but supported are .*bert"),
-        ({"architectures": ["BertForNextSentencePrediction"]}, "supported are BertModel, BertForPreTraining"),
+        ({"architectures": ["BertLMHeadModel"]}, "supported are BertModel, BertForPreTraining"),
         ({"architectures": None}, "names the architecture None"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type to 'relative_key'"),
         ({"is_decoder": True}, "is_decoder to True"),
@@ -200,10 +207,53 @@ def test_a_config_that_does_not_fit_is_one_sentence(tmp_path, settings, sentence
     assert "\n" not in str(raised.value)
 
 
-def test_classifier_dropout_of_its_own_is_refused(tmp_path):
-    reference("BertForSequenceClassification", classifier_dropout=0.3).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="classifier_dropout"):
-        huggingface.load(tmp_path)
+@pytest.mark.parametrize("rate", [0.3, 0.0, None])
+def test_classifier_dropout_is_read_and_written_back(tmp_path, rate):
+    reference("BertForSequenceClassification", classifier_dropout=rate).save_pretrained(tmp_path)
+    model, params = huggingface.load(tmp_path)
+    assert model.config.classifier_dropout == rate
+    huggingface.save(model, params, tmp_path / "again")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "again")
+    assert again.config.classifier_dropout == rate and again.dropout.p == (0.1 if rate is None else rate)
+
+
+def test_a_model_without_pooler_is_read_and_written(tmp_path):
+    config = transformers.BertConfig(**SIZES)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    model, params = huggingface.load(tmp_path)
+    assert model == BertModel(model.config, pooling=False) and "pooler" not in params
+    assert huggingface.compare(model, params, tmp_path) <= 1e-5
+    huggingface.save(model, params, tmp_path / "again")
+    again, loaded = huggingface.load(tmp_path / "again")
+    assert again == model
+    assert_same_bits(loaded, params)
+
+
+def test_the_encoder_of_a_masked_language_model_is_written_without_pooler(tmp_path):
+    model = BertForMaskedLM(BertConfig(**SIZES))
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path, architecture="BertModel")
+    assert huggingface.compare(model, params, tmp_path, "BertModel") <= 1e-5
+    assert not huggingface.load(tmp_path)[0].pooling
+
+
+def test_untied_weights_do_not_matter_without_a_language_model_head(tmp_path):
+    """Neither the setting nor, of a larger model that is read without its head, an output layer of its own."""
+    for architecture in ("BertModel", "BertForNextSentencePrediction", "BertForSequenceClassification"):
+        folder = tmp_path / architecture
+        reference(architecture, tie_word_embeddings=False).save_pretrained(folder)
+        assert huggingface.read_json(folder / "config.json", "a config")["tie_word_embeddings"] is False
+        model, params = huggingface.load(folder)
+        assert huggingface.compare(model, params, folder) <= 1e-5
+
+    untied = reference("BertForMaskedLM", tie_word_embeddings=False)
+    untied.save_pretrained(tmp_path / "untied")
+    with pytest.raises(UserError, match="tie_word_embeddings to False"):
+        huggingface.load(tmp_path / "untied")
+    model, params = huggingface.load(tmp_path / "untied", architecture="BertModel")
+    np.testing.assert_array_equal(
+        params["embeddings"]["word_embeddings"]["embedding"], untied.bert.embeddings.word_embeddings.weight.detach()
+    )
 
 
 def test_tensors_that_do_not_fit_are_named(tmp_path):

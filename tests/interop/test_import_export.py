@@ -9,23 +9,44 @@ import pytest
 
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
+from plmjax.embedding import embed
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, Training
+from plmjax.finetuning.choices import Choices, MultipleChoice
 from plmjax.finetuning.label_sets import MultiLabelClassification
-from plmjax.finetuning.sentences import Regression, SequenceClassification
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.inference import evaluate
 from plmjax.interop import checkpoints as interop
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
-from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
+from plmjax.models.bert import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+)
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training import checkpoints
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config
 
 CONFIG = BertConfig(**SIZES)
+CHOOSING = {
+    "bert": (BertConfig(**SIZES, classifier_dropout=0.2), "BertForMultipleChoice"),
+    "electra": (ElectraConfig(**SIZES, embedding_size=7), "ElectraForMultipleChoice"),
+}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]
 MODULES = {
     "BertModel": BertModel(CONFIG),
+    "BertModel without pooler": BertModel(CONFIG, pooling=False),
+    "BertForNextSentencePrediction": BertForNextSentencePrediction(CONFIG),
+    "BertForMultipleChoice": BertForMultipleChoice(CONFIG),
     "BertForPreTraining": BertForPreTraining(CONFIG),
     "BertForMaskedLM": BertForMaskedLM(CONFIG),
     "BertForSequenceClassification": BertForSequenceClassification(CONFIG, num_labels=3),
@@ -45,6 +66,7 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     pytest.importorskip("transformers")
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
+    architecture = type(module).__name__
     labels = ("no", "maybe", "yes") if architecture == "BertForSequenceClassification" else ()
     told = {"labels": labels, "problem_type": "single_label_classification" if labels else None}
     huggingface.save(module, random_params(module), source, tokenizer=tokenizer, **told)
@@ -61,11 +83,67 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     assert before.fingerprint == after.fingerprint
     description = checkpoints.describe(checkpoints.find(workdir))
     assert description.step == 0 and description.experiment.model == CONFIG
-    if architecture != "BertModel":
+    if architecture not in ("BertModel", "BertForNextSentencePrediction"):
         objective = description.experiment.objective
         assert type(objective.module(CONFIG, Execution())) is type(module)
     if labels:
         assert objective.labels == labels
+
+
+def test_a_pooler_comes_back_where_a_system_is_pretrained_without(tmp_path, tokenizer):
+    """RoBERTa's, which transformers' class has."""
+    module = RobertaModel(RobertaConfig(**SIZES | {"pad_token_id": 0}), pooling=True)
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    interop.import_checkpoint(tmp_path / "source", tmp_path / "run")
+    interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    source, out = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("source", "out"))
+    assert source == out
+
+
+def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, caplog):
+    """The pooler that a classifier needs is drawn with the head, and exported with it."""
+    module = MODULES["BertModel without pooler"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    interop.import_checkpoint(tmp_path / "source", tmp_path / "run")
+    (tmp_path / "lines").write_text("a b\nc\n")
+    assert embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz") == 2
+
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "a b c\tgood\nd e f\tbad\n" * 8)
+    run = Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Sentences(train=str(tmp_path / "rows.tsv"), validation=str(tmp_path / "rows.tsv"), sequence_length=8),
+        training=Training(steps=1, batch_size=8),
+    )
+    finetune(run, tmp_path / "run", tmp_path / "tuned")
+    assert "Drawn anew with the head" in caplog.text and "bert/pooler/kernel" in caplog.text
+    assert "BertForSequenceClassification of step 1" in interop.export_checkpoint(tmp_path / "tuned", tmp_path / "out")
+    again, _ = huggingface.load(tmp_path / "out")
+    assert type(again) is BertForSequenceClassification
+
+
+@pytest.mark.parametrize("system", CHOOSING)
+def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
+    config, architecture = CHOOSING[system]
+    module = config.encoder(Execution())
+    params = {module.name: random_params(module)}
+    run = Experiment(model=config, objective=BertPretraining(), data=Data(SentencePairs()))
+    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    rows = [{"context": "a b", "choices": ["c", f"d {end}", "e f"], "label": n % 3} for n, end in enumerate("abcdefgh")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = str(tmp_path / "rows.jsonl")
+    run = Experiment(
+        model=None,
+        objective=MultipleChoice(),
+        data=Choices(train=path, validation=path, sequence_length=12),
+        training=Training(steps=1, batch_size=8),
+    )
+    metrics = finetune(run, tmp_path / "run", tmp_path / "tuned")
+    assert f"{architecture} of step 1" in interop.export_checkpoint(tmp_path / "tuned", tmp_path / "out")
+    interop.import_checkpoint(tmp_path / "out", tmp_path / "imported")
+    found = evaluate(tmp_path / "imported", tmp_path / "rows.jsonl")
+    assert found["eval/accuracy"] == metrics["eval/accuracy"]
+    assert found["eval/loss"] == pytest.approx(metrics["eval/loss"], rel=1e-5)
 
 
 def test_transformers_reads_the_exported_tokenizer(tmp_path, tokenizer):

@@ -72,8 +72,8 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     shapes = {name: array.shape for name, array in arrays.items()}
     found = Tensors("transformers", shapes, {name: "float32" for name in arrays}, arrays.__getitem__)
     (name,) = (name for name, known in adapter.architectures.items() if known.module is type(module))
-    parameters = adapter.architecture(name).parameters
-    return read_parameters(module, parameters, adapter.canonical(found, name), adapter.optional)[0]
+    known = adapter.architecture(name)
+    return read_parameters(module, known.parameters, adapter.canonical(found, known), adapter.optional)[0]
 
 
 def assert_equals_transformers(

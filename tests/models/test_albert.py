@@ -55,6 +55,57 @@ def test_other_heads_equal_transformers(module: nn.Module) -> None:
     encoders.assert_equals_transformers(ADAPTER, module, model, INPUTS, ADAPTER.architectures[name].outputs)
 
 
+GROUPS = [(2, 1), (3, 2), (1, 3), (4, 2)]
+"""(groups, encoder layers in a layer); 5 layers divide into none of them but one evenly."""
+
+
+def grouped(groups: int, inner: int, **settings: Any) -> AlbertConfig:
+    return dataclasses.replace(ODD, num_hidden_layers=5, num_hidden_groups=groups, inner_group_num=inner, **settings)
+
+
+@pytest.mark.parametrize(("groups", "inner"), GROUPS)
+def test_groups_of_layers_equal_transformers(groups: int, inner: int) -> None:
+    """transformers gives the hidden states of every encoder layer, ours are those of the layers that they make up."""
+    config = grouped(groups, inner)
+    model = encoders.reference("AlbertForPreTraining", config)
+    every = model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        outputs = every(*args, **kwargs)
+        outputs.hidden_states = outputs.hidden_states and outputs.hidden_states[::inner]
+        return outputs
+
+    model.forward = forward
+    outputs = {"logits": "prediction_logits", ORDER: ORDER}
+    params = encoders.assert_equals_transformers(ADAPTER, AlbertForPreTraining(config), model, INPUTS, outputs)
+    assert sorted(params["albert"]["encoder"]) == [
+        "embedding_hidden_mapping_in",
+        *(f"group_{i}" for i in range(groups)),
+    ]
+    for group in range(groups):
+        assert sorted(params["albert"]["encoder"][f"group_{group}"]) == [f"layer_{i}" for i in range(inner)]
+
+
+def test_layers_are_divided_into_groups_as_evenly_as_they_can_be() -> None:
+    assert AlbertConfig.base().group_sizes == (12,)
+    assert AlbertConfig.base(num_hidden_groups=4).group_sizes == (3, 3, 3, 3)
+    assert AlbertConfig.base(num_hidden_groups=12).group_sizes == (1,) * 12
+    assert [grouped(groups, 1).group_sizes for groups in (2, 3, 4)] == [(3, 2), (2, 2, 1), (2, 1, 1, 1)]
+
+
+def test_a_group_costs_the_parameters_of_its_layers_and_a_layer_the_flops_of_what_it_is_made_of() -> None:
+    layer = 7_087_872  # of ALBERT-base
+    for groups, inner in ((1, 1), (12, 1), (4, 1), (2, 3)):
+        config = AlbertConfig.base(num_hidden_groups=groups, inner_group_num=inner)
+        assert count(AlbertModel(config)) == 11_683_584 + (groups * inner - 1) * layer
+        assert config.layers_flops(2, 128) == inner * AlbertConfig.base().layers_flops(2, 128)
+
+
+@encoders.every_execution
+def test_execution_changes_nothing_in_groups(execution: Execution) -> None:
+    encoders.assert_execution_changes_nothing(AlbertForPreTraining(grouped(2, 2, **encoders.DROPOUT)), execution, ORDER)
+
+
 def test_every_layer_is_the_same_one() -> None:
     """Outputs and gradients are those of a Python loop that calls one layer, with one set of parameters, L times."""
     module, layer = AlbertModel(ODD), EncoderLayer(ODD, Execution(), deterministic=True)
@@ -65,7 +116,7 @@ def test_every_layer_is_the_same_one() -> None:
         single = module.clone(config=dataclasses.replace(ODD, num_hidden_layers=1))  # for the embeddings and the map
         found = [single.apply({"params": params}, **INPUTS, output_hidden_states=True).hidden_states[0]]
         for _ in range(ODD.num_hidden_layers):
-            found.append(layer.apply({"params": params["encoder"]["layer"]}, found[-1], bias))
+            found.append(layer.apply({"params": params["encoder"]["group_0"]["layer_0"]}, found[-1], bias))
         return found
 
     def repeated(params: Any) -> jax.Array:
@@ -79,7 +130,7 @@ def test_every_layer_is_the_same_one() -> None:
         for function in (repeated, looped)
     ]
     assert_trees_close(*gradients, 1e-4)
-    shapes = {leaf.shape for leaf in jax.tree.leaves(params["encoder"]["layer"])}
+    shapes = {leaf.shape for leaf in jax.tree.leaves(params["encoder"]["group_0"])}
     assert (24, 37) in shapes and not any(shape[0] == ODD.num_hidden_layers for shape in shapes if len(shape) == 4)
 
 
@@ -88,7 +139,7 @@ def test_dropout_differs_from_trip_to_trip() -> None:
     config = dataclasses.replace(ODD, num_hidden_layers=2, hidden_dropout_prob=0.5)
     module = AlbertModel(config)
     params = random_params(module)
-    layer = params["encoder"]["layer"]
+    layer = params["encoder"]["group_0"]["layer_0"]
     layer["attention"]["output"] = jax.tree.map(jnp.zeros_like, layer["attention"]["output"])
     layer["feed_forward"]["output"]["kernel"] *= 0
     layer["feed_forward"]["output"]["bias"] = jnp.full(24, 1e6)
@@ -131,7 +182,7 @@ def test_execution_changes_nothing(execution: Execution) -> None:
 def test_sharded_equals_unsharded() -> None:
     module = AlbertForPreTraining(dataclasses.replace(EVEN, **encoders.DROPOUT))
     placed = encoders.assert_sharded_equals_unsharded(module, ORDER)
-    kernel = placed["albert"]["encoder"]["layer"]["attention"]["query"]["kernel"]
+    kernel = placed["albert"]["encoder"]["group_0"]["layer_0"]["attention"]["query"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (12, 2, 6)
 
 
@@ -166,10 +217,10 @@ def test_lamb_gives_the_shared_parameters_one_trust_ratio() -> None:
     def update(name: str) -> Any:
         rule = optimizers.build(Optimizer(name=name, learning_rate=1.0, schedule="constant"), 10, boxed)
         updates, _ = rule.update(gradients, rule.init(params), params)
-        return updates["albert"]["encoder"]["layer"]["feed_forward"]["intermediate"]["kernel"]
+        return updates["albert"]["encoder"]["group_0"]["layer_0"]["feed_forward"]["intermediate"]["kernel"]
 
     plain = update("bert_adamw")
-    kernel = params["albert"]["encoder"]["layer"]["feed_forward"]["intermediate"]["kernel"]
+    kernel = params["albert"]["encoder"]["group_0"]["layer_0"]["feed_forward"]["intermediate"]["kernel"]
     ratio = jnp.linalg.norm(kernel) / jnp.linalg.norm(plain)
     assert abs(ratio - 1) > 0.1
     np.testing.assert_allclose(update("lamb"), ratio * plain, rtol=1e-5)
@@ -194,5 +245,9 @@ def test_mistakes_are_named() -> None:
         AlbertConfig.tiny(embedding_size=0)
     with pytest.raises(UserError, match="classifier_dropout_prob from 0 to below 1, found 1"):
         AlbertConfig.tiny(classifier_dropout_prob=1.0)
+    with pytest.raises(UserError, match="num_hidden_groups from 1 to the 12 layers, found 13"):
+        AlbertConfig.base(num_hidden_groups=13)
+    with pytest.raises(UserError, match="inner_group_num of at least 1, found 0"):
+        AlbertConfig.base(inner_group_num=0)
     with pytest.raises(UserError, match="divides by the heads"):
         AlbertConfig.base(num_attention_heads=7)

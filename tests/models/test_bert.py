@@ -27,6 +27,22 @@ INPUTS = encoders.inputs(ODD)
 PAIRS = "seq_relationship_logits"
 
 
+def test_a_head_may_have_a_dropout_of_its_own() -> None:
+    """Without one it is that of the layers; the layers never have the head's."""
+    assert dataclasses.replace(ODD, hidden_dropout_prob=0.3).head_dropout == 0.3
+    config = dataclasses.replace(ODD, classifier_dropout=0.5)
+    assert (config.head_dropout, config.hidden_dropout_prob) == (0.5, 0.0)
+    assert dataclasses.replace(ODD, hidden_dropout_prob=0.3, classifier_dropout=0.0).head_dropout == 0.0
+    module = BertForSequenceClassification(config, num_labels=5)
+    params = encoders.random_params(module)
+    plain = module.apply({"params": params}, **INPUTS)
+    dropped = module.apply({"params": params}, **INPUTS, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    np.testing.assert_array_equal(plain.pooler_output, dropped.pooler_output)
+    assert np.abs(plain.logits - dropped.logits).max() > 0.01
+    with pytest.raises(UserError, match="classifier_dropout from 0 to below 1, found 1"):
+        BertConfig.tiny(classifier_dropout=1.0)
+
+
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu", "relu"])
 def test_pretraining_outputs_and_gradients_equal_transformers(activation: str) -> None:
     """With "gelu" this also shows the deviation named in the module: the two forms of GELU differ by far more."""
