@@ -5,8 +5,10 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import Initializer
 
+from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
 
 
@@ -28,8 +30,23 @@ class Embedding(nn.Module):
         self.embedding = self.param("embedding", init, (self.rows, self.features))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        """int [...] -> [... D]."""
+        """int [...] -> [... D].
+
+        Raises UserError for an id that has no row. Within a compiled program ids are not known when it is made, and one
+        without a row is given the nearest; whatever makes the batches of such a program must check them.
+        """
+        if not isinstance(ids, jax.core.Tracer):
+            self._check(np.asarray(ids))
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
+
+    def _check(self, ids: np.ndarray) -> None:
+        outside = ids[(ids < 0) | (ids >= self.rows)]
+        if outside.size:
+            found = outside.max() if outside.max() >= self.rows else outside.min()
+            raise UserError(
+                f"Expected ids from 0 to {self.rows - 1} for the {self.rows} rows of {self.name}, found {found}; give "
+                "what the model was made for, such as the ids of its own tokenizer, or one with a larger table."
+            )
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Scores of all rows: [... D] -> float32 [... rows]."""
