@@ -453,8 +453,4 @@ def _annotation(value: Any, name: str) -> str:
     for part in path:
         value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
     (declared,) = (field.type for field in dataclasses.fields(value) if field.name == last)
-    return (
-        getattr(declared, "__name__", str(declared))
-        if isinstance(declared, type)
-        else str(declared).replace(" | ", " or ")
-    )
+    return str(declared).replace(" | ", " or ")
