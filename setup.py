@@ -1,9 +1,14 @@
 """Package metadata of plmjax; `pip install .` is the core, the extras are named below."""
 
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+
+if sys.version_info < (3, 11):  # noqa: UP036 - an older pip looks for every requirement before it reads python_requires
+    found = ".".join(map(str, sys.version_info[:2]))
+    sys.exit(f"Expected Python 3.11 or later for plmjax, found {found} at {sys.executable}; install with a newer one.")
 
 CORE = [
     "jax>=0.10",

@@ -3,6 +3,7 @@
 Nothing that is imported here imports JAX, which reads the environment once, when it is imported: `main` sets it first.
 """
 
+import functools
 import json
 import logging
 import os
@@ -14,13 +15,14 @@ from typing import Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 
 from plmjax import storage
-from plmjax.command_line import Location, answer, divide, parse
+from plmjax.command_line import Location, answer, divide, of_experiment, parse
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import Meeting
 
 Overrides = Suppress[tuple[str, ...]]
+Reference = Annotated[str, arg(metavar="EXPERIMENT")]
 Kind = Literal["wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
 
 
@@ -105,7 +107,7 @@ def experiments() -> None:
 
 
 def pretrain(
-    experiment: Positional[str],
+    experiment: Positional[Reference],
     from_: Annotated[str, arg(name="from")] = "random",
     workdir: Location | None = None,
     meeting: OmitArgPrefixes[Meeting] = Meeting(),
@@ -117,10 +119,8 @@ def pretrain(
     coordinator, hosts and host.
 
     Args:
-        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
-            each an option.
-        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run begins with; `random` starts
-            from random parameters.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run begins with, or `random`.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(meeting)
@@ -133,8 +133,9 @@ def pretrain(
 
 
 def finetune(
-    experiment: Positional[str],
+    experiment: Positional[Reference],
     from_: Annotated[str, arg(name="from")],
+    like: Location | None = None,
     workdir: Location | None = None,
     seeds: tuple[int, ...] = (),
     meeting: OmitArgPrefixes[Meeting] = Meeting(),
@@ -145,9 +146,9 @@ def finetune(
     On several hosts the same command runs on each of them, as with pretrain.
 
     Args:
-        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
-            each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
+        like: With --from random: run directory or checkpoint whose model and tokenizer are taken, but no parameter.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
     """
@@ -159,9 +160,9 @@ def finetune(
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
     if seeds:
-        print(several.table(several.finetune_seeds(composed, from_, workdir, seeds)))
+        print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
         return
-    metrics = run(composed, from_, workdir)
+    metrics = run(composed, from_, workdir, like)
     print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
@@ -257,7 +258,7 @@ def fill_mask(checkpoint: Positional[Location], text: Positional[str], top: int 
 
 
 def plan(
-    experiment: Positional[str],
+    experiment: Positional[Reference],
     topology: UseAppendAction[tuple[str, ...]] = (),
     price: UseAppendAction[tuple[str, ...]] = (),
     search: bool = False,
@@ -269,8 +270,7 @@ def plan(
     """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, at what cost.
 
     Args:
-        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
-            each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
         price: Of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Look for the microbatches and the remat policy that are fastest on the slice.
@@ -289,7 +289,7 @@ def plan(
         raise UserError("Expected --search with --batch_sizes, found none; add it.")
     prices = plans.prices(price)
     if search:
-        found = [plan_search.search(composed, name, batch_sizes) for name in topology]
+        found = [plan_search.search(composed, name, batch_sizes, prices=prices) for name in topology]
         print(json.dumps(found) if json_ else "\n".join(map(plan_report.search, found)))
         return
     if len(topology) == 1:
@@ -303,7 +303,7 @@ def plan(
 
 
 def bench(
-    experiment: Positional[str],
+    experiment: Positional[Reference],
     json_: Annotated[bool, arg(name="json")] = False,
     measured_steps: int = 10,
     overrides: Overrides = (),
@@ -311,8 +311,7 @@ def bench(
     """Measures the train step here, beside the machine's own matrix products.
 
     Args:
-        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it lists its fields,
-            each an option.
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         json_: Print JSON.
         measured_steps: Steps timed after two for warming up.
     """
@@ -339,8 +338,7 @@ def import_(
     """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
 
     Args:
-        source: Folder with config.json and model.safetensors (or pytorch_model.bin), or with bert_config.json and
-            bert_model.ckpt.
+        source: Folder with config.json and model.safetensors or pytorch_model.bin, or with bert_model.ckpt.
         checkpoint: Run directory to make.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
@@ -364,7 +362,7 @@ def export(checkpoint: Positional[Location], output: Positional[Location], archi
 
 
 def report(
-    workdirs: Positional[tuple[Location, ...]],
+    workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
     output: Location = Path("report.html"),
     curve: Location | None = None,
 ):
@@ -433,7 +431,8 @@ def run(arguments: Sequence[str]) -> None:
 
         experiments.override(experiments.load(rest[0]), ["--help"], f"plmjax {name} {rest[0]}")
     own, overrides = divide(rest)
-    parse(verb, f"plmjax {name}", own)(overrides=overrides)
+    further = functools.partial(of_experiment, own[0] if own else "")
+    parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from plmjax import storage
+from plmjax import experiment, option_values, storage
 from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
@@ -46,8 +46,19 @@ def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, overrides
 
 
-def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
+def of_experiment(reference: str) -> list[str]:
+    """The options of an experiment, for a message; none where it cannot be loaded."""
+    with contextlib.suppress(UserError):
+        return experiment.options(experiment.load(reference))
+    return []
+
+
+def parse(
+    verb: Callable, program: str, arguments: Sequence[str], further: Callable[[], Sequence[str]] = tuple
+) -> Callable:
     """The verb with its arguments bound; `program` is what the user typed before them.
+
+    further: the options of the verb's experiment, one of which may be meant by its last part alone.
 
     Raises:
         UserError: an unknown option, a missing one, or a value of the wrong kind.
@@ -61,7 +72,8 @@ def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
     # tyro colours its errors, or draws them without a box, as standard output is: a terminal, or not of UTF-8.
     plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     try:
-        with contextlib.redirect_stderr(said), contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain:
+        shown = contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain
+        with option_values.PLAIN, contextlib.redirect_stderr(said), shown:
             call, unknown = tyro.cli(
                 bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
             )
@@ -77,7 +89,12 @@ def parse(verb: Callable, program: str, arguments: Sequence[str]) -> Callable:
         groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
         names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
         known = [f"--{name.strip('_')}" for name in names]
-        raise UserError(f"{program} has no option {quoted(unknown[0])}; {nearest(unknown[0], known)}")
+        # Of several that end alike the run's own is meant, and not a phase's.
+        dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
+        parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
+        option = unknown[0].partition("=")[0]
+        hint = nearest(experiment.spelled(option), known, parts)
+        raise UserError(f"{program} has no option {quoted(option)}; {hint}")
     return call
 
 

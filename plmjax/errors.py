@@ -4,7 +4,7 @@ import bisect
 import difflib
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 DONE = 0
 CRASHED = 1
@@ -25,12 +25,16 @@ class UserError(Exception):
     """Something the user can put right. Its text says what was expected, what was found and what to do."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the known name closest to `name`; the list of known names when none is close."""
-    known = sorted(known)
-    short = [one for one in known if len(one) <= _LONGEST_NAME]  # the time of a comparison grows with both lengths
+def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """`did you mean 'x'?` for the known name closest to `name`; the list of known names when none is close.
+
+    aliases: other spelling -> the name it stands for.
+    """
+    known, aliases = sorted(known), aliases or {}
+    # The time of a comparison grows with both lengths.
+    short = [one for one in (*known, *aliases) if len(one) <= _LONGEST_NAME]
     close = difflib.get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= _LONGEST_NAME else []
-    return f"did you mean {close[0]!r}?" if close else f"known: {listed(known)}."
+    return f"did you mean {aliases.get(close[0], close[0])!r}?" if close else f"known: {listed(known)}."
 
 
 def beginning(text: str, longest: int = 80) -> str:

@@ -64,7 +64,9 @@ class Data:
     """Tokens in a row, special ones included."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Checks the numbers and the names."""
+        if "" in self.input:
+            raise UserError("Expected --data.input to name files or folders, found an empty name; leave it out.")
         check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1)
 
 
@@ -399,6 +401,16 @@ def differences(before: Experiment, after: Experiment, free: Sequence[str] = ())
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
+def options(experiment: Experiment) -> list[str]:
+    """The command-line options of an experiment's fields."""
+    return [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
+
+
+def spelled(option: str) -> str:
+    """An option's name as fields have it: dashes and underscores within it are one."""
+    return f"--{option.removeprefix('--').replace('-', '_')}"
+
+
 def override(experiment: Experiment, arguments: Sequence[str], command: str = "plmjax") -> Experiment:
     """`--field.subfield VALUE ...` applied to an experiment; `--help` prints every field and exits.
 
@@ -407,34 +419,38 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
     """
     import tyro  # here, so that a machine without it can still import experiments
 
-    def parse(given: Sequence[str], **settings: Any) -> Any:
+    from plmjax import option_values
+
+    def parse(words: Sequence[str]) -> Any:
         config = (tyro.conf.FlagConversionOff,)
-        return tyro.cli(
-            Experiment, prog=command, default=experiment, args=given, use_underscores=True, config=config, **settings
-        )
+        with option_values.PLAIN:
+            return tyro.cli(
+                Experiment, prog=command, default=experiment, args=words, use_underscores=True, config=config
+            )
 
     def words(option: list[str]) -> list[str]:  # one value is joined to its name, so that it may begin with a dash
         return ["=".join(option)] if len(option) == 2 else option
 
     if "--help" in arguments or "-h" in arguments:
         parse(["--help"])
-    options: list[list[str]] = []
+    given: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--"):
-            options.append(argument.split("=", 1))
-        elif options:
-            options[-1].append(argument)
+            name, mark, value = argument.partition("=")
+            given.append([spelled(name), *([value] if mark else [])])
+        elif given:
+            given[-1].append(argument)
         else:
             raise UserError(f"Expected an option such as --training.steps 60, found {quoted(argument)}.")
-    known = [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
-    for option in options:
-        if option[0] not in known or option[0].endswith(".type"):
+    known = options(experiment)
+    for option in given:
+        if option[0] not in known:
             raise UserError(f"There is no option {quoted(option[0])}; {nearest(option[0], known)}")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # its box of several lines becomes one sentence below
-            return parse([word for option in options for word in words(option)])
+            return parse([word for option in given for word in words(option)])
     except SystemExit:
-        for option in options:
+        for option in given:
             # Sizes that fit together need not fit what they replace one at a time, which is no fault of theirs.
             with contextlib.suppress(UserError), contextlib.redirect_stderr(io.StringIO()):
                 try:

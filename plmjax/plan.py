@@ -88,8 +88,7 @@ def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None 
         except DoesNotFit as error:
             raise UserError(plan_search.what_fits(experiment, phase, mesh, part, error)) from None
         parts.append(describe(experiment, compilation, part))
-    prices = prices or {}
-    price = prices.get(part.chip.name, prices.get(""))
+    price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
     bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
     return {
@@ -160,6 +159,12 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
     checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+
+
+def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
+    """The price of a chip-hour of the slice, of its own generation or of every other; None where none is given."""
+    prices = prices or {}
+    return prices.get(part.chip.name, prices.get(""))
 
 
 def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:

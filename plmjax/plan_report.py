@@ -97,11 +97,14 @@ def search(found: dict[str, Any]) -> str:
     console, out = _console()
     console.print(f"{found['topology']}: mesh {spelled(found['mesh'].values())}: {found['mesh_reason']}")
     shown = Table()
-    for name in ("batch", "remat", "phase", "rows x microbatches", "HBM GiB", "step ms", "tokens/s", "hours"):
+    names = ["batch", "remat", "phase", "rows x microbatches", "HBM GiB", "step ms", "tokens/s", "hours", "chip-hours"]
+    priced = any(tried.get("cost") is not None for tried in found["tried"])
+    for name in [*names, *(["cost"] if priced else [])]:
         shown.add_column(name, justify="right")
     for tried in found["tried"]:
         for phase in tried["phases"]:
             fits = "step_seconds" in phase
+            whole = phase is tried["phases"][-1] and "hours" in tried
             shown.add_row(
                 f"{phase['batch_size']}",
                 tried["remat"],
@@ -110,7 +113,9 @@ def search(found: dict[str, Any]) -> str:
                 f"{phase['memory'] / 2**30:.1f}" if fits else f"{phase['memory'] / 2**30:.1f}, too much",
                 f"{1e3 * phase['step_seconds']:.1f}" if fits else "",
                 f"{phase['tokens_per_second']:,.0f}" if fits else "",
-                f"{tried['hours']:.1f}" if phase is tried["phases"][-1] and "hours" in tried else "",
+                f"{tried['hours']:.1f}" if whole else "",
+                f"{tried['chip_hours']:,.0f}" if whole else "",
+                *([f"{tried['cost']:,.0f}" if whole else ""] if priced else []),
             )
         shown.add_section()
     console.print(shown)

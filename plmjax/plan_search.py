@@ -73,14 +73,18 @@ def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh
 
 
 def search(
-    experiment: Experiment, topology: str, batch_sizes: Sequence[int] = (), compiles: int = COMPILES
+    experiment: Experiment,
+    topology: str,
+    batch_sizes: Sequence[int] = (),
+    compiles: int = COMPILES,
+    prices: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """The fastest way to run an experiment on a slice: every remat policy with the fewest microbatches that fit.
 
     More microbatches and more rematerialisation both only cost time, so of one policy no larger number is tried than
     what it takes to fit. How many that is comes from the estimate of `plmjax.training.placement`, and is doubled where
     the compiler needs more. Batch sizes besides the experiment's own are tried when they are asked for; what is fastest
-    is judged by the time a row takes.
+    is judged by the time a row takes. prices: as of `plmjax.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.
@@ -101,6 +105,10 @@ def search(
             spent += used
             tried.append({"remat": remat, "batch_size": size, **one})
     fitting = [one for one in tried if "hours" in one]
+    price = plans.price_of(part, prices)
+    for one in fitting:
+        one["chip_hours"] = one["hours"] * part.chips
+        one["cost"] = None if price is None else price * one["chip_hours"]
     tried.sort(key=lambda one: one.get("seconds_a_row", float("inf")))
     best = min(fitting, key=lambda one: one["seconds_a_row"], default=None)
     return {

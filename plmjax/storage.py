@@ -46,6 +46,8 @@ def path(text: str | os.PathLike) -> Path:
         UserError: neither of them; or a bucket that is missing, forbidden or out of reach.
     """
     text = os.fspath(text)
+    if not text:
+        raise UserError("Expected a path, found an empty one; name a file or folder, or leave the option out.")
     if not text.startswith(SCHEME):
         other = _OTHER.fullmatch(text)
         if other and other["scheme"].lower() in ("gs", "gcs"):

@@ -21,6 +21,10 @@ def test_misspelt_names(fails, small_run: Path) -> None:
     assert "did you mean 'experiment'?" in fails("pretrain", f"{TINY}:experimnt")
     assert "did you mean '--training.steps'?" in fails("pretrain", TINY, "--training.stepz", "60")
     assert "did you mean '--workdir'?" in fails("pretrain", TINY, "--workdri", "x")
+    for verb in ("pretrain", "plan", "bench"):
+        assert "did you mean '--training.batch_size'?" in fails(verb, TINY, "--batch_size", "8")
+    assert "did you mean '--optimizer.learning_rate'?" in fails("pretrain", TINY, "--learning-rate=0.1")
+    assert "did you mean '--training.batch_size'?" in fails("pretrain", "bert_small", "--batch-sise", "8")
     assert "takes a value of type int, found 'many'" in fails("pretrain", TINY, "--training.steps", "many")
     assert "did you mean 'bert_adamw'?" in fails(
         "pretrain", TINY, "--workdir", small_run.with_name("o"), "--data.path", small_run / "dataset",
@@ -59,7 +63,8 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
         shutil.rmtree(workdir, ignore_errors=True)
         return fails("pretrain", TINY, "--workdir", workdir, *SMALL, "--data.path", dataset, *more)
 
-    assert "missing" in pretrain(tmp_path / "missing")
+    said = pretrain(tmp_path / "missing")
+    assert str(tmp_path / "missing") in said and "tokenizer" not in said
     unfinished = tmp_path / "unfinished"
     shutil.copytree(small_run / "dataset", unfinished)
     (unfinished / "ledger.json").unlink()
@@ -139,6 +144,21 @@ def test_paths_that_cannot_be_written(fails, tmp_path: Path, small_run: Path) ->
         ["report", small_run, "--output", tmp_path],
     ):
         assert str(tmp_path) in fails(*command)
+
+
+def test_an_empty_path_is_none(fails, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        ["pretrain", "bert_tiny", "--workdir", ""],
+        ["evaluate", ""],
+        ["prepare", "--input", "", "--tokenizer", small_run / "tokenizer", "--output", "out"],
+        ["finetune", "finetune_sentences", "--from", ""],
+        ["finetune", "finetune_sentences", "--from", "random", "--like", ""],
+        ["report", small_run, "--output", ""],
+    ):
+        assert "found an empty one; name a file or folder" in fails(*command)
+    assert "found an empty name" in fails("pretrain", "bert_tiny", "--data.input", "")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_is_not_imported_over(fails, small_run: Path) -> None:

@@ -86,6 +86,13 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, monkeypatch)
         experiment.load("mine.py")
 
 
+def test_an_older_python_is_named_before_any_requirement() -> None:
+    program = "import runpy, sys; sys.version_info = (3, 10, 12); runpy.run_path('setup.py')"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("Expected Python 3.11 or later for plmjax, found 3.10 at ")
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a wheel of the project installs."""

@@ -83,6 +83,8 @@ def test_a_broken_file_is_one_sentence(contents, message, tmp_path):
     [
         (["--training.steps", "60"], "training.steps", 60),
         (["--training.steps=60"], "training.steps", 60),
+        (["--training.batch-size", "8"], "training.batch_size", 8),
+        (["--optimizer.learning-rate=-0"], "optimizer.learning_rate", 0.0),
         (["--optimizer.learning_rate", "1e-3"], "optimizer.learning_rate", 1e-3),
         (["--optimizer.schedule", "cosine"], "optimizer.schedule", "cosine"),
         (["--mesh.zero", "False"], "mesh.zero", False),

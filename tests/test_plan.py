@@ -256,7 +256,7 @@ def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monke
     monkeypatch.setattr("plmjax.training.placement.kept_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
     monkeypatch.setattr("plmjax.training.placement.held", lambda *_: (0, 0))
     run = experiment(batch_size=64)  # 16 rows a device: 25 GiB without remat
-    found = plan_search.search(run, "v5e:2x2")
+    found = plan_search.search(run, "v5e:2x2", prices={"": 9.0, "v5e": 1.5})
     assert len(compiled) <= plan_search.COMPILES and len(set(compiled)) == len(compiled)
     tried = {one["remat"]: one for one in found["tried"] if "hours" in one}
     assert [phase["accumulation"] for phase in tried["none"]["phases"] if "steps" in phase] == [2, 2]
@@ -265,6 +265,9 @@ def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monke
     text = plan_report.search(found)
     assert "fastest: --training.remat dots_without_batch --phases.1.accumulation 1" in text
     assert "25.0, too much" in text
+    best = next(one for one in found["tried"] if "hours" in one)
+    assert best["cost"] == pytest.approx(1.5 * best["chip_hours"]) == pytest.approx(1.5 * 4 * best["hours"])
+    assert "cost" in text and "cost" not in plan_report.search(plan_search.search(run, "v5e:2x2"))
 
     compiled.clear()
     larger = plan_search.search(run, "v5e:2x2", (128,), compiles=4)

@@ -1,14 +1,15 @@
 """The command line: one function per verb."""
 
+import functools
 import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, Suppress
+from tyro.conf import Positional, Suppress, arg
 
 from plmjax import command_line
 from plmjax.errors import UserError, nearest
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m tpu"
 Overrides = Suppress[tuple[str, ...]]
+Name = Annotated[str, arg(metavar="NAME")]
 
 
 def submit(
-    experiment: Positional[str],
+    experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]],
     accelerator: str,
     topology: str,
     bucket: str,
@@ -59,8 +61,7 @@ def submit(
         runtime: Software version of the TPU's machines; the chip's own by default.
         network: VPC network of the machines; the project's default one by default.
         subnetwork: Its subnetwork.
-        service_account: Identity of the machines, which needs the bucket and roles/tpu.admin; for Kubernetes the name
-            of a service account there. The project's default one by default.
+        service_account: Identity of the machines, with the bucket and roles/tpu.admin, or a name on Kubernetes.
         kubernetes: Write a JobSet for kubectl to this file instead of asking Cloud TPU.
         image: Container image for --kubernetes; any with bash, curl and Python 3.11 or later.
         detach: Return when the slice is asked for; python -m tpu watch follows it later.
@@ -96,7 +97,7 @@ def submit(
         _follow(job)
 
 
-def watch(name: Positional[str], bucket: str = "") -> None:
+def watch(name: Positional[Name], bucket: str = "") -> None:
     """Follows a job to its end; asks for lost slices again, and gives the last one back.
 
     Args:
@@ -128,7 +129,7 @@ def _follow(job: "Job") -> None:
         sys.exit(1)
 
 
-def status(name: Positional[str] = "", bucket: str = "") -> None:
+def status(name: Positional[Name] = "", bucket: str = "") -> None:
     """What a job is doing: state, step, loss, throughput, time left; every job of the bucket when none is named.
 
     Args:
@@ -146,7 +147,7 @@ def status(name: Positional[str] = "", bucket: str = "") -> None:
         print(follow.summary(jobs.find(bucket, known)))
 
 
-def logs(name: Positional[str], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
+def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
     """What a worker printed, installation included.
 
     Args:
@@ -163,7 +164,7 @@ def logs(name: Positional[str], bucket: str = "", worker: int = 0, follow: bool 
         print(text, end="", flush=True)
 
 
-def delete(name: Positional[str], bucket: str = "") -> None:
+def delete(name: Positional[Name], bucket: str = "") -> None:
     """Gives a job's slices back and forgets the job; its run directory stays.
 
     Args:
@@ -184,7 +185,7 @@ def delete(name: Positional[str], bucket: str = "") -> None:
         print(f"On the cluster: kubectl delete jobset {name}")
 
 
-def work(name: Positional[str], bucket: str, worker: int, log: Path, every: float = 10, patience: float = 300) -> None:
+def work(name: Positional[Name], bucket: str, worker: int, log: Path, every: float = 10, patience: float = 300) -> None:
     """Runs a job on one host of its slice; the startup script calls it.
 
     Args:
@@ -225,7 +226,8 @@ def run(arguments: Sequence[str]) -> None:
         return
     own, overrides = command_line.divide(rest[: rest.index("--")] if "--" in rest else rest)
     overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
-    command_line.parse(submit, f"{PROGRAM} submit", own)(overrides=tuple(overrides))
+    further = functools.partial(command_line.of_experiment, own[0] if own else "")
+    command_line.parse(submit, f"{PROGRAM} submit", own, further)(overrides=tuple(overrides))
 
 
 def _bucket(given: str) -> str:

@@ -32,11 +32,14 @@ ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
 
 
-def finetune(run: Experiment, checkpoint: str | Path, workdir: str | Path) -> dict[str, float]:
+def finetune(
+    run: Experiment, checkpoint: str | Path, workdir: str | Path, like: str | Path | None = None
+) -> dict[str, float]:
     """Fine-tunes a checkpoint on the task `run.data`, or goes on where WORKDIR was left.
 
     checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
-        which takes the experiment's own model and tokenizer and draws every parameter from the seed.
+        which draws every parameter from the seed.
+    like: with "random", a checkpoint whose model config and tokenizer are taken; without it the experiment's own are.
 
     Returns:
         the evaluation of the checkpoint that WORKDIR stands for, the last one or the best: "eval/loss" and the task's
@@ -50,7 +53,11 @@ def finetune(run: Experiment, checkpoint: str | Path, workdir: str | Path) -> di
     workdir = storage.path(workdir)
     pretrained, description = None, None
     if str(checkpoint) != start.RANDOM:
+        if like is not None:
+            raise UserError(f"Expected --like with --from {start.RANDOM} alone, found --from {checkpoint}; drop it.")
         pretrained, description = checkpoints.load_parameters(checkpoint)
+    elif like is not None:
+        description = checkpoints.describe(checkpoints.find(like))
     run = _with_dropout(_with_model(run, description))
     step.check_length(run, run.data.sequence_length)
     tokenizer, files = _tokenizer(run, checkpoint, description)
@@ -148,8 +155,8 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
     if description is None:
         if run.model is None or not run.tokenizer.path:
             raise UserError(
-                f"Expected a model and a tokenizer.path in the experiment for --from {start.RANDOM}, found "
-                f"{'no model' if run.model is None else 'no tokenizer.path'}; set them in the experiment's file."
+                f"Expected a model and a tokenizer for --from {start.RANDOM}, found none; name a checkpoint that has "
+                f"such with --like, or set model and tokenizer.path in the experiment's file."
             )
         return run
     return start.with_model(run, description)

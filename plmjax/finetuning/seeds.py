@@ -16,7 +16,9 @@ Results = dict[int, dict[str, float]]
 """Seed -> metric -> value."""
 
 
-def finetune_seeds(run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int]) -> Results:
+def finetune_seeds(
+    run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int], like: Path | None = None
+) -> Results:
     """Fine-tunes once per seed, in WORKDIR/seed_N; writes WORKDIR/seeds.json with every result, mean and deviation.
 
     The seed draws the head, the order of the examples and dropout. Stopped, it goes on where it was.
@@ -29,7 +31,7 @@ def finetune_seeds(run: Experiment, checkpoint: str | Path, workdir: Path, seeds
     results = {}
     for seed in seeds:
         seeded = dataclasses.replace(run, training=dataclasses.replace(run.training, seed=seed))
-        results[seed] = finetune(seeded, checkpoint, storage.path(workdir) / f"seed_{seed}")
+        results[seed] = finetune(seeded, checkpoint, storage.path(workdir) / f"seed_{seed}", like)
     if hosts.speaks():
         means = {name: summary(results, name) for name in results[seeds[0]]}
         record = {

@@ -190,6 +190,17 @@ def test_length_is_given_once(sentiment):
         check_length(warm)
 
 
+def test_the_random_twin_of_a_checkpoint_is_named_by_it(sentiment, small_run, tmp_path):
+    metrics = finetune(short(sentiment), "random", tmp_path / "run", like=small_run)
+    assert metrics["eval/loss"] > 0
+    pretrained, before = checkpoints.load_parameters(small_run)
+    params, after = checkpoints.load_parameters(tmp_path / "run")
+    assert after.experiment.model == before.experiment.model
+    assert after.tokenizer == before.tokenizer
+    words, drawn = (tree["bert"]["embeddings"]["word_embeddings"]["embedding"] for tree in (pretrained, params))
+    assert words.shape == drawn.shape and not np.allclose(words, drawn, atol=0.01)
+
+
 def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tmp_path):
     def refused(message, source=small_run, **changes):
         with pytest.raises(UserError, match=message):
@@ -198,8 +209,10 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
     model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
     refused("whose hidden_size is 32, found model.hidden_size = 64", model=dataclasses.replace(model, hidden_size=64))
     refused("no finished checkpoint", source=tmp_path)
-    refused("for --from random, found no model", source="random")
-    refused("for --from random, found no tokenizer.path", source="random", model=model)
+    refused("for --from random, found none; name a checkpoint that has such with --like", source="random")
+    refused("for --from random, found none; name a checkpoint that has such with --like", source="random", model=model)
+    with pytest.raises(UserError, match="Expected --like with --from random alone"):
+        finetune(experiment(sentiment), small_run, tmp_path / "run", like=small_run)
     other = tmp_path / "tokenizer"
     tokenizers.train("wordpiece", 60, ["some other text of other words"] * 9, other)
     refused("Expected the tokenizer of the checkpoint", tokenizer=Tokenizer(path=str(other)))

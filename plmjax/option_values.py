@@ -1,0 +1,83 @@
+"""How the values of options are read and shown: `--workdir PATH ... (default: none)` in every --help.
+
+tyro shows what may be left out as `{None}|PATH`, an empty list as `[INT [INT ...]]` and both without a default that a
+reader would recognise.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from tyro.conf import UseAppendAction
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+NONE = "none"
+"""A default of None, of an empty list or of an empty text, as help shows it."""
+PLAIN = ConstructorRegistry()
+"""To be entered (`with PLAIN:`) around tyro.cli."""
+
+
+def _of(annotation: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """What reads a part of a type; None where several words or options do."""
+    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(annotation, info.markers))
+    return found if isinstance(found, PrimitiveConstructorSpec) and found.nargs == 1 else None
+
+
+@PLAIN.primitive_rule
+def _text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    if info.type is not str:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="TEXT",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: isinstance(value, str),
+        str_from_instance=lambda value: [value or NONE],
+    )
+
+
+def _nothing(words: list[str]) -> None:
+    if words != [NONE]:
+        raise ValueError(f"expected {NONE}")
+
+
+@PLAIN.primitive_rule
+def _absent(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    if info.type is not types.NoneType:  # the model of a fine-tuning, which is the checkpoint's
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=NONE,
+        instance_from_str=_nothing,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda value: [NONE],
+    )
+
+
+@PLAIN.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    if typing.get_origin(info.type) not in (typing.Union, types.UnionType):
+        return None
+    kinds = [kind for kind in typing.get_args(info.type) if kind is not types.NoneType]
+    own = _of(kinds[0], info) if len(kinds) == 1 else None
+    return own and dataclasses.replace(
+        own,
+        is_instance=lambda value: value is None or own.is_instance(value),
+        str_from_instance=lambda value: [NONE] if value is None else own.str_from_instance(value),
+    )
+
+
+@PLAIN.primitive_rule
+def _several(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    arguments = typing.get_args(info.type)
+    if typing.get_origin(info.type) is not tuple or arguments[1:] != (...,) or UseAppendAction in info.markers:
+        return None
+    own = _of(arguments[0], info)
+    return own and PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"{own.metavar} ...",
+        instance_from_str=lambda words: tuple(own.instance_from_str([word]) for word in words),
+        is_instance=lambda values: isinstance(values, tuple) and all(map(own.is_instance, values)),
+        str_from_instance=lambda values: [word for value in values for word in own.str_from_instance(value)] or [NONE],
+    )
