@@ -70,7 +70,8 @@ class HeldOut:
                 totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
         if not totals:
             raise UserError(
-                "Expected held-out text to evaluate on, found none; prepare more text or a larger --data.held_out."
+                "Expected held-out text to evaluate on, found none that fills a row; give some in --data, or hold "
+                "out a larger share when the dataset is prepared."
             )
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
