@@ -1,5 +1,8 @@
 """Which of several endings or answers is right, from any tsv, csv or jsonl file; SWAG (Zellers et al. 2018).
 
+plmjax finetune experiments/finetune_choices.py --from runs/bert --data.train train.jsonl --data.validation dev.jsonl \
+    --data.context question --data.choices options --data.label answer --workdir runs/choices
+
 plmjax finetune experiments/finetune_choices.py:swag --from runs/bert --data.train train.csv \
     --data.validation val.csv --workdir runs/swag
 

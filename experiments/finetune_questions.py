@@ -1,6 +1,6 @@
-"""Answers to questions where they stand in a text: SQuAD 1.1 and 2.0, CMRC 2018.
+"""Answers to questions where they stand in a text: SQuAD 1.1 and 2.0, CMRC 2018, and any file of their form.
 
-plmjax finetune experiments/finetune_questions.py:squad --from runs/bert --data.train train-v1.1.json \
+plmjax finetune experiments/finetune_questions.py --from runs/bert --data.train train-v1.1.json \
     --data.validation dev-v1.1.json --workdir runs/squad
 
 predictions.json (and, of SQuAD 2.0, null_odds.json) are what the official scripts read. Short windows share rows of 384
@@ -13,8 +13,8 @@ from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
 from plmjax.finetuning.questions import Questions, SpanExtraction
 
 
-def squad() -> Experiment:
-    """SQuAD 1.1: three epochs of 32 windows a step at 5e-5 (Devlin et al. 2019, section 4.2)."""
+def experiment() -> Experiment:
+    """Any file of SQuAD's form, as SQuAD 1.1: three epochs of 32 windows a step at 5e-5 (Devlin et al. 2019, 4.2)."""
     return Experiment(
         model=None,
         objective=SpanExtraction(),
@@ -25,12 +25,18 @@ def squad() -> Experiment:
     )
 
 
+def squad() -> Experiment:
+    """SQuAD 1.1."""
+    return experiment()
+
+
 def squad_v2() -> Experiment:
     """SQuAD 2.0, where some questions have no answer: two epochs of 48 windows a step (section 4.3).
 
-    The best epoch is that of the best F1 over all thresholds; `--objective.null_threshold` sets the one found.
+    The best epoch is that of the best F1 over all thresholds; plmjax predict takes the one found as
+    `--objective.null_threshold`.
     """
-    run = squad()
+    run = experiment()
     return dataclasses.replace(
         run,
         objective=SpanExtraction(impossible=True),
@@ -42,7 +48,7 @@ def squad_v2() -> Experiment:
 
 def cmrc() -> Experiment:
     """CMRC 2018 in Chinese, with rows of 512 tokens, two epochs of 32 windows a step at 3e-5."""
-    run = squad()
+    run = experiment()
     return dataclasses.replace(
         run,
         objective=SpanExtraction(language="zh"),

@@ -100,9 +100,13 @@ def function(path: Path, name: str) -> Callable[[], Any]:
         module = _import_file(path)
     compose = getattr(module, name, None)
     if not callable(compose):
-        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        own = [name for name in known if getattr(vars(module)[name], "__module__", "") == module.__name__]
-        raise UserError(f"{path} has no function {quoted(name)} that composes an experiment; {nearest(name, own)}")
+        known = list(functions(path))
+        if name == FUNCTION and known:
+            raise UserError(
+                f"{path} composes no experiment by default; name one of its functions ({', '.join(known)}): "
+                f"{path}:{known[0]}."
+            )
+        raise UserError(f"{path} has no function {quoted(name)} that composes an experiment; {nearest(name, known)}")
     return compose
 
 

@@ -1,5 +1,6 @@
 """Files of labelled rows: every format, and one sentence for every way in which they can be wrong."""
 
+import dataclasses
 import gzip
 
 import pytest
@@ -42,6 +43,29 @@ def test_columns_are_named_where_the_file_does_not(tmp_path):
     examples = task.read("train")
     assert examples.texts == [('They drank "the pub.',), ("Him left.",)] and examples.labels == ["1", "0"]
     assert examples.lines == [1, 2]
+
+
+def test_without_labels_named_columns_may_lack_the_label_alone(tmp_path):
+    task = Sentences(text="sentence", label="acceptable", columns=("source", "acceptable", "sentence"))
+    whole = written(tmp_path / "whole.tsv", "gj04\t1\tThey drank.\nbc01\t0\tHim left.\n")
+    bare = written(tmp_path / "bare.tsv", "gj04\tThey drank.\nbc01\tHim left.\n")
+    for path in (whole, bare):
+        (examples,) = task.parts(path, 5)
+        assert examples.texts == [("They drank.",), ("Him left.",)] and examples.labels == [None, None]
+    headed = written(tmp_path / "headed.tsv", "index\tsentence\n0\tThey drank.\n")
+    (examples,) = dataclasses.replace(task, columns=()).parts(headed, 5)
+    assert examples.texts == [("They drank.",)]
+    torn = written(tmp_path / "torn.tsv", "gj04\t1\tThey drank.\nbc01\tHim left.\n")
+    with pytest.raises(UserError, match=r"Expected 3 columns .* in line 2 of .*torn.tsv, found 2"):
+        list(task.parts(torn, 5))
+    short = written(tmp_path / "short.tsv", "a\tsentence\tacceptable\nx\tThey drank.\n")
+    with pytest.raises(UserError, match=r"Expected 3 columns .* in line 2 of .*short.tsv, found 2"):
+        list(dataclasses.replace(task, columns=()).parts(short, 5))
+
+
+def test_old_macintosh_line_ends_and_other_separators_are_what_they_were(tmp_path):
+    path = written(tmp_path / "rows.csv", 'text,label\ra,x\r"b\u2028c",y\r')
+    assert Sentences(train=path).read("train").texts == [("a",), ("b\u2028c",)]
 
 
 def test_numbers_and_truth_values_of_json_are_labels(tmp_path):

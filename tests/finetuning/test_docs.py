@@ -1,0 +1,117 @@
+"""Every command of docs/finetuning.md, in its order, on a few rows of each format; only the training is left out.
+
+Where it would begin, the first parameters are saved instead, so that what is evaluated and predicted afterwards is a
+checkpoint of that very command.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import pytest
+
+from plmjax import cli
+from plmjax.experiment import Mesh
+from plmjax.parallel import mesh as meshes
+from plmjax.training import checkpoints, loop, phases, step
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line.replace("\\\n", " "))
+    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    for line in re.split(r"(?<!\\)\n", block.strip())
+]
+SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch_size", "8"]
+"""Rows that a very small model has positions for."""
+
+
+class Reached(Exception):
+    """The command has come to its training."""
+
+
+def table(path: str, names: str, row: str, delimiter: str = "\t") -> None:
+    """Eight rows, {n} in which is 0 or 1."""
+    rows = [names, *(row.format(n=number % 2) for number in range(8))]
+    Path(path).write_text("\n".join(line.replace("|", delimiter) for line in rows) + "\n")
+
+
+def questions(path: str, impossible: bool) -> None:
+    text = "The film was made in Paris by a poor actor."
+    entries = [
+        {"id": "a", "question": "Where?", "answers": [{"text": "Paris", "answer_start": text.index("Paris")}]},
+        {"id": "b", "question": "When?", "answers": [], "is_impossible": True},
+    ]
+    paragraphs = [{"context": text, "qas": entries[: 1 + impossible]}]
+    Path(path).write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, small_run) -> Path:
+    """What the page takes for granted: a pretrained run, and the files of every task as they are handed out."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "bert").symlink_to(small_run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):
+            Path(name).mkdir(parents=True)
+        for name in ("train.tsv", "dev.tsv", "new.tsv"):
+            table(name, "sentence|label", "a film {n}|l{n}")
+        Path("new.txt").write_text("a fine film\na poor plot\n")
+        for name in ("train.tsv", "dev.tsv"):
+            table(f"GLUE/MRPC/{name}", "Quality|#1 ID|#2 ID|#1 String|#2 String", "{n}|1|2|a film {n}|a plot")
+        for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+            table(f"GLUE/MNLI/{name}", "index|sentence1|sentence2|gold_label", "7|a film|a plot {n}|l{n}")
+        table("GLUE/MNLI/test_matched.tsv", "index|sentence1|sentence2", "7|a film|a plot {n}")
+        for name in ("train.jsonl", "dev.jsonl"):
+            rows = [{"question": "a film", "options": ["a", "b", "c"], "answer": number % 3} for number in range(8)]
+            Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name in ("train.csv", "val.csv"):
+            names = "sent1|sent2|ending0|ending1|ending2|ending3|label"
+            table(f"SWAG/{name}", names, "A film.|It|was a|was b|was c|was d|{n}", ",")
+        for name in ("train", "dev"):
+            words = "1\tfilms\tfilm\tNOUN" + "\t_" * 6 + "\n2\twas\tbe\tVERB" + "\t_" * 6 + "\n\n"
+            Path(f"en_ewt-ud-{name}.conllu").write_text("# text\n" + words * 8)
+            Path(f"{name}.conll").write_text("Paris\tB-LOC\nwas\tO\n\n" * 8)
+            questions(f"{name}-v1.1.json", False)
+            questions(f"{name}-v2.0.json", True)
+        questions("questions.json", True)
+    return folder
+
+
+def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
+    """In place of the training loop."""
+    mesh = meshes.make(Mesh(), jax.local_devices())
+    (phase,) = phases.resolve(run)
+    state = begin(step.build(run, phase, mesh, source.vocabulary, source.batch(phase)))
+    (workdir / "experiment.json").unlink()
+    checkpoints.save_parameters(workdir, jax.device_get(state.params), run, tokenizer)
+    raise Reached
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: "-".join(COMMANDS[number][1:3]))
+def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
+    program, verb, *arguments = COMMANDS[number]
+    assert program == "plmjax"
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(loop, "train", saving)
+    if verb == "finetune":
+        more = ["--data.stride", "8", "--data.question_length", "8"] if "finetune_questions" in arguments[0] else []
+        with pytest.raises(Reached):
+            cli.run([verb, *arguments, *SHORTER, *more])
+        return
+    cli.run([verb, *arguments])
+    if "--output" in arguments:
+        assert Path(arguments[arguments.index("--output") + 1]).stat().st_size > 0
+    else:
+        assert capsys.readouterr().out
+
+
+def test_every_kind_has_its_command() -> None:
+    files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
+    assert files == {str(file.relative_to(ROOT)) for file in (ROOT / "experiments").glob("finetune_*.py")}
+    assert {command[1] for command in COMMANDS} >= {"finetune", "evaluate", "predict"}

@@ -1,0 +1,71 @@
+"""The program of docs/python.md, run in a folder of a user's own with fewer steps."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.inference import inputs
+from plmjax.models.bert import BertConfig
+from plmjax.models.roberta import RobertaConfig
+from plmjax.training import loop
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHORTER = {
+    "steps=2000": "steps=4",
+    "log_every=100": "log_every=2",
+    "SentencePairs()": "SentencePairs(duplicates=1)",
+    "jax.devices()": "jax.devices()[:1]",
+}
+"""What makes seconds of minutes; nothing else of the page is changed."""
+find_devices = loop.devices
+
+
+def test_the_page_is_one_program(tmp_path: Path, small_run: Path, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loop, "devices", lambda platform: find_devices(platform)[:1])
+    shutil.copytree(small_run / "export", "exported")
+    Path("my_text").mkdir()
+    shutil.copy(prose, "my_text")
+    for name in ("train.tsv", "dev.tsv"):
+        Path(name).write_text("sentence\tlabel\n" + "a fine example\tgood\na poor example\tbad\n" * 8)
+    names: dict = {}
+    program = "".join(BLOCKS)
+    for long, short in SHORTER.items():
+        assert long in program
+        program = program.replace(long, short)
+    exec(compile(program, "docs/python.md", "exec"), names)
+    assert int(names["state"].step) == 3 and names["noisy"].logits.shape == names["outputs"].logits.shape
+    assert names["logits"].shape == (2, 2) and names["trained"].objective.labels == ("bad", "good")
+    assert names["result"].metrics["eval/loss"] > 0 and names["tiny"].training.seed == 1
+
+
+def test_texts_are_laid_out_as_in_pretraining(small_run: Path) -> None:
+    tokenizer = tokenizers.load(small_run / "tokenizer")
+    words = tokenizer.vocabulary
+    first, second = tokenizer.encode("a class"), tokenizer.encode("the object of")
+    config = BertConfig.tiny(vocab_size=800)
+    found = {
+        name: np.asarray(field)
+        for name, field in inputs(config, tokenizer, ["a class", ("a class", "the object of")]).items()
+    }
+    pair = [words.cls, *first, words.sep, *second, words.sep]
+    assert found["input_ids"][1].tolist() == pair
+    assert found["input_ids"][0, : len(first) + 2].tolist() == [words.cls, *first, words.sep]
+    assert (found["input_ids"][0, len(first) + 2 :] == words.pad).all()
+    assert found["attention_mask"].sum(axis=1).tolist() == [len(first) + 2, len(pair)]
+    assert found["token_type_ids"].tolist() == [[0] * len(pair), [0] * (len(first) + 2) + [1] * (len(second) + 1)]
+    assert inputs(config, tokenizer, ["a class"], length=9)["input_ids"].shape == (1, 9)
+    twice = inputs(RobertaConfig.tiny(vocab_size=800), tokenizer, [("a class", "the object of")])["input_ids"]
+    assert twice.shape == (1, len(pair) + 1)  # RoBERTa's two separators
+    short = inputs(config, tokenizer, ["a class " * 99], length=7)["input_ids"]
+    assert short.shape == (1, 7) and short[0, -1] == words.sep
+    with pytest.raises(UserError, match="at most the model's 512 positions, found 513"):
+        inputs(config, tokenizer, ["a"], length=513)
+    with pytest.raises(UserError, match="one or more texts, found none"):
+        inputs(config, tokenizer, [])
