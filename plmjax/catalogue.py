@@ -103,8 +103,8 @@ def function(path: Path, name: str) -> Callable[[], Any]:
         known = list(functions(path))
         if name == FUNCTION and known:
             raise UserError(
-                f"{path} composes no experiment by default; name one of its functions ({', '.join(known)}): "
-                f"{path}:{known[0]}."
+                f"{path} has no function {name!r}, which is the default; name one of its own ({', '.join(known)}), "
+                f"such as {path}:{known[0]}."
             )
         raise UserError(f"{path} has no function {quoted(name)} that composes an experiment; {nearest(name, known)}")
     return compose

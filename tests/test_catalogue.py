@@ -44,7 +44,7 @@ def test_the_list_names_what_can_be_loaded(tmp_path: Path, monkeypatch, capsys) 
         ("bert_tny", "found none named 'bert_tny'; did you mean 'bert_tiny'?"),
         (
             "finetune_glue",
-            "by default; name one of its functions (cola, sst2, mrpc, stsb, ",
+            "has no function 'experiment', which is the default; name one of its own (cola, sst2, mrpc, stsb, ",
         ),
         ("bert_base_4x4:lamb", "no function 'lamb' that composes an experiment; did you mean 'lamb_4096'?"),
         ("somewhere/bert_tny.py", "found no file 'somewhere/bert_tny.py'; did you mean 'bert_tiny'?"),
