@@ -19,6 +19,7 @@ TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; its merges and pieces hardly change with more."""
 
 
+@hosts.hold_workdir
 def pretrain(
     run: Experiment, workdir: str | Path, say: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
 ) -> loop.Result:

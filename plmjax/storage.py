@@ -141,6 +141,31 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
             _client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
 
 
+def generation(path: Path) -> tuple[int, str]:
+    """The generation of an object of a bucket, which every write changes, and its text; 0 where there is none."""
+    bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
+    place = ("GET", "b/{}/o/{}", bucket, name)
+    while True:
+        try:
+            found = _client().call(*place, json_out=True)["generation"]
+        except FileNotFoundError:
+            return 0, ""
+        with contextlib.suppress(FileNotFoundError):  # written anew between the two
+            return int(found), _client().call(*place, alt="media", generation=found)[1].decode("utf-8")
+
+
+def replace(path: Path, contents: str, generation: int) -> int:
+    """Writes an object of a bucket if it still has this generation (0: if there is none); the new one, or else 0."""
+    bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
+    address = _client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
+    settings = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
+    try:
+        made = _client().call("POST", address, data=contents.encode("utf-8"), json_out=True, **settings)
+    except FileExistsError:  # as the client raises it where the generation is another
+        return 0
+    return int(made["generation"])
+
+
 def remove(path: Path) -> None:
     """Removes a file, or a folder with all that is in it, if it is there."""
     if in_bucket(path):

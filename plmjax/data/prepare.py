@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import locks, storage
 from plmjax.data import checksums, formats, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
@@ -95,9 +95,9 @@ def prepare(
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)
     try:
-        _begin(output)
         work = _Work(tokenizer, language, validation)
         with (
+            _begun(output),
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
@@ -114,7 +114,6 @@ def prepare(
         raise UserError(
             f"Expected room for the dataset in {output}, found the disk full; free some and repeat."
         ) from error
-    (output / BEGUN).unlink()
     dataset = store.open_dataset(output)
     if progress:
         print(f"unknown    {_unknown_share(dataset, tokenizer):.2%} of the tokens of the training text")
@@ -172,11 +171,18 @@ def _content(source: dict) -> dict:
     return {key: value for key, value in source.items() if key != "path" or "sha256" not in source}
 
 
-def _begin(output: Path) -> None:
-    """An empty folder of ours: what an earlier attempt left is removed, what others left is an error."""
-    output.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def _begun(output: Path) -> Iterator[None]:
+    """An empty folder of this process: what an earlier attempt left is removed, what others left is an error."""
+    with locks.held(output):
+        _clear(output)
+        yield
+        (output / BEGUN).unlink()
+
+
+def _clear(output: Path) -> None:
     ours = (output / BEGUN).is_file() or (output / store.LEDGER).is_file()
-    if not ours and output.is_dir() and any(output.iterdir()):
+    if not ours and any(path.name != locks.NAME for path in output.iterdir()):
         raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
     storage.write(output / BEGUN, "{}\n")
     for path in output.iterdir():

@@ -32,6 +32,7 @@ ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
 
 
+@hosts.hold_workdir
 def finetune(
     run: Experiment, checkpoint: str | Path, workdir: str | Path, like: str | Path | None = None
 ) -> dict[str, float]:

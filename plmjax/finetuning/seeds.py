@@ -16,6 +16,7 @@ Results = dict[int, dict[str, float]]
 """Seed -> metric -> value."""
 
 
+@hosts.hold_workdir
 def finetune_seeds(
     run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int], like: Path | None = None
 ) -> Results:

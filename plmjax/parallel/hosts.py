@@ -8,6 +8,8 @@ over a socket pair (messages: `roll`). A run on one host has no guard, and every
 import contextlib
 import dataclasses
 import faulthandler
+import functools
+import inspect
 import os
 import signal
 import socket
@@ -15,8 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from plmjax import locks, storage
 from plmjax.errors import HOST_LOST, UserError, quoted
 from plmjax.parallel import guard, platform, stopping
 
@@ -238,6 +241,18 @@ def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
     finally:
         moved("ending", timed=False)
         done.set()
+
+
+def hold_workdir(run: Callable) -> Callable:
+    """`run`, whose argument `workdir` is a folder that host 0 holds as long as it takes (`plmjax.locks`)."""
+
+    @functools.wraps(run)
+    def holding(*positional: Any, **named: Any) -> Any:
+        workdir = inspect.signature(run).bind(*positional, **named).arguments["workdir"]
+        with locks.held(storage.path(workdir)) if speaks() else contextlib.nullcontext():
+            return run(*positional, **named)
+
+    return holding
 
 
 def speaks() -> bool:

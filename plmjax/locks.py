@@ -1,0 +1,197 @@
+"""One process at a time in a folder: two runs in one would empty each other's metrics and mix their checkpoints.
+
+On a disk the lock is the kernel's (`flock` of FOLDER/lock.json, which network file systems pass on to their server): it
+ends with the process, however that ends. In a bucket it is the object FOLDER/lock.json, made and replaced under
+generation preconditions and written anew every BEAT_SECONDS. Where its holder was on this machine and is gone, it is
+taken over at once; otherwise when it has not changed for SILENT_SECONDS, as this process has watched: clocks of
+different machines are not compared.
+"""
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from plmjax import storage
+from plmjax.errors import MISTAKE, UserError
+
+NAME = "lock.json"
+BEAT_SECONDS = 15.0
+SILENT_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+_held: set[str] = set()
+"""What this process holds in buckets: a lock of its own that is not among them, it has lost hold of."""
+
+
+@contextlib.contextmanager
+def held(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+    """Holds a folder, which is made, for the block; `say` is told where the end of another process is waited for.
+
+    Raises:
+        UserError: another process holds it; it is named.
+    """
+    with _in_bucket(folder, say) if storage.in_bucket(folder) else _on_disk(folder):
+        yield
+
+
+@contextlib.contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    import fcntl
+
+    made = not folder.exists()
+    path = folder / NAME
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with file:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    file.seek(0)
+                    raise _taken(folder, file.read()) from None
+            raise UserError(
+                f"Expected a file system with locks for {folder}, found: {error.strerror}; name a folder on another, "
+                f"or mount it with locks."
+            ) from None
+        # Whoever held it before may have removed the file between the two calls.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        file.close()
+    with file:
+        file.truncate(0)
+        file.write(_holder())
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):  # there is something in it
+                    folder.rmdir()
+
+
+@contextlib.contextmanager
+def _in_bucket(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    path, mine = folder / NAME, _holder()
+    generation = _taken_over(folder, path, mine, say)
+    done = threading.Event()
+
+    def beat() -> None:
+        nonlocal generation
+        while not done.wait(BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # a bucket that does not answer for a moment is asked again
+                generation = storage.replace(path, mine, generation) or _lost(folder, path, mine)
+
+    beating = threading.Thread(target=beat, name="lock", daemon=True)
+    beating.start()
+    _held.add(mine)
+    try:
+        yield
+    finally:
+        _held.remove(mine)
+        done.set()
+        beating.join()
+        storage.remove(path)
+
+
+def _taken_over(folder: Path, path: Path, mine: str, say: Callable[[str], None]) -> int:
+    """The generation of the object, once it is ours."""
+    watched, since = None, time.monotonic()
+    while True:
+        found = storage.generation(path)
+        if watched is not None and found[0] not in (0, watched):
+            raise _taken(folder, found[1])
+        free = found[0] == 0 or _is_gone(found[1]) or time.monotonic() - since > SILENT_SECONDS
+        if free and (made := storage.replace(path, mine, found[0])):
+            return made
+        if not free and watched is None:
+            if _is_here(found[1]):
+                raise _taken(folder, found[1])
+            watched = found[0]
+            say(f"waiting    up to {SILENT_SECONDS:g} s, whether {_named(found[1])} still works in {folder}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _lost(folder: Path, path: Path, mine: str) -> int:
+    """The generation of our object after a write that was answered too late; ends the process if it is another's."""
+    generation, contents = storage.generation(path)
+    if contents == mine:
+        return generation
+    print(
+        f"plmjax: Expected to hold {folder}, found it taken over by {_named(contents)} after this process had not been "
+        f"heard from for {SILENT_SECONDS:g} s; look at that one.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(MISTAKE)
+
+
+# ------------------------------------------------------------------------------------------------------ the holder
+
+
+def _holder() -> str:
+    """Who this process is, as another one can tell it from all others."""
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        "machine": _machine(),
+        "started": _started(os.getpid()),
+        "token": uuid.uuid4().hex,
+    }
+    return json.dumps(holder) + "\n"
+
+
+@functools.cache
+def _machine() -> str:
+    """This boot of this machine, and the namespace that its process numbers belong to; empty where it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a process began, in clock ticks since the boot; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _is_here(holder: str) -> bool:
+    """Whether a holder is a process of this machine that lives; its number may be another's by now."""
+    known = json.loads(holder)
+    if known["machine"] != _machine() or not known["machine"] or _started(known["pid"]) != known["started"]:
+        return False
+    return known["pid"] != os.getpid() or holder in _held
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether a holder was a process of this machine, and is no more."""
+    return json.loads(holder)["machine"] == _machine() != "" and not _is_here(holder)
+
+
+def _named(holder: str) -> str:
+    try:
+        known = json.loads(holder)
+    except ValueError:  # it has only just taken it
+        return "another process"
+    return f"process {known['pid']} on {known['host']} (since {known['since']})"
+
+
+def _taken(folder: Path, holder: str) -> UserError:
+    return UserError(
+        f"Expected {folder} for this process alone, found {_named(holder)} at work there; wait for it, stop it, or "
+        f"name another folder."
+    )

@@ -1,0 +1,124 @@
+"""One process at a time in a folder, on a disk and in a bucket."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plmjax import locks, storage
+from plmjax.errors import UserError
+from tests.conftest import SMALL
+
+ROOT = Path(__file__).resolve().parents[1]
+HOLD = """
+import sys, time
+from plmjax import locks, storage
+
+with locks.held(storage.path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(folder: Path | str):
+    """Another process that holds a folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "disk":
+        return tmp_path / "run"
+    return storage.path(f"gs://{request.getfixturevalue('bucket')}/run")
+
+
+def test_a_folder_is_held_by_one_process_which_is_named(folder: Path) -> None:
+    with holder(folder) as process:
+        with pytest.raises(UserError, match=rf"found process {process.pid} on \S+ \(since .*name another folder"):
+            locks.held(folder).__enter__()
+        process.send_signal(signal.SIGKILL)  # which leaves the file where it is
+        process.wait()
+        assert json.loads((folder / locks.NAME).read_text())["pid"] == process.pid
+        with locks.held(folder):
+            assert json.loads((folder / locks.NAME).read_text())["pid"] == os.getpid()
+            with pytest.raises(UserError, match=f"process {os.getpid()} "):
+                locks.held(folder).__enter__()
+    assert not (folder / locks.NAME).exists()
+
+
+def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Leaves the lock of a process of another machine in a bucket."""
+    monkeypatch.setattr(locks, "_machine", lambda: "another")
+    left = locks._holder()
+    monkeypatch.undo()
+    assert storage.replace(folder / locks.NAME, left, 0)
+    return left
+
+
+def test_a_lock_of_another_machine_is_watched_before_it_is_taken_over(bucket: str, monkeypatch) -> None:
+    folder, said = storage.path(f"gs://{bucket}/run"), []
+    elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    begun = time.monotonic()
+    with locks.held(folder, said.append):
+        assert time.monotonic() - begun > 1.0
+        assert len(said) == 1 and said[0].startswith(f"waiting    up to 1 s, whether process {os.getpid()} on ")
+
+
+def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    left = elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    path = folder / locks.NAME
+    beat = threading.Timer(0.5, lambda: storage.replace(path, left, storage.generation(path)[0]))
+    beat.start()
+    with pytest.raises(UserError, match=f"found process {os.getpid()} on "):
+        locks.held(folder, lambda text: None).__enter__()
+    beat.join()
+    assert storage.generation(path)[1] == left
+
+
+def test_a_lock_is_written_anew_while_it_is_held(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
+    with locks.held(folder):
+        first = storage.generation(folder / locks.NAME)[0]
+        deadline = time.monotonic() + 30
+        while storage.generation(folder / locks.NAME)[0] == first:
+            assert time.monotonic() < deadline
+    assert storage.generation(folder / locks.NAME) == (0, "")
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "prepare", "finetune", "seeds"])
+def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Path, fails) -> None:
+    """The second one changes nothing, and says whom to wait for."""
+    from plmjax.data import tokenizers
+
+    folder = tmp_path / "run"
+    tokenizers.train("word", 100, iter(["some words"]), tmp_path / "words", lowercase=True)
+    tuning = ("finetune", "experiments/finetune_sentences.py", "--from", "random", "--workdir", folder)
+    command = {
+        "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL),
+        "prepare": ("prepare", "--input", prose, "--tokenizer", tmp_path / "words", "--output", folder),
+        "finetune": tuning,
+        "seeds": (*tuning, "--seeds", "1", "2"),
+    }[verb]
+    with holder(folder) as process:
+        assert f"{folder} for this process alone, found process {process.pid} on " in fails(*command)
+        assert [path.name for path in folder.iterdir()] == [locks.NAME]
