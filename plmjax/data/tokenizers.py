@@ -364,18 +364,23 @@ def load(path: str | Path, model_type: str = "") -> Tokenizer:
 
 def _load(path: Path, model_type: str) -> Tokenizer:
     forms = _forms(path)
-    folder = path if path.is_dir() else path.parent
     try:
-        config = _json(folder / "tokenizer_config.json")
-        if "spiece.model" in forms and not config.get("tokenizer_class"):
-            model = _json(folder / "config.json")
-            model_type = model.get("tokenizer_class") or model.get("model_type") or model_type
-        engine, names = _read(forms, config, model_type)
+        return _tokenizer(path if path.is_dir() else path.parent, forms, model_type)
     except UserError:
         raise
-    except Exception as error:  # the tokenizers library raises bare Exception
-        reason = " ".join(str(error).split())
-        raise UserError(f"Expected a vocabulary at {path}, found files that do not read as one: {reason}.") from error
+    except Exception as error:  # the tokenizers library raises bare Exception, odd files of options any kind
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("Exception: ")
+        raise UserError(
+            f"Expected a vocabulary at {path}, found files that do not read as one ({reason}); fetch them again."
+        ) from error
+
+
+def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokenizer:
+    config = _json(folder / "tokenizer_config.json")
+    if "spiece.model" in forms and not config.get("tokenizer_class"):
+        model = _json(folder / "config.json")
+        model_type = model.get("tokenizer_class") or model.get("model_type") or model_type
+    engine, names = _read(forms, config, model_type)
     special = _special(config, engine)
     if names != ["tokenizer.json"]:
         _add_special(engine, config, special)
@@ -393,7 +398,15 @@ def _load(path: Path, model_type: str) -> Tokenizer:
 
 def _json(file: Path) -> dict:
     """What a file of options holds; nothing where there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise UserError(f"{file} must be JSON, but is not ({error}); fetch it again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{file} must hold a JSON object, but holds a {type(found).__name__}; fetch it again.")
+    return found
 
 
 def _forms(path: Path) -> dict[str, Path]:
@@ -423,7 +436,7 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
     if "tokenizer.json" in forms:
         return Tokenizer.from_file(str(forms["tokenizer.json"])), ["tokenizer.json"]
     if "vocab.txt" in forms:
-        tokens = forms["vocab.txt"].read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        tokens = forms["vocab.txt"].read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
         table = {token: index for index, token in enumerate(tokens)}
         if "[UNK]" not in table:
             raise UserError(

@@ -102,11 +102,20 @@ class Parameter:
         return {name: arranged for name in self._names(shape)}
 
     def read(self, tensors: Tensors, shape: Shape) -> np.ndarray:
-        """The parameter, float32, from tensors of the right shapes; one tensor at a time is held beside it."""
+        """The parameter, float32, from tensors of the right shapes; one tensor at a time is held beside it.
+
+        Raises UserError naming a tensor with a number that is none, is infinite or is too large.
+        """
         parameter = np.empty(shape, np.float32)
         each = parameter if self.stacked else parameter[None]
         for place, name in zip(each, self._names(shape), strict=True):
-            place[...] = self.arrangement.to_parameter(tensors.read(name), place.shape)
+            with np.errstate(over="ignore"):
+                place[...] = self.arrangement.to_parameter(tensors.read(name), place.shape)
+            if not np.isfinite(place).all():
+                raise UserError(
+                    f"The tensors of {tensors.origin} must hold finite float32 numbers, but {name} has others; take "
+                    "another checkpoint."
+                )
         return parameter
 
     def write(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
@@ -201,6 +210,12 @@ def read_parameters(
     """
     shapes = parameter_shapes(module)
     known = {found.path: found for parameter in parameters for found in parameter.among(shapes)}
+    layers = max((shape[0] for path, shape in shapes.items() if known[path].stacked), default=0)
+    if layers > len(tensors.shapes):
+        raise UserError(
+            f"The config describes {layers} layers, but {tensors.origin} holds {len(tensors.shapes)} tensors in all; "
+            "check config.json."
+        )
     expected = {name: shape for path in shapes for name, shape in known[path].tensors(shapes[path]).items()}
     both = sorted(expected.keys() & tensors.shapes.keys())
     if quantized := [name for name in both if tensors.dtypes[name] not in FLOATS]:

@@ -34,6 +34,9 @@ REQUIRED = {
 }
 """Settings of transformers that change what is computed, with the one value that these models implement."""
 
+LARGEST = 2**31
+"""No size, id or rate is as large, and none is a NaN or infinite, which JSON in Python can be."""
+
 LOGITS = {"logits": "logits"}
 HIDDEN = {"last_hidden_state": "last_hidden_state"}
 SPAN = {"start_logits": "start_logits", "end_logits": "end_logits"}
@@ -111,6 +114,10 @@ def read_config(
         of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
         if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
             raise UserError(f"The config must set {field.name} to {of.__name__}, found {quoted(value)}; correct it.")
+        if of is not str and not abs(value) < LARGEST:
+            raise UserError(
+                f"The config must set {field.name} to a finite number below 2**31, found {quoted(value)}; correct it."
+            )
         given[field.name] = of(value)
     return kind(**given)
 
@@ -227,4 +234,4 @@ def example(config: EncoderConfig) -> dict[str, np.ndarray]:
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:
     """The classification head's own settings."""
-    return {"num_labels": len(problems.labels(found))}
+    return {"num_labels": problems.count(found)}

@@ -146,19 +146,23 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     chosen = adapter.architecture(name)
     inputs = chosen.batch(adapter.example(model.config))
     model, params = _as(model, chosen, params)
-    with _quiet(transformers):
-        theirs, report = getattr(transformers, name).from_pretrained(
-            directory,
-            attn_implementation="eager",
-            dtype=torch.float32,
-            output_loading_info=True,
-            **chosen.arguments(model),
-        )
+    try:
+        with _quiet(transformers), torch.no_grad():
+            theirs, report = getattr(transformers, name).from_pretrained(
+                directory,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                **chosen.arguments(model),
+            )
+            given = {field: torch.from_numpy(value) for field, value in inputs.items()}
+            reference = theirs.eval()(**given, return_dict=True)
+    except Exception as error:  # of any kind: its config classes and its models check what they are given
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"transformers must open {directory}, but says: {reason}; correct config.json.") from error
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
     if faults:
         raise UserError(f"transformers must find every tensor in {directory}, but reports {faults}; write it again.")
-    with torch.no_grad():
-        reference = theirs.eval()(**{field: torch.from_numpy(value) for field, value in inputs.items()})
     ours = _outputs(model, params, inputs)
     difference = 0.0
     for output, there in chosen.outputs.items():
@@ -168,13 +172,19 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
         if expected.shape[:2] == inputs["attention_mask"].shape:
             real = inputs["attention_mask"] > 0
             expected, found = expected[real], found[real]
-        difference = max(difference, float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max())))
+        if not np.isfinite(expected).all():
+            raise UserError(
+                f"transformers must compute finite numbers with {directory}, but its {there} hold others; check the "
+                "tensors and the config."
+            )
+        # Not max(), which would pass over what is not a number.
+        difference = np.maximum(difference, np.abs(expected - found).max() / np.maximum(1.0, np.abs(expected).max()))
     if not difference <= TOLERANCE:
         raise UserError(
             f"{directory} must give the same outputs here and in transformers within {TOLERANCE:g}, but they differ by "
             f"{difference:.3g}; do not use this copy, and report the config."
         )
-    return difference
+    return float(difference)
 
 
 def has_form(model: nn.Module) -> bool:
@@ -238,7 +248,7 @@ def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
 
 def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
     model_type = found.get("model_type")
-    if model_type not in ADAPTERS:
+    if not isinstance(model_type, str) or model_type not in ADAPTERS:
         raise UserError(
             f"{directory / 'config.json'} has the model_type {quoted(model_type)}, but supported are "
             f"{', '.join(sorted(ADAPTERS))}; convert a checkpoint of one of these."
@@ -247,8 +257,9 @@ def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
 
 
 def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
-    name = (found.get("architectures") or [None])[0]
-    if name in adapter.architectures:
+    names = found.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names or None
+    if isinstance(name, str) and name in adapter.architectures:
         return name
     raise UserError(
         f"{directory / 'config.json'} names the architecture {quoted(name)}, but supported are "

@@ -16,17 +16,27 @@ PROBLEMS = {
 """problem_type -> objective. Where it is null transformers goes by the labels that it is trained with."""
 
 
+def count(found: Mapping[str, Any]) -> int:
+    """How many labels a config.json has. Raises UserError where that is not a number from 1 to a million."""
+    named = _named(found)
+    number = len(named) if named else found.get("num_labels", 2)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10**6:
+        raise UserError(f"The config must set num_labels to a number of labels, found {quoted(number)}; correct it.")
+    return number
+
+
 def labels(found: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the labels by a config.json, in the order of their numbers; transformers' own where it names none.
 
     Raises UserError for an id2label that does not name the labels 0, 1, ..., each another way.
     """
+    return _named(found) or tuple(f"LABEL_{label}" for label in range(count(found)))
+
+
+def _named(found: Mapping[str, Any]) -> tuple[str, ...]:
     named = found.get("id2label")
     if not named:
-        count = found.get("num_labels", 2)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise UserError(f"The config must set num_labels to a number of labels, found {quoted(count)}; correct it.")
-        return tuple(f"LABEL_{label}" for label in range(count))
+        return ()
     names = [named.get(str(label)) for label in range(len(named))] if isinstance(named, dict) else []
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise UserError(

@@ -104,7 +104,7 @@ def _holding(tensors: Tensors) -> str:
 def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: Path) -> dict[str, Any]:
     """Google's config in transformers' terms: its epsilon is fixed in the code, its labels are counted by the head."""
     activation = found.get("hidden_act")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         hint = nearest(str(activation), ACTIVATIONS)
         raise UserError(f"{directory / CONFIG} has hidden_act {quoted(activation)}; {hint}")
     labels = tensors.shapes.get("classifier.weight", (2,))[0]

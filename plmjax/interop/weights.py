@@ -120,7 +120,7 @@ def _torch_file(file: Path) -> Mapping[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors
         foreign = isinstance(error, pickle.UnpicklingError)
-        reason = "it holds other objects, or is damaged" if foreign else str(error).split("\n")[0]
+        reason = "it holds other objects, or is damaged" if foreign else str(error).split("\n")[0] or "it is empty"
         raise UserError(f"{file} must hold a dictionary of tensors, found none ({reason}); fetch it again.") from error
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise UserError(

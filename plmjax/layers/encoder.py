@@ -75,6 +75,12 @@ class EncoderConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"Expected --model.{name} from 0 to below 1, found {getattr(self, name)}.")
+        if self.initializer_range < 0:
+            raise UserError(f"Expected --model.initializer_range of at least 0, found {self.initializer_range}.")
+        if not self.layer_norm_eps > 0:
+            raise UserError(f"Expected --model.layer_norm_eps above 0, found {self.layer_norm_eps}.")
+        if self.hidden_size < 1:
+            raise UserError(f"Expected --model.hidden_size of at least 1, found {self.hidden_size}.")
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "

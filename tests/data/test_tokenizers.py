@@ -251,6 +251,12 @@ def test_published_wordpiece_files(tmp_path):
     assert (named.vocabulary.pad, named.vocabulary.mask) == (0, 4)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\nfox\r\n")
+    tokenizer = tokenizers.load(tmp_path)
+    assert tokenizer.vocabulary.pad == 0 and tokenizer.vocabulary.size == 6 and tokenizer.encode("fox") == [5]
+
+
 def test_published_byte_level_files(tmp_path):
     """vocab.json and merges.txt, as RobertaTokenizer reads them."""
     from transformers import RobertaTokenizer

@@ -329,6 +329,18 @@ def test_a_difference_from_transformers_is_found(tmp_path):
         huggingface.compare(model, params, tmp_path)
 
 
+def test_what_is_no_number_is_a_difference(tmp_path):
+    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path)
+    params["classifier"]["bias"][1] = np.nan
+    with pytest.raises(UserError, match="they differ by nan"):
+        huggingface.compare(model, params, tmp_path)
+    huggingface.save(model, params, tmp_path)
+    with pytest.raises(UserError, match=r"finite numbers with .*, but its logits hold others"):
+        huggingface.compare(model, params, tmp_path)
+
+
 def test_tokenizer_files_are_copied(tmp_path):
     (tmp_path / "tokenizer").mkdir()
     with pytest.raises(UserError, match="must be a tokenizer folder"):

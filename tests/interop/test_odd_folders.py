@@ -1,0 +1,134 @@
+"""Folders as downloads and scripts leave them: `plmjax import` ends in one sentence and makes no run directory."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig, BertForSequenceClassification
+from tests.interop.odd_bert import SIZES, random_params
+from tests.interop.test_huggingface import rewrite, set_config
+from tests.interop.test_import_export import VOCABULARY
+
+WEIGHTS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+def settings(**given):
+    return lambda folder: set_config(folder, **given)
+
+
+def content(name, text, *instead_of):
+    """A file of other bytes, in place of some that go."""
+
+    def change(folder):
+        for other in (name, *instead_of):
+            (folder / other).unlink(missing_ok=True)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return change
+
+
+def shards(weight_map):
+    return content(INDEX, json.dumps({"weight_map": weight_map}), WEIGHTS)
+
+
+def words(change):
+    return lambda folder: rewrite(folder, lambda tensors: tensors | {WORDS: change(tensors[WORDS])})
+
+
+def folder_named(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+
+    return change
+
+
+def loop_named(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.symlink(name, folder / name)
+
+    return change
+
+
+def cut(name, size):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+ODD = {
+    "config with a BOM": (content("config.json", b"\xef\xbb\xbf{}"), "must be JSON"),
+    "config of UTF-16": (content("config.json", "{}".encode("utf-16")), "must be JSON"),
+    "config empty": (content("config.json", ""), "must be JSON"),
+    "config a list": (content("config.json", "[]"), "holds a list"),
+    "config too deep": (content("config.json", "[" * 100_000), "must be JSON"),
+    "config a folder": (folder_named("config.json"), "but has none"),
+    "config a loop": (loop_named("config.json"), "but has none"),
+    "model_type a list": (settings(model_type=["bert"]), "has the model_type ['bert']"),
+    "architecture a number": (settings(architectures=5), "names the architecture 5"),
+    "architectures a table": (settings(architectures={"a": 1}), "names the architecture {'a': 1}"),
+    "architectures nested": (settings(architectures=[["BertModel"]]), "names the architecture ['BertModel']"),
+    "width of text": (settings(hidden_size="768"), "hidden_size to int, found '768'"),
+    "width negative": (settings(hidden_size=-15), "hidden_size of at least 1, found -15"),
+    "heads none": (settings(num_attention_heads=0), "15 and 0 heads"),
+    "layers beyond number": (settings(num_hidden_layers=2**70), "finite number below 2**31"),
+    "layers beyond memory": (settings(num_hidden_layers=10**9), "describes 1000000000 layers"),
+    "vocabulary huge": (settings(vocab_size=2 * 10**9), "[37, 15] instead of [2000000000, 15]"),
+    "epsilon no number": (settings(layer_norm_eps=float("nan")), "finite number below 2**31, found nan"),
+    "epsilon negative": (settings(layer_norm_eps=-1.0), "layer_norm_eps above 0"),
+    "deviation negative": (settings(initializer_range=-1.0), "initializer_range of at least 0"),
+    "labels a number": (settings(id2label=3), "different names"),
+    "labels too many": (settings(id2label={}, num_labels=10**12), "num_labels to a number of labels"),
+    "weights empty": (content(WEIGHTS, ""), "must be a safetensors file"),
+    "weights a pointer": (content(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "must be a safetensors"),
+    "weights cut": (cut(WEIGHTS, -1), "must be a safetensors file"),
+    "weights a folder": (folder_named(WEIGHTS), "but has neither"),
+    "weights a loop": (loop_named(WEIGHTS), "but has neither"),
+    "weights int8": (words(lambda tensor: tensor.astype(np.int8)), f"holds {WORDS} as int8"),
+    "weights a NaN": (words(lambda tensor: tensor * np.nan), f"finite float32 numbers, but {WORDS} has others"),
+    "weights too large": (words(lambda tensor: tensor * np.float64(1e300)), f"but {WORDS} has others"),
+    "weights a scalar": (words(lambda tensor: np.array(1, np.float32)), f"{WORDS} [] instead of [37, 15]"),
+    "index a list": (shards([WORDS]), "must have a weight_map"),
+    "index of numbers": (shards({WORDS: 1}), "must have a weight_map"),
+    "index of a folder": (shards({WORDS: "."}), "which is not there"),
+    "index of an odd name": (shards({WORDS: "a\0b"}), "which is not there"),
+    "torch file empty": (content(TORCH, "", WEIGHTS), "must hold a dictionary of tensors"),
+    "torch file a pointer": (content(TORCH, "version https://git-lfs", WEIGHTS), "must hold a dictionary of tensors"),
+    "vocabulary empty": (content("vocab.txt", ""), "found no [UNK]"),
+    "vocabulary of Latin-1": (content("vocab.txt", b"[UNK]\n\xe9\n"), "do not read as one"),
+    "vocabulary a folder": (folder_named("vocab.txt"), "found none of them"),
+    "options a list": (content("tokenizer_config.json", "[]"), "holds a list"),
+    "options cut": (content("tokenizer_config.json", '{"do_'), "must be JSON"),
+    "options of odd marks": (content("tokenizer_config.json", '{"cls_token": ["a"]}'), "do not read as one"),
+    "options of odd tokens": (content("tokenizer_config.json", '{"added_tokens_decoder": [1]}'), "do not read as one"),
+    "tokenizer empty": (content("tokenizer.json", "{}"), "do not read as one"),
+    "pieces damaged": (content("spiece.model", b"\x99junk", "vocab.txt"), "do not read as one"),
+    "merges damaged": (content("merges.txt", "a b c\n", "vocab.txt"), "found merges.txt"),
+    "google's options": (content("bert_config.json", '{"hidden_act": ["gelu"]}'), "must hold one checkpoint"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The files of a folder that imports."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    huggingface.save(model, random_params(model), folder / "out", tokenizer=folder)
+    return {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_folder_is_one_sentence(odd, whole, fails, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, contents in whole.items():
+        (folder / name).write_bytes(contents)
+    change, sentence = ODD[odd]
+    change(folder)
+    assert sentence in fails("import", folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
