@@ -254,7 +254,7 @@ def fill_mask(checkpoint: Positional[Location], text: Positional[str], top: int 
     from plmjax.inference import fill_mask as run
 
     for number, candidates in enumerate(run(checkpoint, text, top), start=1):
-        print(f"[MASK] {number}  " + "  ".join(f"{token} {probability:.3f}" for token, probability in candidates))
+        print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
 
 
 def plan(

@@ -213,11 +213,13 @@ def inputs(
 
 
 def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """For every [MASK] of a text, the `top` likeliest tokens with their probabilities, best first.
+    """For every [MASK] of a text, the `top` likeliest tokens as they read, with their probabilities, best first.
 
     Raises:
         UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
     """
+    from plmjax.data.readable import readable
+
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, start.tokenizer_of(description)
     if not hasattr(run.model, "for_masked_language_model"):
@@ -244,7 +246,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
     return [
-        list(zip(tokenizer.tokens(chosen), shares[chosen].tolist(), strict=True))
+        list(zip(readable(tokenizer, chosen.tolist()), shares[chosen].tolist(), strict=True))
         for chosen, shares in zip(best, probabilities, strict=True)
     ]
 

@@ -42,7 +42,7 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
         words = text.split()
         place = len(words) // 2
         hidden = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
-        guesses = ", ".join(f"{token} {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
+        guesses = ", ".join(f"'{token}' {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
         say(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
 
 
