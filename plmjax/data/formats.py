@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plmjax import storage
-from plmjax.data import books, documentation, reading, recognition, wikitext
+from plmjax.data import books, documentation, reading, recognition, tensorflow_runtime, wikitext
 from plmjax.errors import UserError, listed, nearest, quoted
 
 DOCUMENTATION = "documentation"
@@ -307,7 +307,7 @@ def _cut_lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[Document]:
     """Examples of a TFDS dataset; an input names the folder its data lie in."""
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_runtime.tensorflow_datasets()
 
     if len(inputs) > 1:
         raise UserError(f"Expected at most one --input with tfds:{name}, the folder of its data, found {len(inputs)}.")
@@ -335,7 +335,7 @@ def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[
 
 def _text_feature(name: str, features, key: str) -> str:
     """The feature of a dataset that holds its documents: the one named, one with a usual name, else its only text."""
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_runtime.tensorflow_datasets()
 
     # Sorted: a dataset read from disk lists its features in another order in every process.
     strings = sorted(key for key, value in features.items() if isinstance(value, tfds.features.Text))

@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.data import tensorflow_runtime
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.interop import bert
 from plmjax.interop.adapter import Tensors
@@ -68,7 +69,7 @@ def _prefix(directory: Path) -> Path:
 
 
 def _variables(prefix: Path, directory: Path) -> Tensors:
-    import tensorflow as tf
+    tf = tensorflow_runtime.tensorflow()
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
