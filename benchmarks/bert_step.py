@@ -1,4 +1,4 @@
-"""BERT-Base's training step, ours and PyTorch transformers', by turns on the CPU.
+"""BERT-Base's training step, ours and PyTorch transformers', alternately on the CPU.
 
     python benchmarks/bert_step.py [--layers 12] [--repeats 5]
 

@@ -1,4 +1,4 @@
-"""ELECTRA's joint training step beside the steps of its two networks alone, by turns on the CPU.
+"""ELECTRA's joint training step beside the steps of its two networks alone, alternately on the CPU.
 
     python benchmarks/electra_step.py [--rows 8] [--repeats 9]
 

@@ -2,8 +2,8 @@
 
     python benchmarks/padding.py snli/dev.tsv.gz
 
-The vocabulary is trained on the file. All have the same examples a step, or nearly so; they are measured by turns, on
-the clock and in seconds of the processors, which other work on the machine disturbs less. Medians over the turns.
+The vocabulary is trained on the file. All have the same examples a step, or nearly so; they are measured alternately,
+in wall-clock time and in processor time, which other work on the machine disturbs less. Medians over the rounds.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     plmjax plan experiments/electra_base_4x4.py --topology v3:4x4
 
 Recipe: batch 256 of length 512, 766,000 steps; BERT's AdamW at 2e-4, a warm-up of 10,000 steps that multiplies the
-linear decay; weight decay 0.01; dropout 0.1; a generator a third as wide; 15 % of the tokens are asked of it, and of
-the discriminator every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia
+linear decay; weight decay 0.01; dropout 0.1; a generator a third as wide; it predicts 15 % of the tokens, and the
+discriminator judges every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia
 and BooksCorpus, 3.3 billion words together.
 
 Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 201 ms (roofline 99

@@ -4,8 +4,8 @@
     plmjax plan experiments/electra_large_8x8.py --topology v3:8x8
 
 Recipe: batch 2,048 of length 512, 400,000 steps (`:longest` 1,750,000); BERT's AdamW at 2e-4, a warm-up of 10,000 steps
-that multiplies the linear decay; weight decay 0.01; dropout 0.1; a generator a quarter as wide; 25 % of the tokens are
-asked of it, and of the discriminator every token, with 50 times the weight. The text is the user's own: the paper took
+that multiplies the linear decay; weight decay 0.01; dropout 0.1; a generator a quarter as wide; it predicts 25 % of the
+tokens, and the discriminator judges every token, with 50 times the weight. The text is the user's own: the paper took
 XLNet's, 33 billion words of Wikipedia, books, ClueWeb, CommonCrawl and Gigaword.
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 1.13 s, in four

@@ -4,8 +4,8 @@
     plmjax plan experiments/electra_small.py --topology v3:2x2
 
 Recipe: batch 128 of length 128, 1,000,000 steps; BERT's AdamW at 5e-4, a warm-up of 10,000 steps that multiplies the
-linear decay; weight decay 0.01; dropout 0.1; 15 % of the tokens are asked of the generator, and of the discriminator
-every token is asked, with 50 times the weight. The text is the user's own: the paper took English Wikipedia and
+linear decay; weight decay 0.01; dropout 0.1; the generator predicts 15 % of the tokens, and the discriminator
+judges every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia and
 BooksCorpus, 3.3 billion words together.
 
 Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 24.3 ms (roofline

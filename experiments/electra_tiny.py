@@ -5,11 +5,11 @@
 Result: seven minutes of processor time, on two cores that others were using too. The generator's held-out loss is 5.30
 nats a target, the unigram entropy of the same targets 6.31. Of the tokens that the discriminator is shown 81.1 % are
 the original ones; it is right about 81.7 % (of the fakes it finds 6.0 %, and is right in 67.6 % of what it calls one),
-and loses 0.445 nats a token, where knowing the share of fakes alone loses 0.484. With a generator half as wide, and
-15 % of the tokens asked of it, the generator reached 5.09 (entropy 6.29) and the discriminator 0.308 (0.322).
+and loses 0.445 nats a token, where knowing the share of fakes alone loses 0.484. With a generator half as wide that
+predicts 15 % of the tokens, the generator reached 5.09 (entropy 6.29) and the discriminator 0.308 (0.322).
 
 Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
-A quarter of the tokens is asked of the generator, as of the published Large, so that there are fakes to learn from.
+The generator predicts a quarter of the tokens, as the published Large's does, so that there are fakes to learn from.
 """
 
 from plmjax.data.layouts import Segments

@@ -34,7 +34,7 @@ def regression() -> Experiment:
 
 
 def label_sets() -> Experiment:
-    """Any number of labels a row: a list in a jsonl file, else apart by `--data.separator` in their cell."""
+    """Any number of labels per row: a list in a jsonl file, else separated by `--data.separator` in their cell."""
     run = experiment()
     fields = {field.name: getattr(run.data, field.name) for field in dataclasses.fields(run.data)}
     return dataclasses.replace(run, objective=MultiLabelClassification(), data=LabelSets(**fields))

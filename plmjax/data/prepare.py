@@ -137,7 +137,7 @@ def _nothing_held_out(documents: int, validation: float) -> str:
 
 
 def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
-    """Whether `output` holds the very dataset, whole. Raises UserError when it holds another one."""
+    """Whether `output` holds exactly this dataset, whole. Raises UserError when it holds another one."""
     if not (output / store.LEDGER).is_file():
         return False
     try:
@@ -332,7 +332,7 @@ def _tokenized(batches: Iterator[list[formats.Document]], work: _Work, processes
             yield pending.popleft().result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise UserError(
-            "Expected the tokenizing processes to go on, found one ended by the system, most likely for want of "
+            "Expected the tokenizing processes to go on, found one ended by the system, most likely for lack of "
             "memory; repeat with fewer --processes."
         ) from error
     finally:

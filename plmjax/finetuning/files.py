@@ -50,8 +50,8 @@ def table(
 def blocks(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[list[tuple[int, dict[str, Any]]]]:
     """The sentences of a .conll or .conllu file, each a list of (line, column -> cell), one a word.
 
-    Words of a .conll file have cells apart by a tab, or by spaces where there is none; sentences are apart by blank
-    lines, and -DOCSTART- lines stand for nothing. Of a .conllu file comments, multiword tokens and empty nodes are left
+    Cells of a .conll file are separated by tabs, or by spaces where there are none, and sentences by blank lines;
+    -DOCSTART- lines are left out. Of a .conllu file comments, multiword tokens and empty nodes are left
     out. A .jsonl file has one sentence per line, each column a list of equal length. spare: as of `table`.
 
     Raises:

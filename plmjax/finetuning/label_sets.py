@@ -30,7 +30,7 @@ class LabelSetExamples(SentenceExamples):
 
 @dataclasses.dataclass(frozen=True)
 class LabelSets(Sentences):
-    """As `Sentences`, with any number of labels in a cell: a list in a jsonl file, else apart by `separator`."""
+    """As `Sentences`, with any number of labels in a cell: a list in a jsonl file, else separated by `separator`."""
 
     examples: ClassVar[type] = LabelSetExamples
 

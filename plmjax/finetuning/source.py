@@ -1,8 +1,8 @@
 """The examples of a task as batches of packed rows for the training loop.
 
-Short examples share a row, each a segment of its own that sees itself alone, so that hardly a token is padding and yet
-every batch has one shape. Which examples share a row is drawn anew for every epoch; how many rows an epoch has depends
-on the lengths alone, so that a step's place in its epoch is found by division.
+Short examples share a row, each a segment of its own that attends only to itself, so that hardly a token is padding and
+yet every batch has one shape. Which examples share a row is drawn again for every epoch; how many rows an epoch has
+depends on the lengths alone, so that a step's place in its epoch is found by division.
 """
 
 import functools

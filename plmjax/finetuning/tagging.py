@@ -1,6 +1,6 @@
 """A label for every word: parts of speech, named entities (Devlin et al. 2019, section 5.3).
 
-A word's label is asked of its first piece alone, and predicted there. A batch has besides `labels` int32 [R T] and
+A word's label is predicted at its first piece alone. A batch has besides `labels` int32 [R T] and
 `label_weights` float32 [R T], 1 at first pieces.
 """
 
@@ -50,7 +50,7 @@ class Tagging(Task):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
     A sentence of more pieces than a row holds is cut there; words left without a prediction count as mistakes ("O", or
-    no label at all). Sentences to predict may be the lines of a .txt file too, words apart by white space.
+    no label at all). Sentences to predict may be the lines of a .txt file too, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = TaggedExamples

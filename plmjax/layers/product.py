@@ -12,9 +12,9 @@ import jax.numpy as jnp
 def float32_product(product: Callable[..., jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
     """product(a, b) with a float32 result; `product` is an einsum or a dot_general that lacks its two factors.
 
-    A matrix unit adds in float32 whatever it multiplies. Of bfloat16 factors it so gives the sums unrounded, which a
-    softmax wants. The transposed products would then multiply a float32 cotangent, several times slower; it is rounded
-    to the factors' dtype first. For float32 factors nothing differs from the plain product.
+    A matrix unit adds in float32 whatever it multiplies. With bfloat16 factors it thus gives the sums unrounded, which
+    a softmax wants. The transposed products would then multiply a float32 cotangent, several times slower; it is
+    rounded to the factors' dtype first. For float32 factors nothing differs from the plain product.
     """
     return product(a, b, preferred_element_type=jnp.float32)
 

@@ -2,8 +2,9 @@
 
     loss = generator_weight x mean nats of the hidden tokens + discriminator_weight x mean nats of every token's label
 
-Tokens are hidden, the generator is asked for them, one is drawn from what it answers, and the discriminator is asked of
-every token whether it was drawn; one that was drawn right counts as an original. No gradient flows through the drawing.
+Tokens are hidden, the generator predicts them, a token is drawn from each prediction, and the discriminator says of
+every token whether it was drawn; a drawn token that equals the original counts as an original. No gradient flows
+through the drawing.
 
 Rows are corrupted inside the jitted step: `corrupt` hides tokens, `sums` draws what replaces them, from noise whose key
 comes with the row, so that it is the same on every mesh and in every microbatch. Added to a batch, for P places a row:

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DELAY = 2
-"""Steps between a vote and its outcome on several hosts: so late it is computed, and nobody waits for it."""
+"""Steps between a vote and its outcome on several hosts: by then it is computed, and no host waits for it."""
 
 
 class Votes:

@@ -184,7 +184,7 @@ class Checkpoints:
             return
         items = _items(state)
         if jax.default_backend() == "cpu":
-            # A host copy: on CPU Orbax would go on reading the very buffers that the next step is given to overwrite.
+            # A host copy: on CPU Orbax would go on reading the buffers that the next step overwrites.
             items = jax.tree.map(_copied, items)
         text = {
             "format": FORMAT,
