@@ -21,6 +21,7 @@ import os
 import jax
 
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.parallel import platform
 
 GIB = 2**30
 
@@ -193,6 +194,11 @@ class Slice:
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+        if not platform.has_tpu():
+            # It would say in five lines that nobody told it which host of which slice it is on; what is compiled for
+            # is given below, whatever stands here.
+            os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+            os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         from jax.experimental import topologies
 
         whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0

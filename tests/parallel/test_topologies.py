@@ -1,6 +1,12 @@
 """The table of chips and the slices that libtpu describes."""
 
+import fcntl
 import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -119,3 +125,29 @@ def test_the_clock_turns_the_compilers_cycles_into_the_chips_peak(name):
     seconds = Program(compiled.as_text()).cycles() / piece.chip.clock
     share = 2 * size**3 / seconds / topologies.peak_flops(piece.chip.kind)
     assert 0.85 < share < 1.02
+
+
+PLAN = """
+import sys
+sys.argv = ["plmjax", "--version"]
+from plmjax import cli
+cli.main()
+import jax
+from plmjax.parallel import topologies
+device = topologies.parse("v5e:2x2").devices()[0]
+array = jax.ShapeDtypeStruct((256, 256), "bfloat16", sharding=jax.sharding.SingleDeviceSharding(device))
+print(jax.jit(lambda x: x @ x).lower(array).compile().cost_analysis() is not None)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
+def test_two_plans_are_made_at_once_and_libtpu_says_nothing() -> None:
+    """Another process has libtpu's lock, which it waits for without a word where there is a TPU."""
+    root = Path(__file__).resolve().parents[2]
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TPU_", "ALLOW_"))}
+    with Path(tempfile.gettempdir(), "libtpu_lockfile").open("a") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-c", PLAN]
+        done = subprocess.run(command, cwd=root, env=own, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "True"
