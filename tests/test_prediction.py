@@ -16,6 +16,7 @@ from plmjax import cli, prediction
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
@@ -62,6 +63,11 @@ def numbers(draws, folder):
     return table(folder / "numbers.jsonl", rows), table(folder / "bare.jsonl", rows, "label")
 
 
+def topics(draws, folder):
+    rows = [{"text": sentence(draws), "label": list("abc"[: n % 4])} for n in range(COUNT)]
+    return table(folder / "topics.jsonl", rows), table(folder / "bare.jsonl", rows, "label")
+
+
 def choices(draws, folder):
     rows = [
         {"context": sentence(draws), "choices": [sentence(draws) for _ in range(3)], "label": n % 3}
@@ -101,6 +107,7 @@ KINDS = {
     "single": (single, Sentences(), SequenceClassification()),
     "pairs": (pairs, Sentences(text_pair="b"), SequenceClassification()),
     "numbers": (numbers, Sentences(), Regression()),
+    "topics": (topics, LabelSets(), MultiLabelClassification()),
     "choices": (choices, Choices(), MultipleChoice()),
     "tagged": (tagged, Tagging(scheme="IOB2"), TokenTagging(entities=True)),
     "questions": (questions, Questions(stride=6, question_length=8), SpanExtraction()),
@@ -169,9 +176,14 @@ def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned
         assert cut[0] and cut[-1] is None and None not in found[2]["probabilities"]
     else:
         rows = written(tmp_path)
-        assert [str(record["prediction"]) for record in found] == [row["prediction"] for row in rows]
-        assert len(rows) == COUNT and len({row["prediction"] for row in rows}) > 1
-        if kind != "numbers":
+        said = [json.dumps(record["prediction"]) if kind == "topics" else str(record["prediction"]) for record in found]
+        assert said == [row["prediction"] for row in rows]
+        assert len(rows) == COUNT and len(set(said)) > 1
+        if kind == "topics":
+            expected = [[name for name, share in one["probabilities"].items() if share >= 0.5] for one in found]
+            assert expected == [one["prediction"] for one in found]
+            assert len(list(predict(checkpoint, bare, threshold=0.9))) == COUNT
+        elif kind != "numbers":
             assert [f"{record['probability']:.6f}" for record in found] == [row["probability"] for row in rows]
             for record in found:
                 shares = record["probabilities"]
