@@ -40,9 +40,9 @@ class Forward:
         self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, begins: np.ndarray, offsets: np.ndarray
     ) -> None:
         """Puts a batch's outputs to the sequences that they belong to."""
-        most = examples.shape[-1]
+        most, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
         examples, begins = examples.reshape(-1, most), begins.reshape(-1, most)
-        collected = collected.astype(np.float32).reshape(len(examples), -1, *collected.shape[examples.ndim :])
+        collected = collected.astype(np.float32).reshape(len(examples), -1, *numbers)
         for row, slot in zip(*np.nonzero(examples >= 0), strict=True):
             sequence, begin = examples[row, slot], begins[row, slot]
             length = offsets[sequence + 1] - offsets[sequence]
