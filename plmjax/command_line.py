@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from plmjax import experiment, option_values, storage
+from plmjax import option_values, storage
 from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
@@ -48,6 +48,8 @@ def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def of_experiment(reference: str) -> list[str]:
     """The options of an experiment, for a message; none where it cannot be loaded."""
+    from plmjax import experiment  # with it comes JAX, which reads the environment that a command sets first
+
     with contextlib.suppress(UserError):
         return experiment.options(experiment.load(reference))
     return []
@@ -85,6 +87,8 @@ def parse(
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
         raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:
+        from plmjax import experiment
+
         parameters = inspect.signature(verb).parameters
         groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
         names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]

@@ -25,11 +25,6 @@ def bare(**variables: object) -> dict[str, str]:
     return own | {"PYTHONPATH": str(ROOT)} | {name: str(value) for name, value in variables.items()}
 
 
-def test_the_command_line_is_there_before_jax() -> None:
-    check = "import sys, plmjax.__main__, plmjax.cli; assert not {'jax', 'numpy', 'tensorflow'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], env=bare(), check=True)
-
-
 def test_programs_are_compiled_once_and_json_is_all_that_is_printed(small_run: Path, tmp_path: Path) -> None:
     """libtpu is installed beside the tests: JAX would start it, and say at length that it finds no TPU."""
     programs, found, entries = tmp_path / "plmjax" / "compilation", [], []

@@ -71,3 +71,10 @@ def test_the_package_knows_nothing_of_the_programs_beside_it() -> None:
 def test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=PACKAGE.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_is_there_before_jax() -> None:
+    """JAX reads the environment when it is imported: what `plmjax.cli.main` sets must be there by then."""
+    check = "import sys, plmjax.__main__, plmjax.cli; print(sorted({'jax', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
