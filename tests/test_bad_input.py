@@ -158,7 +158,7 @@ def test_an_empty_path_is_none(fails, tmp_path: Path, small_run: Path, monkeypat
     ):
         assert "found an empty one; name a file or folder" in fails(*command)
     assert "found an empty name" in fails("pretrain", "bert_tiny", "--data.input", "")
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_run_is_not_imported_over(fails, small_run: Path) -> None:

@@ -230,7 +230,8 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
     refused(
         "Expected Questions for the objective SpanExtraction, found a task of Sentences", objective=SpanExtraction()
     )
-    refused("--data.pack of at least 1, found 0", data=dataclasses.replace(task, pack=0))
+    with pytest.raises(UserError, match=r"--data\.pack of at least 1, found 0"):
+        dataclasses.replace(task, pack=0)
     refused("Expected a number to predict, found '(nega|posi)tive' in line 2", objective=Regression())
     pretraining = load("experiments/bert_tiny.py")
     with pytest.raises(UserError, match=r"a task and an objective of plmjax.finetuning, found Data"):
