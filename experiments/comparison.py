@@ -24,6 +24,8 @@ Deviation: fine-tuning and ELECTRA correct the bias of AdamW's moments, which BE
 section 4): without that, steps are 3 times as long as the rate says after a warm-up of 100 steps and 2.3 times after
 200, where the 10,000 of the published runs hide it. Such steps undo what was pretrained: with them RoBERTa was no
 better on SNLI than its twin.
+
+ELECTRA's results on subjectivity and SNLI are of one linear layer on [CLS], the head that it had when they were made.
 """
 
 import dataclasses
