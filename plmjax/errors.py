@@ -63,5 +63,7 @@ def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) ->
     for name, (least, bound) in ranges.items():
         value = getattr(settings, name)
         if not least <= value < bound:
-            limits = f"of at least {least:g}" if bound == math.inf else f"from {least:g} to below {bound:g}"
+            limits = f"of at least {least:g}" if bound == math.inf else f"below {bound:g}"
+            if bound < math.inf and least > -math.inf:
+                limits = f"from {least:g} to {limits}"
             raise UserError(f"Expected --{group}.{name} {limits}, found {value}; change it.")

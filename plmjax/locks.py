@@ -46,7 +46,7 @@ def held(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
 def _on_disk(folder: Path) -> Iterator[None]:
     import fcntl
 
-    made = not folder.exists()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     path = folder / NAME
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,9 @@ def _on_disk(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-            if made:
-                with contextlib.suppress(OSError):  # there is something in it
-                    folder.rmdir()
+            with contextlib.suppress(OSError):  # there is something in it
+                for place in made:
+                    place.rmdir()
 
 
 @contextlib.contextmanager

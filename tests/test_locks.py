@@ -61,6 +61,16 @@ def test_a_folder_is_held_by_one_process_which_is_named(folder: Path) -> None:
     assert not (folder / locks.NAME).exists()
 
 
+def test_folders_that_stay_empty_are_removed_again(tmp_path: Path) -> None:
+    with locks.held(tmp_path / "runs" / "refused"):
+        assert (tmp_path / "runs" / "refused" / locks.NAME).exists()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    with locks.held(tmp_path / "there" / "kept"):
+        (tmp_path / "there" / "kept" / "made").touch()
+    assert [path.name for path in (tmp_path / "there" / "kept").iterdir()] == ["made"]
+
+
 def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Leaves the lock of a process of another machine in a bucket."""
     monkeypatch.setattr(locks, "_machine", lambda: "another")

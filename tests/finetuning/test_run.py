@@ -130,7 +130,7 @@ def test_dropout_of_the_encoder_is_the_tasks_own(sentiment, small_run, tmp_path)
         assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == max(rate, 0.0)
         losses.add(json.loads((tmp_path / f"{rate}" / "evaluation.json").read_text())["eval/loss"])
     assert len(losses) == 2  # the checkpoint's own is none
-    with pytest.raises(UserError, match="hidden_dropout_prob from 0 to below 1, found 1"):
+    with pytest.raises(UserError, match=r"--data\.dropout below 1, found 1"):
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, dropout=1.0))
         finetune(run, small_run, tmp_path / "one")
 
