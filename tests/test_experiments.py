@@ -14,6 +14,7 @@ from plmjax.catalogue import functions
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.finetuning.choices import ChoiceExamples, Choices
+from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.questions import QuestionExamples, Questions
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
@@ -77,6 +78,7 @@ class Numbers:
 
 EXAMPLES = {
     Sentences: SentenceExamples("", [1], texts=[("a",)], labels=["1"]),
+    LabelSets: LabelSetExamples("", [1], texts=[("a",)], labels=[("1", "yes")]),
     Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
     Tagging: TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]]),
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),

@@ -423,7 +423,7 @@ def open_dataset(
     """
     directory = storage.path(directory)
     if not directory.is_dir():
-        raise UserError(f"A prepared dataset was expected at {directory}, which is no folder; run plmjax prepare.")
+        raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")
     try:
         text = (directory / LEDGER).read_bytes()
     except FileNotFoundError:

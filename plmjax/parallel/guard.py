@@ -124,8 +124,8 @@ class Guard:
             code = _ended(pid)
         if code is not None:  # what it said last may still be on its way
             self._pump_until(lambda: self._child_closed, LINGER_SECONDS)
-        # Where a host is gone, JAX ends the others' trainers or fails in them, perhaps before the news is here.
-        follows = code == CRASHED or (code is not None and code < 0 and self.index > 0)
+        # Where a host is gone, JAX fails in the others' trainers or aborts them, perhaps before the news is here.
+        follows = code == CRASHED or (code == -signal.SIGABRT and self.index > 0)
         if follows:
             self._pump_until(lambda: self.stopped, LINGER_SECONDS)
         own = code is not None and not (follows and self.stopped)

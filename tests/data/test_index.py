@@ -215,8 +215,8 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "layout, length, vocabulary, message",
     [
-        (SentencePairs(), 4, WORDS, "sequence length of 5 to"),
-        (SentencePairs(), 70_000, WORDS, "sequence length of 5 to 65538"),
+        (SentencePairs(), 4, WORDS, "rows of 5 to 65538 tokens .* length of 4;"),
+        (SentencePairs(), 70_000, WORDS, "rows of 5 to 65538 tokens .* length of 70000;"),
         (SentencePairs(), 64, Vocabulary(size=V, end=2), r"\[CLS\] and \[SEP\]"),
         (Blocks(), 64, Vocabulary(size=V), "end or separator token"),
         (Streams(), 64, Vocabulary(size=V), "end or separator token"),

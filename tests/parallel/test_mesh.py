@@ -22,10 +22,16 @@ def test_what_is_left_open_goes_to_data_first(sizes, expected):
     assert {device.id for device in mesh.devices.flat} == {device.id for device in jax.devices()}
 
 
-@pytest.mark.parametrize("sizes", [(3, 1, 1), (0, 3, 1), (0, 16, 1), (2, 2, 1), (0, 1, -1), (-8, -1, 1)])
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (0, 3, 1), (0, 16, 1), (2, 2, 1)])
 def test_axes_that_do_not_multiply_to_the_devices_are_named(sizes):
     with pytest.raises(UserError, match=r"number of devices, found .* on 8; change --mesh\.data"):
         meshes.candidates(experiment.Mesh(*sizes), 8)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, -1), (-8, -1, 1)])
+def test_axes_below_zero_are_named(sizes):
+    with pytest.raises(UserError, match=r"--mesh\.(data|tensor) of at least 0, found -"):
+        experiment.Mesh(*sizes)
 
 
 def test_data_is_preferred_to_fsdp_and_fsdp_to_tensor():
