@@ -143,7 +143,7 @@ def test_a_split_without_text_has_no_rows(tmp_path):
 
 @pytest.mark.parametrize(
     ("length", "vocabulary", "message"),
-    [(2, WORDS, "rows of 3 to .* sequence length of 2;"), (64, Vocabulary(size=V, end=2), "tokenizer with <s> and </s>")],
+    [(2, WORDS, "rows of 3 to .* length of 2;"), (64, Vocabulary(size=V, end=2), "tokenizer with <s> and </s>")],
 )
 def test_rows_that_cannot_be_are_named(dataset, length, vocabulary, message):
     with pytest.raises(UserError, match=message):
