@@ -201,6 +201,8 @@ class Slice:
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         from jax.experimental import topologies
 
+        # JAX would keep the programs of a TPU that is not here, and say at the next plan that it cannot read them back.
+        jax.config.update("jax_enable_compilation_cache", False)
         whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0
         bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         name = f"{self.chip.spelling or self.chip.name}:{'x'.join(map(str, self.shape))}"
