@@ -158,7 +158,8 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         )
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
-    checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+    # The slice is described before anything is compiled: JAX decides once in a process whether programs are kept.
+    checks.pretraining(experiment, len(part.devices()), part.slices)
 
 
 def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
