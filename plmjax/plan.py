@@ -158,8 +158,9 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         )
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is asked, no accelerator of this machine
-    # The slice is described before anything is compiled: JAX decides once in a process whether programs are kept.
-    checks.pretraining(experiment, len(part.devices()), part.slices)
+    # JAX decides at its first program whether programs are kept, and could not read those of the slice back.
+    jax.config.update("jax_enable_compilation_cache", False)
+    checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
 
 
 def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
