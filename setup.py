@@ -15,6 +15,7 @@ CORE = [
     "flax>=0.12",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
+    "chex>=0.1.92",
     "sentencepiece>=0.2.1",
     "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
     "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",
@@ -34,16 +35,19 @@ CORE = [
     "seqeval>=1.2.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
+HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
+    "hdf5": HDF5,
     "plan": ["libtpu>=0.0.52"],
     "wandb": WANDB,
     "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
     "test": [
         *SUBMISSION,
+        *HDF5,
         *WANDB,
         "jsonschema>=4.26",
         "libtpu>=0.0.52",

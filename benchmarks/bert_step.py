@@ -34,18 +34,20 @@ def plmjax_step(layers: int) -> Callable[[], float]:
     from plmjax.objectives.bert import BertPretraining
     from plmjax.parallel import mesh
     from plmjax.training import phases, step
+    from plmjax.training.optimizers import BertAdamW
     from plmjax.vocabulary import Vocabulary
 
     run = experiment.Experiment(
         model=BertConfig.base(num_hidden_layers=layers),
         objective=BertPretraining(max_predictions=PREDICTIONS),
         data=experiment.Data(SentencePairs(), sequence_length=LENGTH),
+        optimizer=BertAdamW(),
         training=experiment.Training(batch_size=ROWS, steps=1000),
     )
     phase = phases.resolve(run)[0]
     fields = run.data.layout.batch(ROWS, LENGTH)
     vocabulary = Vocabulary.placeholder(VOCABULARY)
-    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, fields)
+    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: fields)
     random = np.random.default_rng(0)
     batch = {name: np.zeros(field.shape, field.dtype) for name, field in fields.items()} | {
         "input_ids": random.integers(5, VOCABULARY, (ROWS, LENGTH), np.int32),

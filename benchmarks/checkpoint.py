@@ -22,6 +22,7 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
 from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 
 
@@ -41,12 +42,13 @@ def main() -> None:
         ),
         objective=BertPretraining(),
         data=Data(layout=SentencePairs()),
+        optimizer=BertAdamW(),
         training=Training(steps=1000, batch_size=8 * len(jax.devices())),
     )
     (phase,) = phases.resolve(run)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = run.data.layout.batch(phase.batch_size, phase.sequence_length)
-    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, shapes)
+    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, lambda _: shapes)
     state = built.initialize(0)
     batch = {name: jax.device_put(np.ones(spec.shape, spec.dtype), spec.sharding) for name, spec in built.batch.items()}
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

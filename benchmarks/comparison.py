@@ -30,11 +30,11 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.embedding import embed
 from plmjax.experiment import Experiment, Tokenizer
 from plmjax.finetuning import files
 from plmjax.finetuning.run import finetune
-from plmjax.pretrain import pretrain
+from plmjax.inference.embed import embed
+from plmjax.pretraining.run import pretrain
 from plmjax.training import checkpoints, phases
 from plmjax.training.metrics import read
 from plmjax.training.start import RANDOM
@@ -147,7 +147,9 @@ def stages(options: argparse.Namespace) -> tuple[list[Piece], list[Piece]]:
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
     """Pretrains and tells what it came to."""
     result = pretrain(run, workdir)
-    tokens = sum(phase.steps * phase.batch_size * phase.sequence_length for phase in phases.resolve(run))
+    tokens = sum(
+        phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases.resolve(run)
+    )
     lines = {line["step"]: line for line in read(workdir / "metrics.jsonl") if "eval/loss" in line}
     names = ("loss", "unigram_entropy")
     return {

@@ -24,6 +24,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Sums, apply
 from plmjax.parallel import mesh
 from plmjax.training import phases, step
+from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 
 LENGTH, VOCABULARY = 128, 30522
@@ -38,8 +39,8 @@ class Generator(ElectraPretraining):
     def weights(self, batch):
         return {"mlm": super().weights(batch)["mlm"]}
 
-    def sums(self, module, params, carry, batch, dropout):
-        return MaskedLanguageModel.masked_sums(apply(self, module, params, batch, dropout).logits, batch, carry)
+    def sums(self, module, given, batch, key, *, training):
+        return MaskedLanguageModel.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
 
     def train_flops(self, config, batch):
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
@@ -54,16 +55,16 @@ class Discriminator(ElectraPretraining):
     def model_inputs(self, batch):
         return {name: field for name, field in super().model_inputs(batch).items() if name != "masked_positions"}
 
-    def corrupt(self, batch, key, vocabulary):
+    def corrupt(self, batch, key, vocabulary, constants=()):
         fake = batch["input_ids"] % 7 == 0
         return batch | {"input_ids": (batch["input_ids"] + fake) % VOCABULARY, "fake": fake}
 
     def weights(self, batch):
         return {"rtd": (batch["segment_ids"] > 0).sum().astype("float32")}
 
-    def sums(self, module, params, carry, batch, dropout):
-        found = detection_sums(apply(self, module, params, batch, dropout).logits, batch, batch["fake"])
-        return Sums(found.losses, found.metrics, carry)
+    def sums(self, module, given, batch, key, *, training):
+        found = detection_sums(apply(self, module, given, batch, key, training=training).logits, batch, batch["fake"])
+        return Sums(found.losses, found.metrics)
 
     def train_flops(self, config, batch):
         return ElectraPretraining().train_flops(config, batch) - Generator().train_flops(config, batch)
@@ -75,12 +76,13 @@ def stepper(objective: ElectraPretraining, rows: int) -> tuple[Callable[[], floa
         model=ElectraConfig.small(),
         objective=objective,
         data=experiment.Data(Segments(), sequence_length=LENGTH),
+        optimizer=BertAdamW(),
         training=experiment.Training(batch_size=rows, steps=1000),
     )
     phase = phases.resolve(run)[0]
     shapes = run.data.layout.batch(rows, LENGTH)
     vocabulary = Vocabulary.placeholder(VOCABULARY)
-    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, shapes)
+    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
     batch = run.data.layout.synthetic(rows, LENGTH, VOCABULARY, 0)
     state = program.initialize(0)
 

@@ -43,7 +43,7 @@ SMALL = (
 RUN = "--training.steps 60 --training.evaluate_every 12 --checkpoint.every 6 --checkpoint.keep 0".split()
 SAVING = "--training.steps 24 --training.evaluate_every 12 --checkpoint.every 1 --checkpoint.keep 2".split()
 TUNING = (
-    "--data.sequence_length 32 --data.text sentence --data.label label --data.epochs 0 --training.steps 36 "
+    "--data.sequence_length 32 --data.text sentence --data.label label --finetuning.epochs 0 --training.steps 36 "
     "--training.batch_size 16 --checkpoint.every 4 --checkpoint.keep 0"
 ).split()
 
@@ -233,9 +233,10 @@ def main() -> None:
     import orbax.checkpoint  # noqa: F401 - what the forked processes need not import again
     import tensorflow  # noqa: F401
 
-    from plmjax import cli, learned, pretrain  # noqa: F401
+    from plmjax import cli  # noqa: F401
     from plmjax.data import pipeline, prepare, store, tokenizers  # noqa: F401
-    from plmjax.finetuning import run  # noqa: F401
+    from plmjax.finetuning import run as finetuning  # noqa: F401
+    from plmjax.pretraining import run, summary  # noqa: F401
 
     sys.modules["transformers"] = None  # an export is compared with its outputs where it is installed: half a minute
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""What packing pays: real tokens a second of fine-tuning steps, packed against every pair padded to its row.
+"""The gain of packing: real tokens a second of fine-tuning steps, packed against every pair padded to its row.
 
     python benchmarks/padding.py snli/dev.tsv.gz
 

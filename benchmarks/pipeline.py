@@ -13,9 +13,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from plmjax.data import pairs, store, tokenizers
-from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams
-from plmjax.data.pipeline import open_source
+from plmjax.data import pipeline, store, tokenizers
+from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams, sentence_pairs
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 
@@ -23,7 +22,7 @@ from plmjax.vocabulary import Vocabulary
 def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:
     """Rate of one layout and length, as a line."""
     batch_size = 32_768 // length
-    source = open_source(Data(layout=layout), dataset, vocabulary, seed=0)
+    source = pipeline.Source(Data(layout=layout), dataset, vocabulary, seed=0)
     phase = SimpleNamespace(index=0, sequence_length=length, batch_size=batch_size)
     first = {}
     for start in (0, 1_000_000, 0, 1_000_000):  # the first round also opens the index
@@ -60,7 +59,7 @@ def main() -> None:
     print(f"{split.documents} documents, {split.sentences} sentences, {split.token_count / 1e6:.1f} M tokens")
     for length in (128, 512):
         wall, cpu = time.perf_counter(), time.process_time()
-        count = sum(len(part) for part in pairs.draw_pairs(split, SentencePairs(), length, seed=0, passes=10))
+        count = sum(len(part) for part in sentence_pairs.draw_pairs(split, SentencePairs(), length, seed=0, passes=10))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         rate = 10 * split.token_count / cpu / 1e6
         print(f"drawing pairs of {length}, 10 passes: {count} pairs, {rate:.1f} M tokens/s and core, {wall:.2f} s")

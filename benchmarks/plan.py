@@ -1,4 +1,4 @@
-"""What the plan says of the published runs, on every generation that has their slice; a table in Markdown.
+"""The plans of the published runs, on every generation that has their slice; a table in Markdown.
 
     python benchmarks/plan.py [--run experiments/bert_large_8x8.py] [--topology v3:8x8] [--topology v5e:8x8]
 
@@ -18,8 +18,9 @@ import time
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from plmjax import experiment as experiments
-from plmjax import plan_report, plan_search
 from plmjax.parallel import topologies
+from plmjax.plan import report as plan_report
+from plmjax.plan import search as plan_search
 from plmjax.training import phases
 
 RUNS = {

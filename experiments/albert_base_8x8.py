@@ -31,9 +31,11 @@ aside for evaluation; version 2's learning rate and warm-up, which are not publi
 """
 
 from plmjax.data.layouts import SentenceOrder
-from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Tokenizer, Training
 from plmjax.models.albert import AlbertConfig
 from plmjax.objectives.albert import AlbertPretraining
+from plmjax.training.optimizers import Lamb
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -67,7 +69,7 @@ def _published(model: AlbertConfig, accumulation: int, steps: int = 125_000) -> 
         objective=AlbertPretraining(),
         tokenizer=Tokenizer(kind="sentencepiece-unigram", vocab_size=30000),
         data=Data(layout=SentenceOrder(), held_out=0.005, sequence_length=512),
-        optimizer=Optimizer(name="lamb", learning_rate=1.76e-3, warmup_steps=3_125),
+        optimizer=Lamb(learning_rate=1.76e-3, schedule=Linear(warmup_steps=3_125)),
         training=Training(
             steps=steps,
             batch_size=4096,

@@ -12,9 +12,11 @@ so small a batch is trained by BERT's AdamW, not by LAMB.
 """
 
 from plmjax.data.layouts import SentenceOrder
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.albert import AlbertConfig
 from plmjax.objectives.albert import AlbertPretraining
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -32,7 +34,7 @@ def experiment() -> Experiment:
         objective=AlbertPretraining(),
         tokenizer=Tokenizer(kind="sentencepiece-unigram", vocab_size=4096),
         data=Data(layout=SentenceOrder(duplicates=10), format="documentation", sequence_length=32, held_out=0.05),
-        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
+        optimizer=BertAdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=200)),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),
     )

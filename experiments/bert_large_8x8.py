@@ -24,9 +24,11 @@ aside for evaluation.
 import dataclasses
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Phase, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
+from plmjax.training.optimizers import BertAdamW, Lamb
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -36,7 +38,7 @@ def experiment() -> Experiment:
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
         data=Data(layout=SentencePairs(), held_out=0.005),
-        optimizer=Optimizer(learning_rate=1e-4, warmup_steps=10_000),
+        optimizer=BertAdamW(learning_rate=1e-4, schedule=Linear(warmup_steps=10_000)),
         training=Training(
             steps=1_000_000, batch_size=256, log_every=100, evaluate_every=10_000, evaluation_batches=100
         ),
@@ -55,7 +57,7 @@ def lamb_4096() -> Experiment:
     run = experiment()
     return dataclasses.replace(
         run,
-        optimizer=Optimizer(name="lamb", learning_rate=5e-3 / 2**1.5, warmup_steps=3_125),
+        optimizer=Lamb(learning_rate=5e-3 / 2**1.5, schedule=Linear(warmup_steps=3_125)),
         training=dataclasses.replace(run.training, steps=125_000, batch_size=4096, evaluate_every=2_500),
         checkpoint=Checkpoint(every=6_250),
     )

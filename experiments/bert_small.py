@@ -15,9 +15,11 @@ unigram entropy on which a small model begins.
 """
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Phase, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -37,7 +39,7 @@ def experiment() -> Experiment:
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=8192),
         data=Data(layout=SentencePairs(), sequence_length=32, held_out=0.01),
-        optimizer=Optimizer(learning_rate=5e-4, warmup_steps=200),
+        optimizer=BertAdamW(learning_rate=5e-4, schedule=Linear(warmup_steps=200)),
         training=Training(steps=16_000, batch_size=32, log_every=100, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=4000, keep=2, best="eval/loss"),
         phases=(Phase(fraction=0.9), Phase(fraction=0.1, sequence_length=64, batch_size=16)),

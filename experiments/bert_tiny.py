@@ -11,9 +11,11 @@ Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and no
 """
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -30,7 +32,7 @@ def experiment() -> Experiment:
         objective=BertPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=4096),
         data=Data(layout=SentencePairs(), format="documentation", sequence_length=32, held_out=0.05),
-        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
+        optimizer=BertAdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=200)),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),
     )

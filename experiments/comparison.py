@@ -32,7 +32,7 @@ import dataclasses
 from typing import Any
 
 from plmjax.data.layouts import FullSentences, Layout, Segments, SentenceOrder, SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Phase, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Tokenizer, Training
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
@@ -46,6 +46,8 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import AdamW, BertAdamW
+from plmjax.training.schedules import Linear
 
 SIZES: dict[str, Any] = {
     "vocab_size": 4096,
@@ -79,7 +81,7 @@ def _pretraining(
         objective=objective,
         tokenizer=Tokenizer(kind=tokenizer, vocab_size=SIZES["vocab_size"], lowercase=True),
         data=Data(layout=layout, sequence_length=16, held_out=0.01),
-        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=200),
+        optimizer=BertAdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=200)),
         training=Training(steps=10_000, batch_size=64, log_every=100, evaluate_every=2500, evaluation_batches=50),
         checkpoint=Checkpoint(every=2500, keep=1),
         phases=phases,
@@ -115,18 +117,17 @@ def electra() -> Experiment:
         for length, fraction in {8: 0.3, 16: 0.1, 32: 0.1, 64: 0.2, 128: 0.3}.items()
     )
     run = _pretraining(ElectraConfig(**sizes), ElectraPretraining(rate=0.25), "wordpiece", Segments(), phases)
-    return dataclasses.replace(run, optimizer=Optimizer(name="adamw", learning_rate=1e-3, warmup_steps=500))
+    return dataclasses.replace(run, optimizer=AdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=500)))
 
 
 def _task(task: Task, objective: TaskObjective, epochs: float, best: str) -> Experiment:
     return Experiment(
         model=None,
         objective=objective,
-        data=dataclasses.replace(
-            task, sequence_length=128, pack=16, epochs=epochs, warmup=0.1, evaluations=1, dropout=0.1
-        ),
-        optimizer=Optimizer(name="adamw", learning_rate=5e-4),
+        data=dataclasses.replace(task, sequence_length=128, pack=16),
+        optimizer=AdamW(learning_rate=5e-4),
         training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=epochs, warmup=0.1, evaluations=1, dropout=0.1),
         checkpoint=Checkpoint(every=0, keep=1, minutes=0, best=best, prefer="best"),
     )
 

@@ -14,9 +14,11 @@ with more text, raise `training.steps` and `training.batch_size`.
 import dataclasses
 
 from plmjax.data.layouts import FullSentences, SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -25,7 +27,7 @@ def experiment() -> Experiment:
         model=None,
         objective=BertPretraining(),
         data=Data(layout=SentencePairs(), sequence_length=128, held_out=0.05),
-        optimizer=Optimizer(name="adamw", learning_rate=2e-5, warmup_steps=100),
+        optimizer=AdamW(learning_rate=2e-5, schedule=Linear(warmup_steps=100)),
         training=Training(steps=1000, batch_size=96, log_every=50, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=250, keep=2, best="eval/loss"),
     )

@@ -21,9 +21,11 @@ documents is kept aside for evaluation.
 """
 
 from plmjax.data.layouts import Segments
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import LinearTimesWarmup
 
 
 def experiment() -> Experiment:
@@ -33,7 +35,7 @@ def experiment() -> Experiment:
         objective=ElectraPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
         data=Data(layout=Segments(), sequence_length=128, held_out=0.005),
-        optimizer=Optimizer(learning_rate=5e-4, schedule="linear_times_warmup", warmup_steps=10_000),
+        optimizer=BertAdamW(learning_rate=5e-4, schedule=LinearTimesWarmup(warmup_steps=10_000)),
         training=Training(
             steps=1_000_000, batch_size=128, log_every=100, evaluate_every=10_000, evaluation_batches=100
         ),

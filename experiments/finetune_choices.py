@@ -11,8 +11,9 @@ Up to two questions share a row of 64 tokens for each choice, so that a step of 
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.training.optimizers import BertAdamW
 
 
 def experiment() -> Experiment:
@@ -20,9 +21,10 @@ def experiment() -> Experiment:
     return Experiment(
         model=None,
         objective=MultipleChoice(),
-        data=Choices(sequence_length=64, pack=2, epochs=3.0, warmup=0.1, evaluations=1.0),
-        optimizer=Optimizer(learning_rate=2e-5),
+        data=Choices(sequence_length=64, pack=2),
+        optimizer=BertAdamW(learning_rate=2e-5),
         training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=3.0, warmup=0.1, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

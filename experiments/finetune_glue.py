@@ -12,8 +12,9 @@ Rows hold several examples. `training.batch_size` counts rows: as many as make a
 the mean lengths that a WordPiece vocabulary of English gives these texts.
 """
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
+from plmjax.training.optimizers import BertAdamW
 
 
 def _task(
@@ -23,14 +24,15 @@ def _task(
         model=None,
         objective=objective,
         data=data,
-        optimizer=Optimizer(learning_rate=3e-5),
+        optimizer=BertAdamW(learning_rate=3e-5),
         training=Training(steps=0, batch_size=batch_size, log_every=50),
+        finetuning=Finetuning(epochs=3.0, warmup=0.1, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=1, best=best, prefer="best"),
     )
 
 
 def _files(text: str, text_pair: str = "", label: str = "label", **options: object) -> Sentences:
-    settings = {"validation": "dev.tsv", "pack": 8, "epochs": 3.0, "warmup": 0.1, "evaluations": 1.0} | options
+    settings = {"validation": "dev.tsv", "pack": 8} | options
     return Sentences(train="train.tsv", text=text, text_pair=text_pair, label=label, **settings)
 
 

@@ -9,8 +9,9 @@ tokens: SQuAD's have 200 tokens on average, so that 16 rows hold some 30 of them
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.training.optimizers import BertAdamW
 
 
 def experiment() -> Experiment:
@@ -18,9 +19,10 @@ def experiment() -> Experiment:
     return Experiment(
         model=None,
         objective=SpanExtraction(),
-        data=Questions(sequence_length=384, stride=128, pack=4, epochs=3.0, warmup=0.1, evaluations=1.0),
-        optimizer=Optimizer(learning_rate=5e-5),
+        data=Questions(sequence_length=384, stride=128, pack=4),
+        optimizer=BertAdamW(learning_rate=5e-5),
         training=Training(steps=0, batch_size=16, log_every=50),
+        finetuning=Finetuning(epochs=3.0, warmup=0.1, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best"),
     )
 
@@ -40,8 +42,8 @@ def squad_v2() -> Experiment:
     return dataclasses.replace(
         run,
         objective=SpanExtraction(impossible=True),
-        data=dataclasses.replace(run.data, epochs=2.0),
         training=dataclasses.replace(run.training, batch_size=24),
+        finetuning=dataclasses.replace(run.finetuning, epochs=2.0),
         checkpoint=dataclasses.replace(run.checkpoint, best="-eval/best_f1"),
     )
 
@@ -52,7 +54,8 @@ def cmrc() -> Experiment:
     return dataclasses.replace(
         run,
         objective=SpanExtraction(language="zh"),
-        data=dataclasses.replace(run.data, sequence_length=512, epochs=2.0),
-        optimizer=Optimizer(learning_rate=3e-5),
+        data=dataclasses.replace(run.data, sequence_length=512),
+        optimizer=BertAdamW(learning_rate=3e-5),
         training=dataclasses.replace(run.training, batch_size=32),
+        finetuning=dataclasses.replace(run.finetuning, epochs=2.0),
     )

@@ -11,9 +11,10 @@ sentences of the subjectivity corpus (30 tokens each). Where texts are longer, r
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.training.optimizers import BertAdamW
 
 
 def experiment() -> Experiment:
@@ -21,9 +22,10 @@ def experiment() -> Experiment:
     return Experiment(
         model=None,
         objective=SequenceClassification(),
-        data=Sentences(sequence_length=128, pack=16, epochs=3.0, warmup=0.1),
-        optimizer=Optimizer(learning_rate=5e-5),
+        data=Sentences(sequence_length=128, pack=16),
+        optimizer=BertAdamW(learning_rate=5e-5),
         training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=3.0, warmup=0.1),
         checkpoint=Checkpoint(every=0),
     )
 

@@ -12,8 +12,9 @@ each) and some 32 of WNUT-17 (32 tokens each).
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.training.optimizers import BertAdamW
 
 
 def experiment() -> Experiment:
@@ -21,9 +22,10 @@ def experiment() -> Experiment:
     return Experiment(
         model=None,
         objective=TokenTagging(),
-        data=Tagging(label="upos", sequence_length=128, pack=16, epochs=3.0, warmup=0.1),
-        optimizer=Optimizer(learning_rate=5e-5),
+        data=Tagging(label="upos", sequence_length=128, pack=16),
+        optimizer=BertAdamW(learning_rate=5e-5),
         training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=3.0, warmup=0.1),
         checkpoint=Checkpoint(every=0),
     )
 
@@ -34,6 +36,7 @@ def entities() -> Experiment:
     return dataclasses.replace(
         run,
         objective=TokenTagging(entities=True),
-        data=dataclasses.replace(run.data, label="tag", scheme="IOB2", evaluations=1.0),
+        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        finetuning=dataclasses.replace(run.finetuning, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best"),
     )

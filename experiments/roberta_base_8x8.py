@@ -18,22 +18,23 @@ Result to expect: the released RoBERTa-Base reaches 87.6 % on MNLI's dev set, La
 These runs have been planned, never made.
 
 Deviations from the released code: <s> and </s> are never asked for, and separators stand between documents alone
-(`plmjax.objectives.roberta`, `plmjax.data.full_sentences`); activations are bfloat16 over float32 parameters, fairseq's
-half precision with a scaled loss; a tokenizer is trained on the text unless `--tokenizer.path` names the published
-vocabulary; half a percent of the documents is kept aside for evaluation.
+(`plmjax.objectives.roberta`, `plmjax.data.layouts.full_sentences`); activations are bfloat16 over float32 parameters,
+fairseq's half precision with a scaled loss; a tokenizer is trained on the text unless `--tokenizer.path` names the
+published vocabulary; half a percent of the documents is kept aside for evaluation.
 """
 
 import dataclasses
 
 from plmjax.data.layouts import FullSentences
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Linear
 
-_ADAM = Optimizer(
-    name="adamw",
+_ADAM = AdamW(
     learning_rate=6e-4,
-    warmup_steps=24_000,
+    schedule=Linear(warmup_steps=24_000),
     beta2=0.98,
     epsilon=1e-6,
     weight_decay=0.01,
@@ -68,7 +69,7 @@ def large() -> Experiment:
     return dataclasses.replace(
         run,
         model=RobertaConfig.large(),
-        optimizer=dataclasses.replace(_ADAM, learning_rate=4e-4, warmup_steps=30_000),
+        optimizer=dataclasses.replace(_ADAM, learning_rate=4e-4, schedule=Linear(warmup_steps=30_000)),
         training=dataclasses.replace(run.training, accumulation=16),
     )
 
@@ -81,7 +82,7 @@ def fairseq_2048() -> Experiment:
     run = experiment()
     return dataclasses.replace(
         run,
-        optimizer=dataclasses.replace(_ADAM, learning_rate=5e-4, warmup_steps=10_000),
+        optimizer=dataclasses.replace(_ADAM, learning_rate=5e-4, schedule=Linear(warmup_steps=10_000)),
         training=dataclasses.replace(run.training, steps=125_000, batch_size=2048, accumulation=1),
         checkpoint=Checkpoint(every=6_250),
     )

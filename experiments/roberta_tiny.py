@@ -14,9 +14,11 @@ Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and no
 """
 
 from plmjax.data.layouts import FullSentences
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -33,8 +35,8 @@ def experiment() -> Experiment:
         objective=RobertaPretraining(),
         tokenizer=Tokenizer(kind="byte-bpe", vocab_size=4096, lowercase=False),
         data=Data(layout=FullSentences(), format="documentation", sequence_length=32, held_out=0.05),
-        optimizer=Optimizer(
-            name="adamw", learning_rate=1e-3, warmup_steps=200, beta2=0.98, clip_norm=0.0, decay_exclude=()
+        optimizer=AdamW(
+            learning_rate=1e-3, schedule=Linear(warmup_steps=200), beta2=0.98, clip_norm=0.0, decay_exclude=()
         ),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

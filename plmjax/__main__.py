@@ -1,6 +1,6 @@
 """The program: `plmjax` and `python -m plmjax`.
 
-A signal ends it in one sentence from here on, also while it imports; so the command line comes second.
+It handles signals before it imports the command line, so that a signal ends it with one sentence even during imports.
 """
 
 from plmjax.parallel import stopping

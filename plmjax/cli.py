@@ -1,6 +1,6 @@
-"""The command line: one function per verb. It parses, calls and prints, and knows no mathematics.
+"""The command line: one function per command. It parses options, calls the library and prints the result.
 
-Nothing that is imported here imports JAX, which reads the environment once, when it is imported: `main` sets it first.
+No module imported here imports JAX, which reads the environment once, when it is imported: `main` sets it first.
 """
 
 import functools
@@ -33,6 +33,7 @@ def tokenizer_train(
     vocab_size: int = 30522,
     format: str = "auto",
     text_key: str = "text",
+    streams: tuple[str, ...] = (),
     lowercase: bool | None = None,
 ) -> None:
     """Trains a tokenizer on raw text.
@@ -43,15 +44,17 @@ def tokenizer_train(
         kind: What to train.
         vocab_size: Tokens, special ones included.
         format: Format of the input.
-        text_key: What holds the text in a JSON object, a row of a Parquet file or an example of TFDS.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe do so.
     """
-    from plmjax.data import formats, tokenizers
-    from plmjax.pretrain import TOKENIZER_SAMPLE
+    from plmjax.data import formats, records, tokenizers
+    from plmjax.pretraining.run import TOKENIZER_SAMPLE
 
     if output.exists():
         raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
-    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key)
+    parts = records.Parts(records.streams(streams)) if streams else None
+    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key, parts)
     trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
     print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
 
@@ -62,6 +65,8 @@ def prepare(
     output: Location,
     format: str = "auto",
     text_key: str = "text",
+    streams: tuple[str, ...] = (),
+    fields: tuple[str, ...] = (),
     held_out: float = 0.005,
     language: str = "en",
     max_unknown: float = 0.2,
@@ -73,14 +78,16 @@ def prepare(
         input: Files or folders of text.
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
-        format: text, lines, wikipedia-dump, wikiextractor, books, jsonl, parquet, tfds:NAME, or auto to recognise it.
-        text_key: What holds the text in a JSON object, a row of a Parquet file or an example of TFDS.
-        held_out: Share of the documents kept aside for evaluation.
+        format: Format of the text; docs/data.md lists them, and `auto` recognises most of them.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document, each as NAME=KEY, such as source=en target=de.
+        fields: Keys of numbers that are stored with their document, such as a label.
+        held_out: Share of the documents that is held out for evaluation.
         language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
-        max_unknown: Share of unknown tokens beyond which the text is refused: the tokenizer is not one for it.
+        max_unknown: Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused.
         processes: Worker processes; all cores by default.
     """
-    from plmjax.data import tokenizers
+    from plmjax.data import records, tokenizers
     from plmjax.data.prepare import prepare as run
 
     dataset = run(
@@ -91,17 +98,22 @@ def prepare(
         validation=held_out,
         language=language,
         text_key=text_key,
+        streams=records.streams(streams),
+        fields=fields,
         max_unknown=max_unknown,
         processes=processes,
     )
     for name in ("train", "validation"):
-        split = dataset.split(name)
-        print(f"{name:<10} {split.documents:,} documents, {split.sentences:,} sentences, {split.token_count:,} tokens")
+        for stream in dataset.streams:
+            split = dataset.split(name, stream)
+            which = f" of {stream}" if len(dataset.streams) > 1 else ""
+            counts = f"{split.sentences:,} sentences, {split.token_count:,} tokens{which}"
+            print(f"{name:<10} {split.documents:,} documents, {counts}")
 
 
 def experiments() -> None:
     """Lists the experiments that plmjax comes with."""
-    from plmjax import catalogue
+    from plmjax.experiment import catalogue
 
     print(catalogue.page())
 
@@ -120,12 +132,12 @@ def pretrain(
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run begins with, or `random`.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(meeting)
     from plmjax import experiment as experiments
-    from plmjax.pretrain import pretrain as run
+    from plmjax.pretraining.run import pretrain as run
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
@@ -148,7 +160,7 @@ def finetune(
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters.
-        like: With --from random: run directory or checkpoint whose model and tokenizer are taken, but no parameter.
+        like: With --from random: run directory or checkpoint that gives the model and the tokenizer, but no parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
     """
@@ -166,11 +178,20 @@ def finetune(
     print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
+def _load_classes(experiment: str | None) -> None:
+    """Imports the experiment file that defines classes of a checkpoint; only the user can name code to import."""
+    if experiment is not None:
+        from plmjax.experiment import catalogue
+
+        catalogue.load_classes(experiment)
+
+
 def evaluate(
     checkpoint: Positional[Location],
     data: Location | None = None,
     output: Location | None = None,
     json_: Annotated[bool, arg(name="json")] = False,
+    experiment: Reference | None = None,
 ) -> None:
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
@@ -179,8 +200,10 @@ def evaluate(
         data: Other held-out data than the run's own.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         json_: Print JSON.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax.inference import evaluate as run
+    _load_classes(experiment)
+    from plmjax.inference.evaluate import evaluate as run
     from plmjax.training.metrics import to_json
 
     found = run(checkpoint, data, output)
@@ -196,22 +219,25 @@ def predict(
     input: Location,
     output: Location | None = None,
     format: Literal["jsonl", "official"] = "jsonl",
+    experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
     """Predicts examples without labels with a fine-tuned checkpoint, in their order.
 
-    The columns of the file are named as those of the task, or anew: --data.text review.
+    The columns of the file have the names of the task, or are named by options: --data.text review.
 
     Args:
         checkpoint: Run directory or checkpoint that was fine-tuned.
-        input: File as the task's own, labels not needed; single sentences and sentences to tag also as lines of a .txt.
+        input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
         output: File to write; standard output without it.
-        format: jsonl, with probabilities or scores; or official, what the task's own judges read.
+        format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax import prediction
+    _load_classes(experiment)
+    from plmjax.inference import predict as predictions
 
-    settings = prediction.settings_of(checkpoint, overrides)
-    count = prediction.write(checkpoint, input, output, format, **settings)
+    settings = predictions.settings_of(checkpoint, overrides)
+    count = predictions.write(checkpoint, input, output, format, **settings)
     if output is not None:
         print(f"{count} predictions in {output}")
 
@@ -224,6 +250,7 @@ def embed(
     mix: tuple[str, ...] = (),
     pooling: Literal["cls", "mean", "none"] = "mean",
     batch_size: int = 32,
+    experiment: Reference | None = None,
 ) -> None:
     """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
 
@@ -231,27 +258,33 @@ def embed(
         checkpoint: Run directory or checkpoint.
         input: Text file, one text per line, also compressed.
         output: .npz or .jsonl file to write.
-        layer: Hidden state to take: 0 is the embedding output, -1 the last layer.
-        mix: Take the mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
-            `learned`, as the checkpoint was fine-tuned with.
+        layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
+        mix: Write a mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
+            `learned` for the weights that the checkpoint was fine-tuned with.
         pooling: The [CLS] vector, the mean over tokens, or every token's vector.
         batch_size: Lines computed at once.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax.embedding import embed as run
+    _load_classes(experiment)
+    from plmjax.inference.embed import embed as run
 
     rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size, say=print)
     print(f"{rows} rows in {output}")
 
 
-def fill_mask(checkpoint: Positional[Location], text: Positional[str], top: int = 5) -> None:
+def fill_mask(
+    checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
+) -> None:
     """Shows what a model puts in place of [MASK].
 
     Args:
         checkpoint: Run directory or checkpoint.
         text: Text with one or more [MASK].
         top: Candidates shown for each.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax.inference import fill_mask as run
+    _load_classes(experiment)
+    from plmjax.inference.fill_mask import fill_mask as run
 
     for number, candidates in enumerate(run(checkpoint, text, top), start=1):
         print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
@@ -272,32 +305,34 @@ def plan(
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
-        price: Of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
+        price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Look for the microbatches and the remat policy that are fastest on the slice.
         batch_sizes: Batches to search besides the experiment's own.
-        strict: Exit with 1 when a step does what a good one does not.
+        strict: Exit with code 1 when the step is wasteful.
         json_: Print JSON.
     """
     from plmjax import experiment as experiments
-    from plmjax import plan as plans
-    from plmjax import plan_report, plan_search
+    from plmjax.plan import plan as plans
+    from plmjax.plan import report as pages
+    from plmjax.plan import search as searches
+    from plmjax.plan.estimate import prices as read_prices
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
     if not topology:
         raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
     if batch_sizes and not search:
         raise UserError("Expected --search with --batch_sizes, found none; add it.")
-    prices = plans.prices(price)
+    prices = read_prices(price)
     if search:
-        found = [plan_search.search(composed, name, batch_sizes, prices=prices) for name in topology]
-        print(json.dumps(found) if json_ else "\n".join(map(plan_report.search, found)))
+        found = [searches.search(composed, name, batch_sizes, prices=prices) for name in topology]
+        print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
         return
     if len(topology) == 1:
         made = [plans.plan(composed, topology[0], prices)]
-        print(json.dumps(made[0]) if json_ else plan_report.page(made[0]))
+        print(json.dumps(made[0]) if json_ else pages.page(made[0]))
     else:
         made = [plans.plan_or_error(composed, name, prices) for name in topology]
-        print(json.dumps(made) if json_ else plan_report.table(made))
+        print(json.dumps(made) if json_ else pages.table(made))
     if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
         raise SystemExit(1)
 
@@ -308,7 +343,7 @@ def bench(
     measured_steps: int = 10,
     overrides: Overrides = (),
 ) -> None:
-    """Measures the train step here, beside the machine's own matrix products.
+    """Measures the train step on this machine, and compares it with the machine's rate of matrix products.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
@@ -316,7 +351,7 @@ def bench(
         measured_steps: Steps timed after two for warming up.
     """
     from plmjax import experiment as experiments
-    from plmjax.bench import bench as run
+    from plmjax.training.bench import bench as run
     from plmjax.training.metrics import compact, to_json
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
@@ -335,7 +370,7 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Makes a run directory of a checkpoint of transformers, or of Google's TensorFlow BERT.
+    """Makes a run directory from a checkpoint of transformers, or of Google's TensorFlow BERT.
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, or with bert_model.ckpt.
@@ -343,20 +378,27 @@ def import_(
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
     """
-    from plmjax.interop.checkpoints import import_checkpoint
+    from plmjax.exchange.run_directories import import_checkpoint
 
     print(import_checkpoint(source, checkpoint, architecture, tokenizer))
 
 
-def export(checkpoint: Positional[Location], output: Positional[Location], architecture: str = "auto") -> None:
-    """Writes a checkpoint as transformers' own files.
+def export(
+    checkpoint: Positional[Location],
+    output: Positional[Location],
+    architecture: str = "auto",
+    experiment: Reference | None = None,
+) -> None:
+    """Writes a checkpoint in the format of transformers.
 
     Args:
         checkpoint: Run directory or checkpoint.
         output: Folder to write.
-        architecture: Class of transformers to write for; auto takes the one that holds everything there is.
+        architecture: Class of transformers to write for; auto chooses the one that has all parameters.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax.interop.checkpoints import export_checkpoint
+    _load_classes(experiment)
+    from plmjax.exchange.run_directories import export_checkpoint
 
     print(export_checkpoint(checkpoint, output, architecture))
 
@@ -365,6 +407,7 @@ def report(
     workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
     output: Location = Path("report.html"),
     curve: Location | None = None,
+    experiment: Reference | None = None,
 ):
     """Writes one HTML page with the curves of one or more runs.
 
@@ -372,8 +415,10 @@ def report(
         workdirs: Run directories.
         output: Page to write.
         curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
-    from plmjax.report import report as run
+    _load_classes(experiment)
+    from plmjax.training.report import report as run
 
     run(workdirs, output, curve=curve)
     print(output)
@@ -399,13 +444,13 @@ OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 
 
 def usage() -> str:
-    """The verbs, one line each."""
+    """The commands, one line each."""
     rows = "\n".join(f"  {name:<11} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
-    return f"usage: plmjax VERB ...    (plmjax VERB --help says more)\n\n{rows}"
+    return f"usage: plmjax COMMAND ...    (plmjax COMMAND --help shows its options)\n\n{rows}"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Runs one command; every mistake of a user is a UserError."""
+    """Runs one command; raises UserError for a mistake of the user."""
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if name in ("--help", "-h"):
         print(usage())
@@ -416,11 +461,11 @@ def run(arguments: Sequence[str]) -> None:
         print(__version__)
         return
     if name not in VERBS:
-        raise UserError(f"There is no command {quoted(name)}; {nearest(name, VERBS)}")
+        raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, VERBS)}")
     if name == "tokenizer":
         if rest[:1] not in (["train"], ["--help"], ["-h"]):
-            found = repr(rest[0]) if rest else "nothing"
-            raise UserError(f"Expected `plmjax tokenizer train`, found {found} in place of train.")
+            found = quoted(rest[0]) if rest else "nothing"
+            raise UserError(f"Expected train after plmjax tokenizer, found {found}; write plmjax tokenizer train.")
         rest = rest[rest[0] == "train" :]
     verb = VERBS[name]
     if name not in (*OF_EXPERIMENTS, "predict"):
@@ -429,25 +474,25 @@ def run(arguments: Sequence[str]) -> None:
     if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
 
-        experiments.override(experiments.load(rest[0]), ["--help"], f"plmjax {name} {rest[0]}")
+        experiments.override(experiments.load(rest[0]), [*divide(rest)[1], "--help"], f"plmjax {name} {rest[0]}")
     own, overrides = divide(rest)
     further = functools.partial(of_experiment, own[0] if own else "")
     parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
 
 
 def main() -> None:
-    """Runs the command of sys.argv, once the environment says what the libraries are to find there."""
+    """Sets the environment that the libraries read, then runs the command of sys.argv."""
     platform.choose()
     if not platform.has_tpu():
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; spares its remark
-    # Where a command is killed, multiprocessing tidies up, and would say so after the command's last words.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; no log line
+    # After a command is killed, multiprocessing cleans up and would print a warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     logging.getLogger("absl").setLevel(logging.ERROR)
-    # A run that starts again need not compile again.
+    # A run that is started again need not compile again.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
-    # JAX keeps what took it a second; a run has many programs of less.
+    # JAX caches programs that took a second to compile; a run has many that take less.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     answer(lambda: run(sys.argv[1:]))
 

@@ -1,4 +1,4 @@
-"""What the programs share on the command line: arguments of verbs, and how a command ends."""
+"""The command line of both programs: parsing of arguments, and how a command ends."""
 
 import contextlib
 import dataclasses
@@ -35,19 +35,21 @@ Location = Annotated[
 
 
 def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(a verb's own arguments, the overrides of its experiment): an override is an option whose name has a dot."""
+    """(arguments of the command, overrides of its experiment): an override is an option whose name has a dot, or
+    `--optimizer`, which chooses another update rule."""
     own: list[str] = []
     overrides: list[str] = []
     into = own
     for argument in arguments:
         if argument.startswith("--"):
-            into = overrides if "." in argument.partition("=")[0] else own
+            name = argument.partition("=")[0]
+            into = overrides if "." in name or name == "--optimizer" else own
         into.append(argument)
     return own, overrides
 
 
 def of_experiment(reference: str) -> list[str]:
-    """The options of an experiment, for a message; none where it cannot be loaded."""
+    """The options of an experiment, for a message; empty where it cannot be loaded."""
     from plmjax import experiment  # with it comes JAX, which reads the environment that a command sets first
 
     with contextlib.suppress(UserError):
@@ -58,9 +60,9 @@ def of_experiment(reference: str) -> list[str]:
 def parse(
     verb: Callable, program: str, arguments: Sequence[str], further: Callable[[], Sequence[str]] = tuple
 ) -> Callable:
-    """The verb with its arguments bound; `program` is what the user typed before them.
+    """The command with its arguments bound; `program` is the text that the user typed before them.
 
-    further: the options of the verb's experiment, one of which may be meant by its last part alone.
+    further: the options of the experiment, which a user may have named by their last part alone.
 
     Raises:
         UserError: an unknown option, a missing one, or a value of the wrong kind.
@@ -82,7 +84,7 @@ def parse(
     except SystemExit as stop:
         if not stop.code:
             raise
-        # A box: its first paragraph says what is wrong, the others repeat the help.
+        # tyro prints a box: its first paragraph is the error, the others repeat the help.
         lines = [line.strip("\u2502 ") for line in said.getvalue().splitlines() if line.startswith("\u2502")]
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
         raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
@@ -93,19 +95,19 @@ def parse(
         groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
         names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
         known = [f"--{name.strip('_')}" for name in names]
-        # Of several that end alike the run's own is meant, and not a phase's.
+        # Where several options end alike, the one of the whole run comes before those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
         option = unknown[0].partition("=")[0]
-        hint = nearest(experiment.spelled(option), known, parts)
-        raise UserError(f"{program} has no option {quoted(option)}; {hint}")
+        hint = nearest(experiment.normalized_option(option), known, parts)
+        raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
 
 
 def answer(command: Callable[[], None], program: str = "plmjax") -> None:
     """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
 
-    A run on several hosts ends here at once on the one that cannot go on; the others hear why.
+    On several hosts this host ends at once, and the other hosts receive the reason.
     """
     try:
         command()
@@ -124,12 +126,12 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
 
 
 def _ending(error: BaseException) -> tuple[int, str]:
-    """Exit code and sentence of what ended a command; no sentence for what a user cannot put right."""
+    """Exit code and sentence for an exception; the sentence is empty where the user cannot correct the cause."""
     match error:
         case UserError():
             return MISTAKE, str(error)
         case Interrupted():
-            return SAVED, f"{error} Run the same command again to go on."
+            return SAVED, f"{error} Run the same command again to continue."
         case KeyboardInterrupt():
             return CTRL_C, "Stopped."
         case Exception() if sentence := storage.explain(error):

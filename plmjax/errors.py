@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read, one sentence and no traceback; and the exit codes of every command."""
+"""The exception for mistakes of a user, shown as one sentence without a traceback; exit codes of every command."""
 
 import bisect
 import difflib
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 
 DONE = 0
 CRASHED = 1
-"""Exit code of what has a traceback."""
+"""An error with a traceback."""
 MISTAKE = 2
-"""Exit code of a `UserError`: started again the same command would fail again."""
+"""A `UserError`: the same command would fail again."""
 HOST_LOST = 69
 """Another host is gone (EX_UNAVAILABLE of sysexits.h): run the same command on all of them again."""
 SAVED = 75
@@ -18,11 +18,11 @@ SAVED = 75
 
 
 _LONGEST_NAME = 300
-"""Characters: what is longer is no name, or a path nobody reads."""
+"""Characters; longer names are shortened in messages and not compared."""
 
 
 class UserError(Exception):
-    """Something the user can put right. Its text says what was expected, what was found and what to do."""
+    """An error that the user can correct. Its text: what was expected, what was found and what to do."""
 
 
 def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
@@ -43,14 +43,14 @@ def beginning(text: str, longest: int = 80) -> str:
 
 
 def quoted(found: object, longest: int = 80) -> str:
-    """What a user gave, as a message shows it: in quotes if it is text, on one line, of what is long the beginning."""
+    """A value given by a user, as messages show it: text in quotes, on one line, a long one shortened."""
     if isinstance(found, str):
         return repr(found) if len(found) <= longest else f"{found[:longest]!r}... ({len(found):,} characters)"
     return beginning(repr(found), longest)
 
 
 def listed(names: Iterable[str], most: int = 4000) -> str:
-    """Names that a user chose or may choose from, as a message shows them: up to so many characters of them."""
+    """Names as messages show them, with at most `most` characters."""
     names = [name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..." for name in names]
     ends = list(itertools.accumulate(len(name) + 2 for name in names))
     shown = max(bisect.bisect_right(ends, most), 1)
@@ -58,8 +58,18 @@ def listed(names: Iterable[str], most: int = 4000) -> str:
     return f"{', '.join(names[:shown])}{more}" or "none"
 
 
+def check_choice(option: str, found: str, known: Iterable[str]) -> None:
+    """Raises UserError where the value of `option` is none of the known names."""
+    if found not in (known := list(known)):
+        raise UserError(f"Expected a known {option}, found {quoted(found)}; {nearest(found, known)}")
+
+
+FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
+"""Ranges of numbers; the second bound is excluded."""
+
+
 def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) -> None:
-    """Raises UserError for the first field of `settings` outside its range, [least, bound): the bound is too large."""
+    """Raises UserError for the first field of `settings` outside its range [least, bound)."""
     for name, (least, bound) in ranges.items():
         value = getattr(settings, name)
         if not least <= value < bound:

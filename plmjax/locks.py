@@ -1,10 +1,10 @@
-"""One process at a time in a folder: two runs in one would empty each other's metrics and mix their checkpoints.
+"""A lock for a folder: two runs in one folder would delete each other's metrics and mix their checkpoints.
 
 On a disk the lock is the kernel's (`flock` of FOLDER/lock.json, which network file systems pass on to their server): it
-ends with the process, however that ends. In a bucket it is the object FOLDER/lock.json, made and replaced under
-generation preconditions and written anew every BEAT_SECONDS. Where its holder was on this machine and is gone, it is
-taken over at once; otherwise when it has not changed for SILENT_SECONDS, as this process has watched: clocks of
-different machines are not compared.
+ends with the process, however that ends. In a bucket it is the object FOLDER/lock.json, written under generation
+preconditions and again every BEAT_SECONDS. If its holder was a process of this machine and is gone, the lock is taken
+over at once; otherwise after this process has seen it unchanged for SILENT_SECONDS: clocks of different machines are
+not compared.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 _held: set[str] = set()
-"""What this process holds in buckets: a lock of its own that is not among them, it has lost hold of."""
+"""Locks in buckets that this process holds; a lock of this process that is not listed here was lost."""
 
 
 @contextlib.contextmanager
 def held(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
-    """Holds a folder, which is made, for the block; `say` is told where the end of another process is waited for.
+    """Locks a folder, which is created, for the block; `say` gets a line while it waits for another process.
 
     Raises:
-        UserError: another process holds it; it is named.
+        UserError: another process holds the lock; the message names it.
     """
     with _in_bucket(folder, say) if storage.in_bucket(folder) else _on_disk(folder):
         yield
@@ -62,7 +62,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
                 f"Expected a file system with locks for {folder}, found: {error.strerror}; name a folder on another, "
                 f"or mount it with locks."
             ) from None
-        # Whoever held it before may have removed the file between the two calls.
+        # The holder before may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 break
@@ -75,7 +75,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # there is something in it
+            with contextlib.suppress(OSError):  # it is not empty
                 for place in made:
                     place.rmdir()
 
@@ -89,7 +89,7 @@ def _in_bucket(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     def beat() -> None:
         nonlocal generation
         while not done.wait(BEAT_SECONDS):
-            with contextlib.suppress(Exception):  # a bucket that does not answer for a moment is asked again
+            with contextlib.suppress(Exception):  # a bucket that does not answer is asked again
                 generation = storage.replace(path, mine, generation) or _lost(folder, path, mine)
 
     beating = threading.Thread(target=beat, name="lock", daemon=True)
@@ -105,7 +105,7 @@ def _in_bucket(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _taken_over(folder: Path, path: Path, mine: str, say: Callable[[str], None]) -> int:
-    """The generation of the object, once it is ours."""
+    """The generation of the object once this process holds it."""
     watched, since = None, time.monotonic()
     while True:
         found = storage.generation(path)
@@ -123,7 +123,7 @@ def _taken_over(folder: Path, path: Path, mine: str, say: Callable[[str], None])
 
 
 def _lost(folder: Path, path: Path, mine: str) -> int:
-    """The generation of our object after a write that was answered too late; ends the process if it is another's."""
+    """The generation of the lock after a write that failed; ends this process if another one holds the lock."""
     generation, contents = storage.generation(path)
     if contents == mine:
         return generation
@@ -140,7 +140,7 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
 
 
 def _holder() -> str:
-    """Who this process is, as another one can tell it from all others."""
+    """This process as JSON, which no other process shares."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -170,7 +170,7 @@ def _started(pid: int) -> str:
 
 
 def _is_here(holder: str) -> bool:
-    """Whether a holder is a process of this machine that lives; its number may be another's by now."""
+    """Whether a holder is a running process of this machine; another process may have its number by now."""
     known = json.loads(holder)
     if known["machine"] != _machine() or not known["machine"] or _started(known["pid"]) != known["started"]:
         return False
@@ -178,14 +178,14 @@ def _is_here(holder: str) -> bool:
 
 
 def _is_gone(holder: str) -> bool:
-    """Whether a holder was a process of this machine, and is no more."""
+    """Whether a holder was a process of this machine that has ended."""
     return json.loads(holder)["machine"] == _machine() != "" and not _is_here(holder)
 
 
 def _named(holder: str) -> str:
     try:
         known = json.loads(holder)
-    except ValueError:  # it has only just taken it
+    except ValueError:  # it is still writing the file
         return "another process"
     return f"process {known['pid']} on {known['host']} (since {known['since']})"
 

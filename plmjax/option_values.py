@@ -1,7 +1,6 @@
 """How the values of options are read and shown: `--workdir PATH ... (default: none)` in every --help.
 
-tyro shows what may be left out as `{None}|PATH`, an empty list as `[INT [INT ...]]` and both without a default that a
-reader would recognise.
+tyro itself shows an optional value as `{None}|PATH` and an empty list as `[INT [INT ...]]`, without a clear default.
 """
 
 import dataclasses
@@ -15,11 +14,11 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 NONE = "none"
 """A default of None, of an empty list or of an empty text, as help shows it."""
 PLAIN = ConstructorRegistry()
-"""To be entered (`with PLAIN:`) around tyro.cli."""
+"""Rules that apply to tyro.cli within `with PLAIN:`."""
 
 
 def _of(annotation: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """What reads a part of a type; None where several words or options do."""
+    """How one word of a type is read; None where it needs several words or options."""
     found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(annotation, info.markers))
     return found if isinstance(found, PrimitiveConstructorSpec) and found.nargs == 1 else None
 

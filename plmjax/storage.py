@@ -1,9 +1,9 @@
-"""Where files lie: every path that a user names, a local one or gs://BUCKET/..., is read and written through here.
+"""Files: every path that a user names, a local one or gs://BUCKET/..., is read and written by this module.
 
 `path` gives a pathlib.Path for the first and an etils.epath.Path, which has the same methods, for the second. A bucket
-has no folders, no renaming and no appending: what needs one of them goes through a function of this file, which does
-the usual thing on a disk. One client speaks to the bucket for all our own files, gcsfs (the extra `gcs`), because its
-endpoint and credentials can be chosen, and TensorFlow need not be there; Orbax writes arrays by tensorstore's own.
+has no folders, no renaming and no appending: functions of this module replace them there, and do the usual thing on a
+disk. All our own files use one client, gcsfs (the extra `gcs`), because its endpoint and credentials can be chosen and
+it does not need TensorFlow; Orbax writes arrays with the client of tensorstore.
 """
 
 import base64
@@ -27,9 +27,9 @@ from urllib.parse import urlsplit
 
 from plmjax.errors import UserError
 
-# Read by the libraries when they first meet a bucket, here and in processes that are started from here.
-os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow's client knows one endpoint, and epath prefers it
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would ask another service about every bucket
+# The libraries read these when they first use a bucket, here and in child processes.
+os.environ.setdefault("EPATH_USE_TF", "false")  # epath prefers TensorFlow's client, which has a fixed endpoint
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would call another service for every bucket
 os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
 
 SCHEME = "gs://"
@@ -43,7 +43,7 @@ def path(text: str | os.PathLike) -> Path:
     """The path of a local file or folder, or of one in a bucket that can be reached.
 
     Raises:
-        UserError: neither of them; or a bucket that is missing, forbidden or out of reach.
+        UserError: another kind of path; or a bucket that is missing, forbidden or cannot be reached.
     """
     text = os.fspath(text)
     if not text:
@@ -53,10 +53,7 @@ def path(text: str | os.PathLike) -> Path:
         if other and other["scheme"].lower() in ("gs", "gcs"):
             raise UserError(f"Expected {SCHEME}BUCKET/PATH, found {text}; did you mean {SCHEME}{other['rest']}?")
         if other:
-            raise UserError(
-                f"Expected a local path or {SCHEME}BUCKET/PATH, found {text}; copy it to one of them: other stores are "
-                f"not read."
-            )
+            raise UserError(f"Expected a local path or {SCHEME}BUCKET/PATH, found {text}; copy it to one of them.")
         return Path(text)
     from etils import epath
 
@@ -76,12 +73,12 @@ def in_bucket(path: str | os.PathLike) -> bool:
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root of the disk; one in a bucket is that already."""
+    """The path from the root of the disk; a path in a bucket is absolute already."""
     return path if in_bucket(path) else path.absolute()
 
 
 def cache(*names: str) -> Path:
-    """A folder of this project in the user's cache folder; everything there can be made again."""
+    """A folder of this project in the user's cache folder; everything there can be created again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
 
 
@@ -89,7 +86,7 @@ def cache(*names: str) -> Path:
 
 
 def write(path: Path, contents: str | bytes) -> None:
-    """Writes a file whole or not at all, also when the process is killed meanwhile."""
+    """Writes a file completely or not at all, even when the process is killed."""
     contents = contents.encode("utf-8") if isinstance(contents, str) else contents
     if in_bucket(path):
         _client().pipe_file(os.fspath(path), contents)
@@ -110,7 +107,7 @@ def replacing(path: Path) -> Iterator[Path]:
     file = path.with_name(f"{path.name}.writing")
     file.unlink(missing_ok=True)
     file.touch()
-    mode = file.stat().st_mode  # as the umask has it; libraries that write by way of a private file leave 0600
+    mode = file.stat().st_mode  # of the umask; libraries that write a private file first leave 0600
     try:
         yield file
         file.chmod(mode)
@@ -125,7 +122,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def output(folder: Path, last: str = "") -> Iterator[Path]:
     """A local folder to fill: `folder` itself, or for a bucket one that is copied there when the block ends.
 
-    last: the file that says that the others are there.
+    last: the file that is copied after all others.
     """
     if not in_bucket(folder):
         yield folder
@@ -150,12 +147,12 @@ def generation(path: Path) -> tuple[int, str]:
             found = _client().call(*place, json_out=True)["generation"]
         except FileNotFoundError:
             return 0, ""
-        with contextlib.suppress(FileNotFoundError):  # written anew between the two
+        with contextlib.suppress(FileNotFoundError):  # replaced between the two calls
             return int(found), _client().call(*place, alt="media", generation=found)[1].decode("utf-8")
 
 
 def replace(path: Path, contents: str, generation: int) -> int:
-    """Writes an object of a bucket if it still has this generation (0: if there is none); the new one, or else 0."""
+    """Writes an object of a bucket if it still has this generation (0: there is none); the new generation, or 0."""
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     address = _client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
     settings = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
@@ -167,7 +164,7 @@ def replace(path: Path, contents: str, generation: int) -> int:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it, if it is there."""
+    """Removes a file, or a folder with its contents, if it exists."""
     if in_bucket(path):
         with contextlib.suppress(FileNotFoundError):
             _client().rm(os.fspath(path), recursive=True)
@@ -180,13 +177,13 @@ def remove(path: Path) -> None:
 class Mirror:
     """A local folder whose files appear in `target`: for files that grow, and for libraries that write to a disk only.
 
-    On a disk `folder` is the target itself. For a bucket it is a scratch folder; files that changed are copied whole,
-    by a thread that rests twenty times as long as it copied, so that neither the run nor the bucket is kept busy.
-    What must not be lost when the process is killed is followed by `flush`.
+    On a disk `folder` is the target itself. For a bucket it is a scratch folder; a thread copies changed files
+    completely and then waits twenty times as long as the copy took, to keep the load small. Call `flush` after writing
+    data that must survive a kill of the process.
     """
 
     REST = 10.0
-    """Seconds from one copying to the next, at least."""
+    """Least seconds between two copies."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -206,7 +203,7 @@ class Mirror:
             for file in sorted(file for file in self.folder.rglob("*") if file.is_file()):
                 status = file.stat()
                 state = (status.st_size, status.st_mtime_ns)
-                if self._copied.get(file) != state:  # read at once: a file that grows meanwhile is cut where it stood
+                if self._copied.get(file) != state:  # read in one call: later growth is copied next time
                     write(self.target / file.relative_to(self.folder).as_posix(), file.read_bytes())
                     self._copied[file] = state
 
@@ -222,7 +219,7 @@ class Mirror:
         rest = self.REST
         while not self._closed.wait(rest):
             start = time.monotonic()
-            # What cannot be copied now is copied with the next change; `flush` raises what keeps going wrong.
+            # A copy that fails is repeated at the next change; `flush` raises errors that remain.
             with contextlib.suppress(Exception):
                 self.flush()
             rest = max(self.REST, 20 * (time.monotonic() - start))
@@ -233,7 +230,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def local(path: Path) -> Iterator[Path]:
-    """A file or folder as it can be read from a disk: itself, or a copy that is gone after the block."""
+    """A file or folder on the disk: itself, or a copy that is removed after the block."""
     if not in_bucket(path) or not path.exists():
         yield path
         return
@@ -261,16 +258,16 @@ def size(path: Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file of a folder: its size in bytes, and for one in a bucket the CRC-32C that the bucket keeps beside it."""
+    """A file of a folder: its size in bytes, and in a bucket its CRC-32C."""
 
     path: Path
     size: int
     crc32c: str = ""
 
     def digest(self, like: str = "") -> str:
-        """The SHA-256 of a local file, or of one in a bucket "crc32c:" and what the bucket knows without reading it.
+        """The SHA-256 of a local file; in a bucket "crc32c:" and the checksum that the bucket stores.
 
-        like: a digest to compare with, whose kind is taken: a folder may have been copied since it was made.
+        like: a digest to compare with; the result is of its kind, because a folder may have been copied.
         """
         known = f"crc32c:{self.crc32c}" if self.crc32c else ""
         if known and (not like or like.startswith("crc32c:")):
@@ -288,7 +285,7 @@ class File:
 
 
 def files(folder: Path) -> dict[str, File]:
-    """Name relative to a folder -> file, of all files in it and in those within it, sorted by name."""
+    """Name relative to a folder -> file, of all files in it and in its subfolders, sorted by name."""
     if not in_bucket(folder):
         found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         return {name: File(file, file.stat().st_size) for name, file in sorted(found.items())}
@@ -310,13 +307,13 @@ def _client() -> Any:
 
 @functools.cache
 def _client_of(process: int) -> Any:
-    """The client of a process: its thread and its connections do not outlive a fork, as many hosts begin with."""
+    """The client of a process: its thread and connections do not survive the fork of a run on several hosts."""
     try:
         import fsspec
         import gcsfs  # noqa: F401 (what fsspec opens a bucket with)
     except ImportError:
         raise UserError(f"Expected gcsfs for a path in {SCHEME}, found none; pip install 'plmjax[gcs]'.") from None
-    for name in ("gcsfs", "google.auth"):  # they log, with a traceback, what they raise as well
+    for name in ("gcsfs", "google.auth"):  # they log errors that they raise as well
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return fsspec.filesystem("gcs", finalize_on_close=True)
 
@@ -327,9 +324,9 @@ def _bucket(text: str) -> str:
 
 @functools.cache
 def _check(bucket: str, service: str) -> None:
-    """Raises UserError unless the bucket is there and open to us; `service` is the address that answers for it.
+    """Raises UserError unless the bucket exists and may be read; `service` is the address of the storage service.
 
-    The client itself would try for half a minute before it says that nobody answers.
+    The client itself would retry for half a minute before it reports that nobody answers.
     """
     address = urlsplit(service)
     port = address.port or {"http": 80, "https": 443}[address.scheme]
@@ -344,14 +341,15 @@ def _check(bucket: str, service: str) -> None:
     try:
         _client().call("GET", "b/{}", bucket)
     except Exception as error:
-        raise UserError(explain(error, bucket) or f"{SCHEME}{bucket} cannot be used ({error}).") from error
+        other = f"Expected to open {SCHEME}{bucket}, found: {error}; name another bucket."
+        raise UserError(explain(error, bucket) or other) from error
 
 
 def explain(error: BaseException, bucket: str = "") -> str | None:
-    """One sentence for what a disk or a bucket's client raised; None for an error of anything else."""
+    """One sentence for an error of a disk or of a bucket's client; None for other errors."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = f" ({error.filename})" if error.filename else ""
-        return f"The disk is full{where}; free some space and run again."
+        return f"Expected space on the disk, found it full{where}; free some and run again."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
@@ -380,7 +378,7 @@ def explain(error: BaseException, bucket: str = "") -> str | None:
         )
     if status is None:
         return _unreachable(bucket, error)
-    return f"{where} answered with an error ({reason}); run the same command again."
+    return f"Expected an answer of {where}, found an error ({reason}); run the same command again."
 
 
 def _unreachable(bucket: str, error: BaseException) -> str:
@@ -391,7 +389,7 @@ def _unreachable(bucket: str, error: BaseException) -> str:
 
 
 def finished_steps(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints in a folder of them, ascending; none where there is no such folder."""
+    """Steps of the finished checkpoints in a folder of them, ascending; empty where there is no such folder."""
     entries = list(folder.iterdir()) if folder.is_dir() else []
     return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and is_finished(entry))
 

@@ -1,13 +1,19 @@
-"""What a training step must know of a tokenizer: sizes and special ids, and which tokens begin a word."""
+"""The properties of a tokenizer that a training step uses: its size, special ids, and which tokens begin a word."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
+
+ROLES = ("pad", "unknown", "cls", "sep", "mask", "begin", "end")
+"""Special tokens that many systems have."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The numbers of a tokenizer. Ids that a tokenizer does not have are -1.
+
+    `others` holds the ids of roles that few systems have, such as the start, delimiter and extract of GPT.
 
     `special` lists the ids that are never chosen for masking; `continuation` is bool [V], true where a token continues
     the word of the token before it (WordPiece's `##`, a SentencePiece piece that neither begins with the meta-space nor
@@ -24,6 +30,13 @@ class Vocabulary:
     end: int = -1
     special: tuple[int, ...] = ()
     continuation: np.ndarray | None = None
+    others: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def id_of(self, role: str) -> int:
+        """The id of a special token by its role: cls, sep, mask, begin, end, ..., or one of `others`; -1 for none."""
+        if role in ROLES:
+            return getattr(self, role)
+        return self.others.get(role, -1)
 
     @classmethod
     def placeholder(cls, size: int) -> "Vocabulary":

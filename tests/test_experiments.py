@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax import plan
-from plmjax.catalogue import functions
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
+from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.choices import ChoiceExamples, Choices
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.questions import QuestionExamples, Questions
@@ -22,6 +21,7 @@ from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
+from plmjax.plan import plan
 from plmjax.training import phases, step
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     objective = run.objective
     if getattr(objective, "labels", None) is not None:
         objective = dataclasses.replace(objective, labels=("1", "yes"))
-    encoded = objective.encode(EXAMPLES[objective.reads], Numbers(), run.model, run.data)
+    encoded = objective.encode(EXAMPLES[objective.task_class], Numbers(), run.model.template, run.data)
     return Rows(encoded, run.data.sequence_length, run.data.pack, 0).shapes(rows)
 
 
@@ -100,7 +100,9 @@ def test_its_step_can_be_traced(name, monkeypatch):
     run = complete(experiments.load(name))
     mesh = meshes.make(run.mesh, jax.devices())
     for phase in phases.resolve(run):
-        program = step.build(run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), batch(run, phase))
+        program = step.build(
+            run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), lambda one: batch(run, one)
+        )
         state, metrics = jax.eval_shape(program.train, program.state, program.batch)
         assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)
         assert metrics["loss"].shape == () and metrics["loss"].dtype == jnp.float32

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax.catalogue import functions
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
+from plmjax.experiment.catalogue import functions
 from plmjax.layers.execution import Execution
 from plmjax.parallel import sharding
-from plmjax.training import optimizers, phases
+from plmjax.training import phases
 from plmjax.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[1]
@@ -34,21 +34,26 @@ def abstract_params(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]):
         zeros = {name: jnp.zeros(field.shape, field.dtype) for name, field in batch.items()}
         carry = nn.meta.unbox(run.objective.initial_carry(run.model, rows, length))
         module = run.objective.module(run.model, Execution())
-        return run.objective.init(module, key, run.objective.corrupt(zeros, key, vocabulary), carry)
+        return run.objective.init(module, key, run.objective.corrupt(zeros, key, vocabulary), (), carry)
 
-    return jax.eval_shape(init, jax.random.key(0))
+    return jax.eval_shape(init, jax.random.key(0))["params"]
 
 
 def describe(run: Experiment) -> list[str]:
     """What the golden text says of one experiment."""
-    lines = ["configuration", *(f"  {name} = {value!r}" for name, value in experiments.flatten(run).items()), ""]
+    # Classes by their names alone: which module one lives in is no property of an experiment.
+    values = {
+        name: value.partition(":")[2] if name.endswith("type") and ":" in str(value) else value
+        for name, value in experiments.flatten(run).items()
+    }
+    lines = ["configuration", *(f"  {name} = {value!r}" for name, value in values.items()), ""]
     if run.model is None or not isinstance(getattr(run.data, "layout", None), Layout):
         return [*lines, "parameters", "  those of the checkpoint, and a head as its task asks for"]
 
     resolved = phases.resolve(run)
     batches = [run.data.layout.batch(phase.batch_size, phase.sequence_length) for phase in resolved]
     boxed = abstract_params(run, batches[0])
-    decayed = optimizers.decay_mask(boxed, run.optimizer.decay_exclude)
+    decayed = run.optimizer.decayed(boxed)
     trees = (nn.meta.unbox(boxed), sharding.logical_axes(boxed), decayed)
     shapes, axes, decayed = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in trees)
     width = max(map(len, shapes))

@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.inference import inputs
+from plmjax.inference.rows import inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.training import loop

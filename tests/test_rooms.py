@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, and what the core needs to be installed."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,24 +9,44 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "plmjax"
+READER = PACKAGE / "interop" / "tensorflow_checkpoint.py"
 MODELS = {"layers", "models"}
 CORE = {*MODELS, "objectives", "data", "parallel", "training", "experiment"}
 MAY_IMPORT = {
     "layers": {"layers"},
     "models": MODELS,
     "objectives": {*MODELS, "objectives"},
+    "experiment": {"experiment", "experiments", "objectives", "data", "option_values"},
     "data": {"data", "experiment"},
     "parallel": {"parallel", "experiment"},
     "training": CORE,
     "finetuning": {*CORE, "finetuning"},
-    "interop": {*CORE, "finetuning", "interop"},
+    "interop": {*CORE, "interop"},
+    "exchange": {*CORE, "finetuning", "interop", "exchange"},
+    "plan": {*CORE, "plan"},
+    "inference": {*CORE, "finetuning", "inference"},
+    "pretraining": {*CORE, "inference", "exchange", "pretraining"},
+    "": {
+        *CORE,
+        "exchange",
+        "finetuning",
+        "inference",
+        "plan",
+        "pretraining",
+        "__main__",
+        "cli",
+        "command_line",
+        "option_values",
+    },
 }
-"""Room -> what of plmjax it may import, besides `BESIDE`; imports go one way."""
+"""Room -> what of plmjax it may import, besides `BESIDE`; imports go one way. The empty name is the package's top."""
 BESIDE = {"errors", "locks", "storage", "vocabulary", "__version__"}
+OUTERMOST = {"__main__", "cli", "command_line"}
+"""Modules of the top that import rooms; the others are `BESIDE`, and import each other alone."""
 
 OPTIONAL = (
     "tensorflow tensorflow_datasets tokenizers sentencepiece sentencex safetensors matplotlib tensorboard sklearn "
-    "scipy seqeval chex google_crc32c tyro transformers torch fsspec gcsfs aiohttp wandb"
+    "scipy seqeval google_crc32c tyro transformers torch fsspec gcsfs aiohttp wandb"
 )
 WITHOUT = f"""
 import sys
@@ -37,10 +58,11 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import dataclasses
-import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.plan
+import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.plan.plan
 import plmjax.objectives.roberta, plmjax.objectives.albert, plmjax.objectives.electra
 import plmjax.models.roberta, plmjax.models.albert, plmjax.models.electra
-from plmjax import bench, experiment
+from plmjax import experiment
+from plmjax.training import bench
 run = experiment.load("experiments/bert_tiny.py")
 run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=8))
 assert bench.bench(run, 1, 1)[0]["step_seconds"] > 0
@@ -49,7 +71,9 @@ assert bench.bench(run, 1, 1)[0]["step_seconds"] > 0
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
 def test_imports_go_one_way(room: str) -> None:
-    for file in (PACKAGE / room).glob("*.py"):
+    files = (PACKAGE / room).rglob("*.py") if room else PACKAGE.glob("*.py")
+    for file in files:
+        allowed = MAY_IMPORT[room] if room or file.stem in OUTERMOST else set()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "plmjax":
                 found = {alias.name for alias in node.names}
@@ -57,7 +81,12 @@ def test_imports_go_one_way(room: str) -> None:
                 found = {node.module.split(".")[1]}
             else:
                 continue
-            assert found <= MAY_IMPORT[room] | BESIDE, (file.name, found)
+            assert found <= allowed | BESIDE, (file.name, found)
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    assert folders - {"experiments"} == MAY_IMPORT.keys() - {""}
 
 
 def test_the_package_knows_nothing_of_the_programs_beside_it() -> None:
@@ -66,6 +95,41 @@ def test_the_package_knows_nothing_of_the_programs_beside_it() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {name.partition(".")[0] for name in names} & {"tpu", "experiments", "benchmarks"}, file
+
+
+FIELDS_OF_SYSTEMS = {
+    "attention_probs_dropout_prob",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "layer_norm_eps",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "pad_token_id",
+    "type_vocab_size",
+}
+"""Fields of config.json: the model files and their adapters know them; all else asks for `ModelConfig`'s names."""
+
+
+def test_configs_are_asked_by_the_short_list_of_names() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        if file.relative_to(PACKAGE).parts[0] in ("models", "interop"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            found = set()
+            if isinstance(node, ast.Attribute):
+                found = {node.attr}
+            elif isinstance(node, ast.keyword | ast.arg):
+                found = {node.arg}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = set(re.findall(r"\w+", node.value)) if "\n" not in node.value else set()
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                of_config = node.args and ast.unparse(node.args[0]).split(".")[-1] in ("config", "model")
+                found = {node.func.id} if of_config else set()
+            assert not found & (FIELDS_OF_SYSTEMS | {"hasattr", "getattr"}), (file, node.lineno, found)
 
 
 def test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure() -> None:
@@ -78,3 +142,21 @@ def test_the_command_line_is_there_before_jax() -> None:
     check = "import sys, plmjax.__main__, plmjax.cli; print(sorted({'jax', 'numpy', 'tensorflow'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_tensorflow_is_used_in_data_and_by_one_reader_inside_its_functions() -> None:
+    """The reader of TensorFlow's checkpoints: importing it imports no TensorFlow."""
+    for file in PACKAGE.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        inside = {id(node) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if any(name.partition(".")[0] in ("tensorflow", "tensorflow_datasets") for name in names):
+                assert "data" in file.relative_to(PACKAGE).parts[:1] and id(node) in inside, file
+            if any("tensorflow_runtime" in name for name in names):
+                assert file.relative_to(PACKAGE).parts[0] == "data" or file == READER, file
+        if file == READER:
+            calls = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "tensorflow"]
+            assert calls and all(id(call) in inside for call in calls), file

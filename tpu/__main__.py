@@ -1,4 +1,4 @@
-"""The command line: one function per verb."""
+"""The command line: one function per command."""
 
 import functools
 import os
@@ -207,20 +207,20 @@ ON_THE_SLICE: dict[str, Callable] = {"work": work}
 
 
 def usage() -> str:
-    """The verbs, one line each."""
+    """The commands, one line each."""
     rows = "\n".join(f"  {name:<8} {verb.__doc__.splitlines()[0]}" for name, verb in (VERBS | ON_THE_SLICE).items())
-    return f"usage: {PROGRAM} VERB ...    ({PROGRAM} VERB --help says more)\n\n{rows}"
+    return f"usage: {PROGRAM} COMMAND ...    ({PROGRAM} COMMAND --help shows its options)\n\n{rows}"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Runs one command; every mistake of a user is a UserError."""
+    """Runs one command; raises UserError for a mistake of the user."""
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if name in ("--help", "-h"):
         print(usage())
         return
     verbs = VERBS | ON_THE_SLICE
     if name not in verbs:
-        raise UserError(f"There is no command {name!r}; {nearest(name, VERBS)}")
+        raise UserError(f"Expected a known command, found {name!r}; {nearest(name, VERBS)}")
     if name != "submit":
         command_line.parse(verbs[name], f"{PROGRAM} {name}", rest)()
         return

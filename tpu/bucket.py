@@ -8,7 +8,7 @@ from plmjax.errors import UserError
 
 
 class Bucket:
-    """`gs://NAME`, `gs://NAME/PREFIX`, or a folder of this machine; nothing is asked of it before the first use."""
+    """`gs://NAME`, `gs://NAME/PREFIX`, or a folder of this machine; it is not contacted before the first use."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -26,14 +26,14 @@ class Bucket:
             return None
 
     def write(self, name: str, contents: bytes) -> None:
-        """Puts an object in its place, whole."""
+        """Writes an object, all of it or nothing."""
         path = self._path / name
         if self.local:
             path.parent.mkdir(parents=True, exist_ok=True)
         storage.write(path, contents)
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted."""
+        """The names in a folder, sorted."""
         path = self._path / folder
         return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
 

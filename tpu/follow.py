@@ -1,4 +1,4 @@
-"""A job seen from outside: what it is doing, what it printed, and its slices asked for anew when they are lost."""
+"""A job seen from outside: what it is doing, what it printed, and lost slices requested again."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ from tpu.queue import Queue, State
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a run is, by its metrics."""
+    """The progress of a run, by its metrics."""
 
     step: int
     steps: int
@@ -52,7 +52,8 @@ def progress(workdir: str) -> Progress | None:
         return Progress(0, run.training.steps, checkpoint=newest)
     last = lines[-1]
     left = sum(
-        max(0, phase.last_step - max(phase.first_step, last["step"])) * phase.batch_size * phase.sequence_length
+        max(0, phase.last_step - max(phase.first_step, last["step"]))
+        * run.data.tokens(phase.batch_size, phase.sequence_length)
         for phase in phases.resolve(run)
     )
     rate = last["tokens_per_second"]
@@ -116,11 +117,11 @@ def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -
 
 
 SILENCE = 3600.0
-"""Seconds for which the hosts of a slice that is ACTIVE may have nothing to say, not even that they install."""
+"""Seconds for which the hosts of an ACTIVE slice may report nothing, not even that they install."""
 
 
 def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
-    """Follows a job to its end, asks anew for slices that are lost, and gives everything back.
+    """Follows a job to its end, requests lost slices again, and deletes everything in the end.
 
     Raises:
         UserError: Cloud TPU refuses what it is asked.
@@ -154,7 +155,7 @@ def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
 
 
 def _hopeless(job: Job, found: State, seconds: float) -> Verdict | None:
-    """Why the job will do no more work, if so; its slice has been ACTIVE for so many seconds."""
+    """How the job failed, or None while it can go on. seconds: how long its slice has been ACTIVE."""
     if seconds > SILENCE and not Bucket(job.bucket).names(f"{job.folder}/logs"):
         return Verdict("failed", f"No host of the slice has written a log within {SILENCE / 60:.0f} minutes.")
     if found.name == "FAILED":

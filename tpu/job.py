@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Names that Cloud TPU and Kubernetes both take, short enough for the suffixes that both append."""
 JOIN_SECONDS = 1800
-"""For which a host waits for the others: machines start and install at their own pace, and some are repaired first."""
+"""Seconds that a host waits for the others: some machines start late, install slowly or are repaired first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Job:
 
     name: str
     experiment: str
-    """FILE or FILE:FUNCTION, FILE as it lies in the package."""
+    """FILE or FILE:FUNCTION, FILE is a path in the package."""
     overrides: tuple[str, ...]
     resolved: dict[str, Any]
     """The experiment with its overrides, as JSON."""
@@ -49,22 +49,22 @@ class Job:
     jax: str
     """Version of JAX on the machine that submitted it, installed on the slice too."""
     attempts: int
-    """Slices asked for at most, one after the other, before the job is given up."""
+    """Most attempts of a job, each on a slice of its own, before it fails."""
     project: str = ""
-    """Of Cloud TPU; empty for a job on Kubernetes."""
+    """Project of Google Cloud; empty for a job on Kubernetes."""
     zone: str = ""
     runtime: str = ""
     network: str = ""
     subnetwork: str = ""
     service_account: str = ""
     attempt: int = 1
-    """Of the slice asked for last, counted over the job's whole life."""
+    """Number of the slice requested last, counted from the job's first submission."""
     first: int = 1
     """Attempt that its last submission began with."""
 
     @property
     def slice(self) -> "topologies.Slice":
-        """All its slices, in the one table of chips."""
+        """All its slices, as plmjax.parallel.topologies describes them."""
         from plmjax.parallel import topologies  # brings JAX, which a host that only watches over a run need not load
 
         count = f"*{self.slices}" if self.slices > 1 else ""
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def folder(self) -> str:
-        """Where the bucket remembers the current attempt."""
+        """Folder of the current attempt in the bucket."""
         return f"jobs/{self.name}/{self.attempt}"
 
     def again(self) -> "Job":

@@ -10,11 +10,11 @@ from pathlib import Path
 from plmjax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-"""Of the project that is packed: the one this file belongs to."""
+"""Folder of the project that is packed: the one that this file belongs to."""
 WITHOUT_GIT = ("plmjax", "experiments", "tpu", "setup.py", "pyproject.toml", "README.md")
-"""What is packed of a project that is no git checkout."""
+"""What is packed of a project that is not a git checkout."""
 LARGEST = 64 * 2**20
-"""Bytes of a file that may still be a part of the program; data belongs into the bucket."""
+"""Largest file in bytes that is packed; data belongs into the bucket."""
 
 
 def files(root: Path) -> list[str]:

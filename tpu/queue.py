@@ -18,7 +18,7 @@ from plmjax.errors import UserError
 from tpu.job import Job
 
 ENDPOINT = "TPU_API_ENDPOINT"
-"""Environment variable: host:port of a service to talk to in the clear instead of Google's, for rehearsals."""
+"""Environment variable: host:port of a service that replaces Google's in rehearsals, without encryption."""
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 LOST = ("SUSPENDING", "SUSPENDED")
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED")
@@ -36,11 +36,11 @@ class State:
     nodes: tuple[str, ...] = ()
     """States of its slices, where it has some."""
     by_user: bool = False
-    """It was suspended by somebody, not by the service."""
+    """Whether a person suspended it, not the service."""
 
     @property
     def lost(self) -> bool:
-        """It had slices, or was about to, and will have none again."""
+        """Whether it has lost its slices for good."""
         return self.name in LOST or any(node in LOST_NODE for node in self.nodes)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def library() -> Any:
 
 
 def parent(job: Job) -> str:
-    """Where the job's resources live."""
+    """The project and zone of the job's resources, as the service names them."""
     return f"projects/{job.project}/locations/{job.zone}"
 
 
@@ -111,7 +111,7 @@ def create_request(job: Job, script: str) -> Any:
 
 
 def delete_request(job: Job) -> Any:
-    """The DeleteQueuedResourceRequest, which takes the slices along."""
+    """The DeleteQueuedResourceRequest, which deletes the slices too."""
     return library().DeleteQueuedResourceRequest(name=resource(job), force=True)
 
 
@@ -193,7 +193,7 @@ class Queue:
         return tuple(states)
 
     def delete(self, every: float = 10, patience: float = 1800) -> None:
-        """Gives everything back and waits until it is gone; nothing happens where there is nothing.
+        """Deletes the slices and waits until they are gone; where there are none it does nothing.
 
         Raises:
             UserError: it is refused, or not gone after `patience` seconds.
@@ -218,7 +218,7 @@ class Queue:
             waited += every
 
     def ask_to_delete(self) -> None:
-        """Asks to give everything back and does not wait: the machine that asks goes too."""
+        """Requests that the slices are deleted and does not wait: this machine is one of them."""
         from google.api_core import exceptions
 
         with self._refusals(), contextlib.suppress(exceptions.NotFound):
@@ -286,7 +286,7 @@ class Queue:
 
 
 def _settle(operation: Any, patience: float = 300) -> None:
-    """Waits for a long-running operation, whose failure raises; one that takes longer is followed by its resource."""
+    """Waits for a long-running operation and raises its failure; a longer one is followed by its resource's state."""
     import concurrent.futures
 
     with contextlib.suppress(concurrent.futures.TimeoutError):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import jax
 
-from plmjax import catalogue, storage
 from plmjax import experiment as experiments
+from plmjax import storage
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
 from tpu import job as jobs
@@ -46,7 +46,7 @@ def prepare(
     runtime: str = "",
     **settings: object,
 ) -> Submission:
-    """Checks the experiment, the slice and the text, and packs the project. Asks nothing of the network.
+    """Checks the experiment, the slice and the text, and packs the project. Needs no network.
 
     settings: the other fields of Job.
 
@@ -55,7 +55,7 @@ def prepare(
     """
     file, function = catalogue.find(experiment)
     if slices < 1:
-        raise UserError(f"Expected --slices of at least 1, found {slices}.")
+        raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
     piece = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     if not isinstance(run.data, Data):
@@ -101,7 +101,7 @@ def prepare(
         **settings,
     )
     if job.attempts < 1:
-        raise UserError(f"Expected --attempts of at least 1, found {job.attempts}.")
+        raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
     return Submission(job, archive, startup.render(job))
 
 
@@ -132,7 +132,7 @@ def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
 
 
 def continued(submission: Submission) -> Submission:
-    """The submission as the bucket knows the job: the next attempt of one that ended, or the first.
+    """The submission with the attempt that follows those in the bucket: the next one of a job that ended, or the first.
 
     Raises:
         UserError: the bucket is a folder; the name belongs to another experiment, or to a job that still has its slice.
@@ -151,8 +151,8 @@ def continued(submission: Submission) -> Submission:
     )
     for field, (old, new) in changed.items():
         raise UserError(
-            f"{job.bucket} holds a job named {job.name} with {field} = {old}, found {new}; go on with it unchanged, or "
-            f"choose another --name."
+            f"Expected {field} = {old}, which the job named {job.name} in {job.bucket} has, found {new}; submit it "
+            f"unchanged, or choose another --name."
         )
     if before.project and (state := queue.Queue(before).state()).name != "ABSENT":
         raise UserError(
@@ -173,7 +173,7 @@ def upload(submission: Submission) -> None:
 
 
 def ask(submission: Submission) -> None:
-    """Uploads, and asks Cloud TPU for the slices; where it refuses, the bucket remembers what it did before.
+    """Uploads, and asks Cloud TPU for the slices; where it refuses, the bucket's record of the job is as before.
 
     Raises:
         UserError: Cloud TPU refuses.

@@ -25,7 +25,7 @@ from tpu.queue import Queue
 CRASHES = 3
 """Crashes in a row, with no new checkpoint between them, that end a job."""
 STOPS = 20
-"""The same for runs that were stopped from outside, which is no fault of theirs: only a broken slice gets here."""
+"""The same for runs that were stopped from outside; only on a broken slice are there so many."""
 
 
 def checkpoint(workdir: str) -> int | None:
@@ -108,8 +108,13 @@ class Worker:
         self.stopping = False
         self.child: subprocess.Popen | None = None
 
+    def _decide(self, ended: jobs.Verdict) -> None:
+        """Ends the attempt, as soon as the bucket answers."""
+        while not self._tolerantly(lambda: jobs.decide(self.job, ended) or True) and not self.stopping:
+            time.sleep(self.every)
+
     def run(self) -> int:
-        """Until the job has ended, or this machine is stopped; its exit code: 0 done, 2 failed for good, 75 stopped."""
+        """Works until the job has ended or this machine is stopped. Exit code: 0 done, 2 failed, 75 stopped."""
         signal.signal(signal.SIGTERM, self._stop)
         restarts = Restarts()
         while (ended := self._verdict()) is None:
@@ -123,7 +128,7 @@ class Worker:
             step = self._tolerantly(lambda: checkpoint(self.job.workdir))
             decided = restarts.after(code, step, self.log.last_line())
             if decided is not None and (self.number == 0 or decided.state == "failed"):
-                jobs.decide(self.job, decided)
+                self._decide(decided)
                 continue
             if decided is not None:
                 # Worker 0 may have met a crash in its last line of work; it then needs all the others again.
@@ -181,7 +186,7 @@ class Worker:
         return self._tolerantly(lambda: jobs.verdict(self.job))
 
     def _wait(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Waits until it is ready, so long at most."""
+        """Waits until it is ready, for so many seconds at most."""
         end = time.monotonic() + seconds
         while not (found := ready()) and time.monotonic() < end:
             time.sleep(min(self.every, 1))

@@ -1,4 +1,4 @@
-"""What is worked out once from a dataset and kept: folders of files, each named by all that it depends on."""
+"""Indices: what is computed once from a dataset and saved, a folder each, named by a hash of all it depends on."""
 
 import errno
 import hashlib
@@ -25,14 +25,14 @@ def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
 def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
     """The folder of the index with these settings, made by `build(folder)` where there is none yet.
 
-    It lies in `directory`, or in the user's cache folder when the dataset may not be written to. It gets its name when
-    it is whole, so an interrupted one is never read and processes that build at once do not disturb each other.
+    It is in `directory`, or in the user's cache folder when the dataset is read-only. It gets its name when it is
+    complete, so an interrupted one is never read and several processes can build one at the same time.
     """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     name = f"{settings['split']}-{digest[:16]}"
     candidates = [directory, storage.cache("index")]
     for candidate in candidates:
-        if _is_whole(candidate / name):
+        if _is_complete(candidate / name):
             return candidate / name
     for candidate in candidates:
         unfinished = candidate / f"{name}.{os.uname().nodename}.{os.getpid()}"
@@ -42,19 +42,21 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and candidate != candidates[-1]:
                 continue
             raise UserError(
-                f"A place for the index of {directory.parent} was expected at {candidate}: {error}."
+                f"Expected room for the index of {directory.parent} in {candidate}, found that the system refuses it "
+                f"({error}); free some, or change its mode."
             ) from error
         try:
             build(unfinished)
             files = {path.name: checksums.sum_file(path) for path in unfinished.iterdir()}
             (unfinished / _CONTENTS).write_text(json.dumps({"settings": settings, "files": files}, indent=1))
-            if not _is_whole(candidate / name):
+            if not _is_complete(candidate / name):
                 shutil.rmtree(candidate / name, ignore_errors=True)
                 unfinished.rename(candidate / name)
         except OSError as error:
-            if not _is_whole(candidate / name):
+            if not _is_complete(candidate / name):
                 raise UserError(
-                    f"The index of {directory.parent} could not be written to {candidate}: {error}."
+                    f"Expected to write the index of {directory.parent} to {candidate}, found that the system refuses "
+                    f"it ({error}); free some room, or change its mode."
                 ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -62,8 +64,8 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
     raise AssertionError("the last candidate either returns or raises")
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether an index is there as it was written (a computer that lost power may have kept the name alone)."""
+def _is_complete(folder: Path) -> bool:
+    """Whether an index is there as it was written; after a loss of power its name may be there without its contents."""
     try:
         files = json.loads((folder / _CONTENTS).read_text())["files"]
         return checksums.damaged(folder, files) is None

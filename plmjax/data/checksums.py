@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from plmjax import storage
 
 Files = Mapping[str, Mapping[str, Any]]
@@ -28,17 +26,24 @@ WORTH_SAYING = 1 << 30
 """Bytes whose reading takes long enough to be mentioned."""
 
 
+def crc32c(data: bytes, before: int = 0) -> int:
+    """The checksum of `data`, or of data with the checksum `before` followed by `data`."""
+    import google_crc32c  # here, so that layouts can be imported without it
+
+    return google_crc32c.extend(before, data)
+
+
 def sum_file(path: Path) -> dict[str, int]:
     """{"bytes": size, "crc32c": checksum} of a file."""
     crc, size = 0, 0
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
-            crc, size = google_crc32c.extend(crc, chunk), size + len(chunk)
+            crc, size = crc32c(chunk, crc), size + len(chunk)
     return {"bytes": size, "crc32c": crc}
 
 
 def differing(folder: Path, files: Files) -> str | None:
-    """Reads every file; the name of the first whose size or checksum is another one, None where there is none."""
+    """Reads every file; the name of the first whose size or checksum differs, or None."""
     for name, expected in files.items():
         found = sum_file(folder / name)
         if any(found[key] != expected[key] for key in found):
@@ -49,7 +54,7 @@ def differing(folder: Path, files: Files) -> str | None:
 def damaged(folder: Path, files: Files, say: Callable[[str], None] = lambda line: None) -> str | None:
     """Reads the files that this machine has not found sound before, or that have changed since; as `differing`.
 
-    say: is told of a reading that took its time.
+    say: called with a line when the reading took long.
     """
     known = _noted(folder)
     unread = {name: entry for name, entry in files.items() if known.get(name) != _note(folder / name, entry)}
@@ -89,6 +94,6 @@ def _note(path: Path, entry: Mapping[str, Any]) -> list[int]:
 
 
 def _notes(folder: Path) -> list[Path]:
-    """Where this machine's notes on a folder may lie: in it or, when it is read-only, in the user's cache folder."""
+    """Where this machine's notes on a folder may be: in it or, when it is read-only, in the user's cache folder."""
     name = hashlib.sha256(os.fspath(folder.resolve()).encode()).hexdigest()[:32]
     return [folder / FOLDER / f"{os.uname().nodename}.json", storage.cache(FOLDER, f"{name}.json")]

@@ -104,7 +104,7 @@ def _spelling(proto, config: dict, model_type: str) -> list:
     ALBERT and XLNet write quotation marks one way and drop accents, ALBERT folds case too (transformers
     tokenization_albert.py). Whose a model is, the tokenizer class says, else the model_type. A model without either is
     ALBERT's where it has ALBERT's marks and no capital letters, and its own normalisation leaves capitals in, which
-    would all be unknown. `remove_space` is no matter: SentencePiece takes runs of spaces as one.
+    would all be unknown. `remove_space` makes no difference: SentencePiece takes runs of spaces as one.
 
     Deviation: both releases also part a comma from the number before it where a piece joins them, which transformers'
     readers of a spiece.model do not either. Those set a space after every symbol that the model's user defined (full

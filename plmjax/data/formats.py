@@ -15,17 +15,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plmjax import storage
-from plmjax.data import books, documentation, reading, recognition, tensorflow_runtime, wikitext
+from plmjax.data import books, documentation, reading, recognition, records, tensorflow_runtime, wikitext
 from plmjax.errors import UserError, listed, nearest, quoted
 
 DOCUMENTATION = "documentation"
 """The embedded corpus, which takes no files."""
 TFDS = "tfds:"
 """What stands before the name of a dataset of TFDS."""
-FORMATS = ("auto", "text", "lines", "wikipedia-dump", "wikiextractor", "books", "jsonl", "parquet", DOCUMENTATION)
+FORMATS = (
+    "auto",
+    "text",
+    "lines",
+    "wikipedia-dump",
+    "wikiextractor",
+    "books",
+    "jsonl",
+    "tsv",
+    "parquet",
+    DOCUMENTATION,
+)
 """What `documents` reads, beside tfds:NAME."""
 LONGEST_DOCUMENT = 1 << 22
-"""Characters of a document; what is longer goes on as further documents, cut where a line or a word ends."""
+"""Characters of a document; a longer text becomes several documents, cut where a line or a word ends."""
 LONGEST_RECORD = 1 << 26
 """Characters of a JSON line or a wiki page, which cannot be cut; what is longer is an error."""
 UNMARKED = 1000
@@ -37,7 +48,10 @@ UNMARKED_LINES = 50
 
 
 class Document(NamedTuple):
-    """A raw document: its format, where it stands (for messages), its text as read, and the text's key in a record."""
+    """A raw document: its format, where it stands (for messages), its text as read, and the text's key in a record.
+
+    With the format "jsonl" the text is a record (see `records`), as a JSON object.
+    """
 
     format: str
     place: str
@@ -100,27 +114,33 @@ def documents(
     format: str = "auto",
     progress: Callable[[int], None] = lambda count: None,
     text_key: str = "text",
+    parts: records.Parts | None = None,
 ) -> Iterator[Document]:
     """Raw documents of `inputs` in order; `progress` is called with the bytes read from disk since its last call.
 
     text_key: what holds the text in a JSON object, a row of a table or an example of TFDS.
+    parts: read these of every record instead, as a document with the format "jsonl".
 
     Raises:
       UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
-    for source in _streams(inputs, format, text_key, progress):
+    for source in _sources(inputs, format, text_key, parts, progress):
         yield from source
 
 
-def _streams(
-    inputs: Sequence[str | os.PathLike], format: str, key: str, progress: Callable[[int], None]
+def _sources(
+    inputs: Sequence[str | os.PathLike],
+    format: str,
+    key: str,
+    parts: records.Parts | None,
+    progress: Callable[[int], None],
 ) -> list[Iterator[Document]]:
     """The documents of each file."""
     if format == DOCUMENTATION:
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
     if format.startswith(TFDS):
-        return [_tfds(format.removeprefix(TFDS), inputs, key)]
-    return [_file_documents(path, format, key, progress) for path in files(inputs, format)]
+        return [_tfds(format.removeprefix(TFDS), inputs, key, parts)]
+    return [_file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
 
 
 def prose(document: Document) -> list[str]:
@@ -128,17 +148,45 @@ def prose(document: Document) -> list[str]:
     return _PROSE[document.format](document)
 
 
+def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]:
+    """Stream -> its paragraphs, of a document that was read by these parts.
+
+    Raises:
+      UserError: a record without one of the texts.
+    """
+    record = records.parse(document.text, document.place)
+    return {
+        stream: _text_prose(document._replace(text=records.text(record, key, document.place, "--streams")))
+        for stream, key in parts.streams.items()
+    }
+
+
+def fields_of(document: Document, parts: records.Parts) -> list[float]:
+    """The numbers of a document that was read by these parts.
+
+    Raises:
+      UserError: a record without one of them.
+    """
+    record = records.parse(document.text, document.place)
+    return [records.number(record, key, document.place) for key in parts.fields]
+
+
 def texts(
-    inputs: Sequence[str | os.PathLike], format: str = "auto", limit_bytes: int = 1 << 26, text_key: str = "text"
+    inputs: Sequence[str | os.PathLike],
+    format: str = "auto",
+    limit_bytes: int = 1 << 26,
+    text_key: str = "text",
+    parts: records.Parts | None = None,
 ) -> Iterator[str]:
     """Cleaned documents, about `limit_bytes` of UTF-8 drawn evenly from the files, to train a tokenizer on."""
-    streams = _streams(inputs, format, text_key, lambda count: None)
+    streams = _sources(inputs, format, text_key, parts, lambda count: None)
     for index, stream in enumerate(streams):
         quota = limit_bytes // (len(streams) - index)
         for document in stream:
             if quota <= 0:
                 break
-            text = "\n".join(prose(document))
+            paragraphs = streams_of(document, parts).values() if parts else [prose(document)]
+            text = "\n".join(itertools.chain.from_iterable(paragraphs))
             size = len(text.encode())
             quota, limit_bytes = quota - size, limit_bytes - size
             if text:
@@ -148,17 +196,27 @@ def texts(
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def _file_documents(path: Path, format: str, key: str, progress: Callable[[int], None]) -> Iterator[Document]:
+def _file_documents(
+    path: Path, format: str, key: str, parts: records.Parts | None, progress: Callable[[int], None]
+) -> Iterator[Document]:
     if format == "parquet" or (format == "auto" and _is_parquet(path)):
-        yield from _parquet(path, key, progress)
+        yield from _parquet(path, key, parts, progress)
         return
     blocks = reading.blocks(path, progress)
     first = next(blocks)
     if format == "auto":
         format = recognition.recognise(path, first)
+    if parts and format not in records.FORMATS:
+        raise UserError(
+            f"Expected records with named parts in {path} for --streams, found the format {format}; convert it to one "
+            f"of {', '.join(records.FORMATS)}, or name its --format."
+        )
     blocks = itertools.chain([first], blocks)
     if format == "wikipedia-dump":
         found = wikitext.pages(path, blocks, LONGEST_RECORD)
+    elif format == "tsv":
+        lines = _lines(path, reading.characters(path, blocks))
+        found, format = records.table(path, lines, parts.keys if parts else (key,)), "jsonl"
     else:
         found = _CUT[format](path, reading.characters(path, blocks))
     for place, text in found:
@@ -170,8 +228,8 @@ def _is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[Document]:
-    """The column `key` of a Parquet file, one document per row; rows without a value are left out."""
+def _parquet(path: Path, key: str, parts: records.Parts | None, progress: Callable[[int], None]) -> Iterator[Document]:
+    """A column of a Parquet file, one document per row; rows without a value are left out. Or rows as records."""
     import pyarrow
     from pyarrow import parquet
 
@@ -179,14 +237,21 @@ def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[
     try:
         with path.open("rb") as raw, parquet.ParquetFile(raw) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-            if key not in schema.names or schema.field(key).type not in (pyarrow.string(), pyarrow.large_string()):
-                raise UserError(
-                    f"Expected a column of text named {quoted(key)} in {path}, found the columns "
-                    f"{listed(schema.names)}; name the one that is meant in text_key."
-                )
-            for batch in file.iter_batches(batch_size=256, columns=[key]):
-                for number, text in enumerate(batch.column(0).to_pylist(), start=done + 1):
-                    for _, part in _whole(path, [text or ""]):
+            strings = (pyarrow.string(), pyarrow.large_string())
+            for name in parts.streams.values() if parts else (key,):
+                if name not in schema.names or schema.field(name).type not in strings:
+                    raise UserError(
+                        f"Expected a column of text named {quoted(name)} in {path}, found the columns "
+                        f"{listed(schema.names)}; name the one that is meant in {'--streams' if parts else 'text_key'}."
+                    )
+            columns = list(parts.keys) if parts else [key]
+            for batch in file.iter_batches(batch_size=256, columns=columns):
+                for number, row in enumerate(batch.to_pylist(), start=done + 1):
+                    if parts:
+                        row |= {name: row[name] or "" for name in parts.streams.values()}
+                        yield Document("jsonl", f"{path} row {number}", json.dumps(row, ensure_ascii=False))
+                        continue
+                    for _, part in _whole(path, [row[key] or ""]):
                         yield Document("text", f"{path} row {number}", part)
                 progress(size * (done + len(batch)) // rows - size * done // rows)
                 done += len(batch)
@@ -201,7 +266,7 @@ def _parquet(path: Path, key: str, progress: Callable[[int], None]) -> Iterator[
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """Splits what is too long for a document at the last paragraph, line or word that ends in time."""
+    """Splits a text that is too long for a document at the last paragraph, line or word that ends within the limit."""
     for end in ("\n\n", "\n", " "):
         at = text.rfind(end, LONGEST_DOCUMENT // 2, LONGEST_DOCUMENT)
         if at >= 0:
@@ -213,7 +278,7 @@ _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def _blocks_of_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """(text, whether a blank line ends it) of what stands between blank lines, what is too long in several parts."""
+    """(text, whether a blank line ends it) of the text between blank lines; a long text in several parts."""
     pending = ""
     for block in blocks:
         *complete, pending = _BLANK_LINES.split(pending + block)
@@ -305,8 +370,8 @@ def _cut_lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield place, line
 
 
-def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[Document]:
-    """Examples of a TFDS dataset; an input names the folder its data lie in."""
+def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str, parts: records.Parts | None) -> Iterator[Document]:
+    """Examples of a TFDS dataset; an input names the folder of its data."""
     tfds = tensorflow_runtime.tensorflow_datasets()
 
     if len(inputs) > 1:
@@ -319,18 +384,23 @@ def _tfds(name: str, inputs: Sequence[str | os.PathLike], key: str) -> Iterator[
         raise UserError(
             f"Expected TFDS to provide the dataset {quoted(name)}, found that it cannot: {reason}"
         ) from error
-    feature = _text_feature(name, builder.info.features, key)
+    features = [_text_feature(name, builder.info.features, one) for one in (parts.streams.values() if parts else [key])]
     for split in builder.info.splits:
         for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
             try:
-                text = example[feature].decode("utf-8")
+                found = {feature: example[feature].decode("utf-8") for feature in features}
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"Expected UTF-8 text in example {index} of {name}/{split}, found a byte that is not at "
-                    f"offset {error.start}."
+                    f"offset {error.start}; prepare another copy of it."
                 ) from error
-            for _, part in _whole(Path(), [text]):
-                yield Document("text", f"tfds:{name}/{split} example {index}", part)
+            place = f"tfds:{name}/{split} example {index}"
+            if parts:
+                found |= {field: example[field].item() for field in parts.fields if field in example}
+                yield Document("jsonl", place, json.dumps(found, ensure_ascii=False))
+                continue
+            for _, part in _whole(Path(), found.values()):
+                yield Document("text", place, part)
 
 
 def _text_feature(name: str, features, key: str) -> str:
@@ -371,18 +441,8 @@ def _wikiextractor_prose(document: Document) -> list[str]:
 
 
 def _jsonl_prose(document: Document) -> list[str]:
-    try:
-        record = json.loads(document.text)
-    except ValueError as error:
-        raise UserError(f"Expected a JSON object in {document.place}, found text that is none ({error}).") from error
-    if not isinstance(record, dict):
-        raise UserError(f"Expected a JSON object in {document.place}, found {type(record).__name__}.")
-    if not isinstance(record.get(document.key), str):
-        raise UserError(
-            f"Expected a string {quoted(document.key)} in the JSON object of {document.place}, found the keys "
-            f"{listed(record)}; name the one that holds the text in text_key."
-        )
-    return _text_prose(document._replace(text=record[document.key]))
+    record = records.parse(document.text, document.place)
+    return _text_prose(document._replace(text=records.text(record, document.key, document.place, "text_key")))
 
 
 _CUT: dict[str, Callable[[Path, Iterable[str]], Iterator[tuple[str, str]]]] = {

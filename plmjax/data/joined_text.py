@@ -1,4 +1,4 @@
-"""The documents of a split as one text, with a token behind each of them."""
+"""The documents of a split as one text, with a token after each of them."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from plmjax.data.store import Split
 
 
 class JoinedText:
-    """Tokens 0..size-1: every document and behind it the token `between`, the last one included.
+    """Tokens 0..size-1: every document and after it the token `between`, the last one included.
 
     starts: int64 [documents + 1], where every document begins, and the size.
     """
@@ -16,6 +16,15 @@ class JoinedText:
         self.size = int(self.starts[-1])
         self._split = split
         self._between = between
+
+    def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where documents begin among tokens start[b]..start[b]+length: the rows b and the places in them, int64."""
+        documents = self.starts[:-1]
+        first, last = np.searchsorted(documents, start), np.searchsorted(documents, start + length)
+        counts = last - first
+        row = np.repeat(np.arange(len(start)), counts)
+        document = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + first[row]
+        return row, documents[document] - start[row]
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
         """Writes tokens start[b]..stop[b] to the beginning of out[b], for every row b."""

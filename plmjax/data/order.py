@@ -76,7 +76,7 @@ def permute(places: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
 def shuffled(numbers: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
     """Row numbers counted on over epochs (0, 1, ... without end) -> rows 0..size-1, int64.
 
-    Each epoch has a permutation of its own and the next one starts right behind it, so every `size` numbers from a
+    Each epoch has a permutation of its own and the next one starts right after it, so every `size` numbers from a
     multiple of `size` on hold every row once.
     """
     epoch, place = np.divmod(np.asarray(numbers, np.int64), size)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from plmjax.data import index, order, tensorflow_runtime
-from plmjax.data.rows import Rows
+from plmjax.data import order, tensorflow_runtime
+from plmjax.data.layouts import Rows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Data
@@ -21,7 +21,7 @@ from plmjax.vocabulary import Vocabulary
 Batch = dict[str, np.ndarray]
 
 _PREFETCHED = 4
-_TOKENS = ("input_ids", "next_ids")
+_TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 
 
 class Batches(Iterator[Batch]):
@@ -55,7 +55,7 @@ class Batches(Iterator[Batch]):
 
 
 class Source:
-    """A prepared dataset as the training loop reads it; made by `open_source`."""
+    """A prepared dataset as the training loop reads it."""
 
     def __init__(self, data: Data, dataset: Dataset, vocabulary: Vocabulary, seed: int):
         self.vocabulary = vocabulary
@@ -66,7 +66,7 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """Of the prepared dataset; the same wherever it lies."""
+        """Of the prepared dataset; the same in any folder."""
         return self._dataset.fingerprint
 
     def batch(self, phase: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Source:
     @property
     def unigram_counts(self) -> np.ndarray:
         """How often each token stands in the training text, int64 [V]."""
-        return self._dataset.unigram_counts
+        return self._dataset.unigram_counts(self._data.layout.target_stream)
 
     def held_out(self, sequence_length: int) -> int:
         """How many rows of that length the held-out text fills."""
@@ -92,13 +92,14 @@ class Source:
         places = np.arange(phase.batch_size) if places is None else places
         if rows.count < phase.batch_size:
             raise UserError(
-                f"Text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens was expected, but "
-                f"{self._dataset.directory} fills {rows.count}; prepare more text or lower training.batch_size."
+                f"Expected text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens, found that "
+                f"{self._dataset.directory} fills {rows.count}; prepare more text or lower --training.batch_size."
             )
         key = order.fold(order.fold(self._seed, 1), phase.index)
 
         def make(step: int) -> Batch:
-            return self._batch(rows, rows.train(step, phase.batch_size, places, key))
+            which = rows.train(step, phase.batch_size, places, key)
+            return self._batch(rows, which, rows.begins(step, phase.batch_size))
 
         return self._batches(make, phase, start, np.iinfo(np.int64).max)
 
@@ -111,28 +112,28 @@ class Source:
         places = np.arange(phase.batch_size) if places is None else places
 
         def make(step: int) -> Batch:
-            return self._batch(rows, rows.evaluation(step, phase.batch_size, places))
+            return self._batch(rows, rows.evaluation(step, phase.batch_size, places), step == 0)
 
         return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
 
     def _open_rows(self, split: str, sequence_length: int) -> Rows:
-        rows = index.open_rows(self._dataset, split, self._data.layout, sequence_length, self.vocabulary, self._seed)
+        rows = self._data.layout.rows(self._dataset, split, sequence_length, self.vocabulary, self._seed)
         if rows.count > np.iinfo(np.int32).max:
             raise UserError(
-                f"At most {np.iinfo(np.int32).max} rows can be numbered, but {self._dataset.directory} gives "
-                f"{rows.count} of {sequence_length} tokens; lower data.layout.duplicates or split the text."
+                f"Expected at most {np.iinfo(np.int32).max} rows, found that {self._dataset.directory} gives "
+                f"{rows.count} of {sequence_length} tokens; lower --data.layout.duplicates or split the text."
             )
         return rows
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
 
-    def _batch(self, rows: Rows, which: np.ndarray) -> Batch:
+    def _batch(self, rows: Rows, which: np.ndarray, begins: bool) -> Batch:
         exists = which >= 0
         fields = rows.fields(which[exists])
         if not exists.all():
             fields = {name: self._spread(name, array, exists) for name, array in fields.items()}
-        return fields | {"row_ids": which.astype(np.int32)}
+        return fields | {"row_ids": which.astype(np.int32), "begins": (exists & begins).astype(np.int32)}
 
     def _spread(self, name: str, array: np.ndarray, exists: np.ndarray) -> np.ndarray:
         """The rows of `array` at the places that exist, empty rows at the others."""
@@ -140,14 +141,3 @@ class Source:
         out = np.full((len(exists), *array.shape[1:]), empty, array.dtype)
         out[exists] = array
         return out
-
-
-def open_source(
-    experiment_data: Data,
-    dataset: Dataset,
-    tokenizer_vocabulary: Vocabulary,
-    *,
-    seed: int,
-) -> Source:
-    """A prepared dataset as source of batches."""
-    return Source(experiment_data, dataset, tokenizer_vocabulary, seed)

@@ -1,8 +1,8 @@
 """Raw text to a prepared dataset: read, clean, split into sentences, tokenize, write; over all cores, once.
 
 One process reads and cuts the stream into batches of raw documents, others turn a batch into token ids, and the first
-writes what comes back in the order it was read. So the result does not depend on the number of processes, and what is
-in memory at any time is a few batches, whatever the size of the input.
+writes what comes back in the order it was read. So the result does not depend on the number of processes, and
+memory holds a few batches at any time, whatever the size of the input.
 """
 
 import collections
@@ -18,14 +18,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from plmjax import locks, storage
-from plmjax.data import checksums, formats, sentences, store
+from plmjax.data import checksums, formats, records, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
 
@@ -36,15 +36,14 @@ SHARD_TOKENS = 1 << 25
 JUDGED_TOKENS = 100_000
 """Tokens after which the share of unknown ones is first judged; then after every batch, and at the end."""
 BEGUN = "begun.json"
-"""In the output folder from the first moment on: what is there is ours, and unfinished while there is no ledger."""
+"""In the output folder from the start: the folder is ours, and unfinished while it has no ledger."""
 
 
-class Tokens(NamedTuple):
-    """Documents back to back: ids [N], tokens of each sentence, sentences of each document."""
+class Tokenized(NamedTuple):
+    """Documents back to back: of every stream the tokens; of every field a number of each document."""
 
-    ids: np.ndarray
-    sentence_lengths: np.ndarray
-    document_lengths: np.ndarray
+    texts: dict[str, store.Tokens]
+    fields: dict[str, np.ndarray]
 
 
 def prepare(
@@ -56,6 +55,8 @@ def prepare(
     validation: float = 0.05,
     language: str = "en",
     text_key: str = "text",
+    streams: Mapping[str, str] | None = None,
+    fields: Sequence[str] = (),
     max_unknown: float = 0.2,
     processes: int | None = None,
     progress: bool = True,
@@ -70,6 +71,8 @@ def prepare(
       validation: share of the documents kept for evaluation.
       language: one of `sentences.LANGUAGES`, for splitting sentences.
       text_key: what holds the text in a JSON object, a row of a table or an example of TFDS.
+      streams: name of a stream -> the key of its text in a record, for a dataset of several texts of every document.
+      fields: keys of numbers in a record that are kept with its document.
       max_unknown: share of unknown tokens beyond which the tokenizer is taken for one of another language or script.
       processes: how many tokenize; None is one a core.
 
@@ -87,21 +90,25 @@ def prepare(
         raise UserError(
             f"Expected a share of unknown tokens from 0 to 1 for max_unknown, found {max_unknown}; try 0.2."
         )
+    if fields and not streams:
+        streams = {store.TEXT: text_key}
+    parts = records.Parts(streams, tuple(fields)) if streams else None
+    store.check_names(streams or (), fields)
     sources = formats.sources(inputs, format)
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
-    description["text_key"] = text_key
+    description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
     if _is_finished(output, sources, description, tokenizer):
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)
     try:
-        work = _Work(tokenizer, language, validation)
+        work = _Work(tokenizer, language, validation, parts)
         with (
             _begun(output),
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
-            batches = _batches(formats.documents(inputs, format, bar.advance, text_key))
+            batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts))
             tokenized = _known(_tokenized(batches, work, processes or os.cpu_count() or 1), tokenizer, max_unknown)
             shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
@@ -117,8 +124,9 @@ def prepare(
     dataset = store.open_dataset(output)
     if progress:
         print(f"unknown    {_unknown_share(dataset, tokenizer):.2%} of the tokens of the training text")
-    if progress and validation and not dataset.split("validation").documents:
-        print(_nothing_held_out(dataset.split("train").documents, validation))
+    documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
+    if progress and validation and not documents["validation"]:
+        print(_nothing_held_out(documents["train"], validation))
     return dataset
 
 
@@ -137,7 +145,7 @@ def _nothing_held_out(documents: int, validation: float) -> str:
 
 
 def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
-    """Whether `output` holds exactly this dataset, whole. Raises UserError when it holds another one."""
+    """Whether `output` holds exactly this dataset, complete. Raises UserError when it holds another one."""
     if not (output / store.LEDGER).is_file():
         return False
     try:
@@ -193,7 +201,9 @@ def _clear(output: Path) -> None:
             storage.remove(path)
 
 
-def _known(batches: Iterator[dict[str, Tokens]], tokenizer: Tokenizer, limit: float) -> Iterator[dict[str, Tokens]]:
+def _known(
+    batches: Iterator[dict[str, Tokenized]], tokenizer: Tokenizer, limit: float
+) -> Iterator[dict[str, Tokenized]]:
     """The batches, as long as no larger share of their tokens is unknown than `limit`; early, for hours may follow."""
     unknown = total = 0
 
@@ -206,7 +216,7 @@ def _known(batches: Iterator[dict[str, Tokens]], tokenizer: Tokenizer, limit: fl
             )
 
     for batch in batches:
-        for tokens in batch.values():
+        for tokens in itertools.chain.from_iterable(part.texts.values() for part in batch.values()):
             unknown += np.count_nonzero(tokens.ids == tokenizer.vocabulary.unknown)
             total += len(tokens.ids)
         if total >= JUDGED_TOKENS:
@@ -216,29 +226,30 @@ def _known(batches: Iterator[dict[str, Tokens]], tokenizer: Tokenizer, limit: fl
 
 
 def _unknown_share(dataset: store.Dataset, tokenizer: Tokenizer) -> float:
-    counts = dataset.unigram_counts
+    counts = sum(dataset.unigram_counts(stream) for stream in dataset.streams)
     return counts[tokenizer.vocabulary.unknown] / counts.sum() if tokenizer.vocabulary.unknown >= 0 else 0.0
 
 
-def _write(batches: Iterator[dict[str, Tokens]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
+def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
     """Writes tokens to shards of `SHARD_TOKENS` as they come; returns the shards' records by split."""
-    records: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
+    shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     writers: dict[str, store.ShardWriter] = {}
     written = dict.fromkeys(store.SPLITS, 0)
     for batch in batches:
-        for split, tokens in batch.items():
+        for split, part in batch.items():
             if split not in writers:
-                index = len(records[split])
-                writers[split] = store.ShardWriter(output, split, index, work.tokenizer.vocabulary.size)
-            writers[split].extend(*tokens)
-            written[split] += len(tokens.ids)
-            bar.tokens += len(tokens.ids)
+                size, index = work.tokenizer.vocabulary.size, len(shards[split])
+                writers[split] = store.ShardWriter(output, split, index, size, tuple(part.texts), tuple(part.fields))
+            writers[split].extend(part.texts, part.fields)
+            count = sum(len(tokens.ids) for tokens in part.texts.values())
+            written[split] += count
+            bar.tokens += count
             if written[split] >= SHARD_TOKENS:
-                records[split].append(writers.pop(split).close())
+                shards[split].append(writers.pop(split).close())
                 written[split] = 0
     for split, writer in writers.items():
-        records[split].append(writer.close())
-    return records
+        shards[split].append(writer.close())
+    return shards
 
 
 # ------------------------------------------------------------------------------------------------------ the work
@@ -250,23 +261,57 @@ class _Work(NamedTuple):
     tokenizer: Tokenizer
     language: str
     validation: float
+    parts: records.Parts | None
 
-    def __call__(self, documents: list[formats.Document]) -> dict[str, Tokens]:
-        """Tokens of a batch by split; documents without a token are left out."""
-        splits: dict[str, list[list[str]]] = collections.defaultdict(list)
+    def __call__(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
+        """Tokens of a batch by split; documents with a stream without a token are left out."""
+        splits: dict[str, list[tuple[dict[str, list[str]], list[float]]]] = collections.defaultdict(list)
         for document in documents:
-            if text := sentences.split(formats.prose(document), self.language):
-                splits[_split(text, self.validation)].append(text)
-        return {split: tokens for split, texts in splits.items() if len((tokens := self._encode(texts)).ids)}
+            texts, fields = self._read(document)
+            if all(texts.values()):
+                document_sentences = [sentence for text in texts.values() for sentence in text]
+                splits[_split(document_sentences, self.validation)].append((texts, fields))
+        tokenized = {split: self._tokenized(found) for split, found in splits.items()}
+        return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
 
-    def _encode(self, documents: list[list[str]]) -> Tokens:
+    def _read(self, document: formats.Document) -> tuple[dict[str, list[str]], list[float]]:
+        """The sentences of every stream of a document, and its numbers."""
+        if self.parts is None:
+            return {store.TEXT: sentences.split(formats.prose(document), self.language)}, []
+        paragraphs = formats.streams_of(document, self.parts)
+        texts = {stream: sentences.split(text, self.language) for stream, text in paragraphs.items()}
+        return texts, formats.fields_of(document, self.parts)
+
+    def _tokenized(self, documents: list[tuple[dict[str, list[str]], list[float]]]) -> Tokenized:
+        streams = tuple(documents[0][0])
+        encoded = {stream: self._encode([texts[stream] for texts, _ in documents]) for stream in streams}
+        # A text may have no token; its document is left out of every stream.
+        kept = np.all([tokens.document_lengths > 0 for tokens in encoded.values()], axis=0)
+        numbers = np.array([fields for _, fields in documents])[kept]
+        names = self.parts.fields if self.parts else ()
+        return Tokenized(
+            {stream: _selected(tokens, kept) for stream, tokens in encoded.items()},
+            dict(zip(names, numbers.T, strict=True)),
+        )
+
+    def _encode(self, documents: list[list[str]]) -> store.Tokens:
+        """The tokens of documents; of a document without one, a length of 0."""
         # A sentence but the first has its space before it, so that byte-level tokens are those of the whole text.
         spaced = [sentence if n == 0 else f" {sentence}" for text in documents for n, sentence in enumerate(text)]
         ids, lengths = self.tokenizer.encode_arrays(spaced)
         starts = np.cumsum([0, *(len(text) for text in documents[:-1])])
         counts = np.add.reduceat(lengths > 0, starts, dtype=np.int32)
         dtype = store.token_dtype(self.tokenizer.vocabulary.size)
-        return Tokens(ids.astype(dtype), lengths[lengths > 0], counts[counts > 0])
+        return store.Tokens(ids.astype(dtype), lengths[lengths > 0], counts)
+
+
+def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
+    """The documents that are kept, bool [documents]."""
+    if kept.all():
+        return tokens
+    sentence = np.repeat(kept, tokens.document_lengths)
+    ids = tokens.ids[np.repeat(sentence, tokens.sentence_lengths)]
+    return store.Tokens(ids, tokens.sentence_lengths[sentence], tokens.document_lengths[kept])
 
 
 def _split(text: list[str], validation: float) -> str:
@@ -302,11 +347,13 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _run_worker(documents: list[formats.Document]) -> dict[str, Tokens]:
+def _run_worker(documents: list[formats.Document]) -> dict[str, Tokenized]:
     return _work(documents)
 
 
-def _tokenized(batches: Iterator[list[formats.Document]], work: _Work, processes: int) -> Iterator[dict[str, Tokens]]:
+def _tokenized(
+    batches: Iterator[list[formats.Document]], work: _Work, processes: int
+) -> Iterator[dict[str, Tokenized]]:
     """Tokens of every batch, in order; a text of a few batches is not worth a second process."""
     first = list(itertools.islice(batches, 2 * processes))
     if processes == 1 or len(first) < 2 * processes:

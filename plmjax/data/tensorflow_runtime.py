@@ -11,7 +11,7 @@ from typing import Any
 def tensorflow() -> Any:
     """The tensorflow module, kept off the accelerators, which belong to JAX."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the pipeline multiplies no matrices; it only brings a message
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # of no use to the pipeline, and it prints a message
     with contextlib.suppress(ImportError):
         # Both bring an LLVM of their own. Triton, a part of PyTorch's usual build, crashes when it is loaded second.
         import triton._C.libtriton  # noqa: F401

@@ -221,7 +221,7 @@ def train(
 
 
 def check(kind: str, vocab_size: int) -> None:
-    """Raises UserError for a kind of tokenizer that there is none of, or a vocabulary too small for it."""
+    """Raises UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
     if kind not in KINDS:
         raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
     special = KINDS[kind]
@@ -302,7 +302,10 @@ def _train_sentencepiece(model_type: str, vocab_size: int, texts: list[str], low
                 f"ones and the characters of this text, found {vocab_size}; ask for more."
             ) from error
         reason = " ".join(str(error).split())
-        raise UserError(f"SentencePiece found no vocabulary of {vocab_size} tokens in the text: {reason}") from error
+        raise UserError(
+            f"Expected SentencePiece to train {vocab_size} tokens on this text, found that it cannot ({reason}); ask "
+            "for fewer, or give more text."
+        ) from error
     return model.getvalue()
 
 
@@ -397,15 +400,15 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
 
 
 def _json(file: Path) -> dict:
-    """What a file of options holds; nothing where there is none."""
+    """What a file of options holds; empty if there is no file."""
     if not file.is_file():
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise UserError(f"{file} must be JSON, but is not ({error}); fetch it again.") from error
+        raise UserError(f"Expected JSON in {file}, found text that is not ({error}); download it again.") from error
     if not isinstance(found, dict):
-        raise UserError(f"{file} must hold a JSON object, but holds a {type(found).__name__}; fetch it again.")
+        raise UserError(f"Expected a JSON object in {file}, found a {type(found).__name__}; download it again.")
     return found
 
 

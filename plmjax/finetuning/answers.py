@@ -1,36 +1,41 @@
-"""Windows of a text, and the answers that scores of their tokens' beginnings and ends amount to.
+"""Windows of a text, and the answers that follow from the scores of their tokens as beginnings and ends.
 
-As google-research/bert run_squad.py: the best starts and ends are paired, within what a window knows best, and the
-pairs of all windows of a question are ranked together.
+As google-research/bert run_squad.py: the best starts and ends of each window are paired, and the pairs of all windows
+of a question are ranked together. A token counts in the window where it has most context on both sides.
 
-Deviation: the best starts are chosen among the tokens that a window knows best, the best ends among those of its text;
-the script chooses both among all tokens of the row and then leaves out what cannot be, so fewer pairs may be left.
+Deviation: the best starts are chosen among the tokens that count in the window, the best ends among those of its text;
+the script chooses both among all tokens of the row and then removes impossible pairs, so fewer may be left.
 """
 
 import dataclasses
 
+import chex
 import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Tokens first..first + length - 1 of a question's text, which begin at place `begin` of their sequence."""
+    """Tokens first..first + length - 1 of a question's text, which begin at place `begin` of their sequence.
+
+    nowhere: the place of the sequence that stands for no answer.
+    """
 
     question: int
     first: int
     length: int
     begin: int
+    nowhere: int = 0
 
     def place(self, tokens: tuple[int, int] | None) -> tuple[int, int]:
-        """Where tokens (first, last) of the text stand in the sequence: (0, 0), [CLS], where it lacks one of them."""
+        """Where tokens (first, last) of the text stand in the sequence; `nowhere` twice where it lacks one."""
         if tokens is None or tokens[0] < self.first or tokens[1] >= self.first + self.length:
-            return 0, 0
+            return self.nowhere, self.nowhere
         return tokens[0] - self.first + self.begin, tokens[1] - self.first + self.begin
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An answer, exactly as it stands in the text, and the sum of its two scores."""
+    """An answer, exactly as in the text, and the sum of its two scores."""
 
     text: str
     score: float
@@ -42,9 +47,9 @@ def window_starts(length: int, room: int, stride: int) -> range:
 
 
 def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
-    """First and last token that stand for a character of the answer (its first character, its text).
+    """First and last token of an answer, which is given as (its first character, its text).
 
-    spans: int [N 2]. None where no token does, as for an answer of characters that the tokenizer drops.
+    spans: int [N 2], characters of each token. None where no token is in the answer, because the tokenizer drops it.
     """
     start, text = answer
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
@@ -54,16 +59,18 @@ def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | N
 def candidates(
     windows: list[Window], scores: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
 ) -> tuple[list[Candidate], float]:
-    """The best answers of a question, best first, and the score of there being none.
+    """The best answers of a question, best first, and the score of "no answer".
 
-    scores: float32 [tokens 2] of each window's sequence, of beginning and ending there. best: starts and ends taken
-    of a window, and answers. longest: tokens of an answer.
+    scores: float32 [tokens 2] of each window's sequence, of beginning and ending there. best: how many starts and
+    ends of a window, and how many answers, are considered. longest: tokens of an answer.
     """
-    known_best = _knows_best(windows, len(spans))
+    chex.assert_shape(spans, (None, 2))
+    chex.assert_shape(scores, (None, 2))
+    best_window = _best_context(windows, len(spans))
     found: list[tuple[float, int, int]] = []
     for number, (window, score) in enumerate(zip(windows, scores, strict=True)):
         own = score[window.begin : window.begin + window.length]
-        begins = np.where(known_best[window.first : window.first + window.length] == number, own[:, 0], -np.inf)
+        begins = np.where(best_window[window.first : window.first + window.length] == number, own[:, 0], -np.inf)
         starts, ends = np.argsort(-begins, kind="stable")[:best], np.argsort(-own[:, 1], kind="stable")[:best]
         start, end = (grid.ravel() for grid in np.meshgrid(starts, ends, indexing="ij"))
         fits = (end >= start) & (end - start < longest) & np.isfinite(begins[start])
@@ -78,7 +85,7 @@ def candidates(
             chosen.setdefault(text, total)
         if len(chosen) == best:
             break
-    null = min(float(score[0].sum()) for score in scores)
+    null = min(float(score[window.nowhere].sum()) for window, score in zip(windows, scores, strict=True))
     return [Candidate(text, total) for text, total in chosen.items()], null
 
 
@@ -102,8 +109,10 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
     Deviation: SQuAD 2.0's script cuts between questions of equal odds too, which no threshold does, and has 0 for the
     threshold at which nothing is answered.
     """
+    chex.assert_rank([odds, f1, impossible], 1)
+    chex.assert_equal_shape([odds, f1, impossible])
     rank = np.argsort(odds, kind="stable")
-    # Below the smallest odds no question is answered; then one after another is, equal ones together.
+    # Below the smallest odds no question is answered; a rising threshold answers one after another, equal ones at once.
     gains = (f1 - impossible)[rank]
     totals = impossible.sum() + np.concatenate([[0.0], np.cumsum(gains)])
     parts = np.concatenate([[True], np.diff(odds[rank]) > 0, [True]])
@@ -112,8 +121,8 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
     return 100 * float(totals[best]) / len(odds), threshold
 
 
-def _knows_best(windows: list[Window], tokens: int) -> np.ndarray:
-    """Which window each token of the text has most context in on its poorer side, int [tokens]; the first of equals."""
+def _best_context(windows: list[Window], tokens: int) -> np.ndarray:
+    """The window in which each token has most context on its shorter side, int [tokens]; the first of equal ones."""
     context = np.full((len(windows), tokens), -np.inf)
     for number, window in enumerate(windows):
         before = np.arange(window.length)

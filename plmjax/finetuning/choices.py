@@ -1,8 +1,8 @@
 """Multiple choice: which of several endings or answers is right (Devlin et al. 2019, section 4.4).
 
-Each choice makes a sequence of its own, [CLS] context [SEP] question choice [SEP], that the system's head for choices
-gives one number; the softmax is over the choices of a question. The choices of one question stand side by
-side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each choice.
+Each choice is a pair with the context, for BERT [CLS] context [SEP] question choice [SEP]; the model's head for choices
+gives it one number, and the softmax is over the choices of a question. The choices of one question stand side by side:
+the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each choice.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning import files
-from plmjax.finetuning.sentences import join, shares, softmax, tsv
+from plmjax.finetuning.sentences import shares, softmax, tsv
 from plmjax.finetuning.task import (
     Answers,
     Encoded,
@@ -25,11 +25,12 @@ from plmjax.finetuning.task import (
     Row,
     Task,
     TaskObjective,
-    check_vocabulary,
-    concatenated,
+    check_length,
     exists,
+    joined,
 )
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -48,8 +49,8 @@ class Choices(Task):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what."""
 
     examples: ClassVar[type[Examples]] = ChoiceExamples
-    holds: ClassVar[str] = "rows"
-    asked: ClassVar[tuple[str, ...]] = ("context", "question", "choices", "columns")
+    contents: ClassVar[str] = "rows"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("context", "question", "choices", "columns")
 
     context: str = "context"
     """Column of the text that every choice is read with."""
@@ -100,44 +101,38 @@ def _number(label: str, choices: int, where: str) -> int:
 class MultipleChoice(TaskObjective):
     """Cross entropy of the softmax over a question's choices."""
 
-    reads: ClassVar[type[Task]] = Choices
+    task_class: ClassVar[type[Task]] = Choices
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The model with a head that gives every choice a number."""
-        if not hasattr(config, "for_multiple_choice"):
-            raise UserError(
-                f"Expected a model with a head for choices, found {type(config).__name__}; fine-tune another one."
-            )
         return config.for_multiple_choice(execution)
 
-    def encode(self, examples: ChoiceExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
-        """So many neighbouring sequences a question as it has choices."""
-        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
+    def encode(self, examples: ChoiceExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+        """A sequence for every choice; those of one question are neighbours."""
+        check_length(template, tokenizer.vocabulary, task.sequence_length)
         count = len(examples.choices[0])
         contexts = tokenizer.encode_batch(examples.contexts)
         endings = tokenizer.encode_batch([choice for choices in examples.choices for choice in choices])
-        separators = getattr(model, "pair_separators", 1)
-        joined = [
-            join([contexts[i // count], ending], task.sequence_length, tokenizer.vocabulary, separators)
+        rows = [
+            template.lay_out((contexts[i // count], ending), tokenizer.vocabulary, task.sequence_length)
             for i, ending in enumerate(endings)
         ]
-        rows, seconds = ([part[i] for part in joined] for i in range(2))
         answers = np.repeat(np.array([answer or 0 for answer in examples.answers], np.int32), count)
-        return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": answers}, choices=count)
+        return Encoded(**joined(rows), sequence_fields={"labels": answers}, choices=count)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As every task, and where the sequences begin."""
+        """As every task, and the positions that stand for the sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Nats of the right choice, [R K]."""
         logits = jnp.moveaxis(outputs.logits, 1, -1)  # [R C K] -> [R K C]
-        return cross_entropy(logits, batch["labels"][:, 0]), exists(batch)[:, 0]
+        return {"task": cross_entropy(logits, batch["labels"][:, 0])}
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every question that is there counts once."""
-        return {"task": jnp.maximum(jnp.sum(exists(batch)[:, 0]), 1e-9)}
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every question that is there counts once, [R K]."""
+        return {"task": exists(batch)[:, 0]}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy."""
@@ -162,5 +157,5 @@ class MultipleChoice(TaskObjective):
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 (D^2 + D) a sequence."""
-        size = config.hidden_size
+        size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size)

@@ -10,43 +10,60 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError
 from plmjax.finetuning.source import TaskSource
-from plmjax.finetuning.task import Examples, TaskObjective
-from plmjax.objectives.objective import apply
+from plmjax.finetuning.task import Examples, Outputs, TaskObjective
+from plmjax.objectives.objective import Given, apply
 from plmjax.parallel import sharding
 from plmjax.training import feed
 from plmjax.training.step import Program
 
 
-class Forward:
-    """One pass of a model over the validation file of a source; every pass with one program compiles once."""
+def check_whole_file(batches: int) -> None:
+    """Raises UserError where an evaluation is to take so many batches only; 0 takes all of them."""
+    if batches:
+        raise UserError(
+            f"Expected --training.evaluation_batches 0, found {batches}; leave it out, since a task's metrics are of "
+            f"its whole file."
+        )
 
-    def __init__(self, objective: TaskObjective) -> None:
-        self._objective = objective
+
+class Forward:
+    """One pass of a model over the validation file of a source; every pass with one program compiles once.
+
+    tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose predictions are text.
+    """
+
+    def __init__(self, objective: TaskObjective, tokenizer: Any) -> None:
+        self._objective, self._tokenizer = objective, tokenizer
         self._forward = functools.cache(lambda program: _forward(program, objective))
 
-    def __call__(self, program: Program, params: Any, source: TaskSource) -> tuple[float, list[np.ndarray]]:
-        """(mean loss, what predictions are made from of every sequence in order: `TaskObjective.collected`)."""
+    def __call__(self, program: Program, given: Given, source: TaskSource) -> tuple[dict[str, float], Outputs]:
+        """(mean losses by name, what predictions are made from of every sequence in order)."""
         forward = self._forward(program)
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
-        total = weight = 0.0
-        for batch in feed.on_device(source.evaluation(program.phase, feed.places(program)), program):
-            loss, count, collected, examples, begins = jax.device_get(forward(params, batch))
-            total, weight = total + float(loss), weight + float(count)
-            self._sort(outputs, collected, examples, begins, encoded.offsets)
-        return total / max(weight, 1e-9), outputs
+        totals: dict[str, np.ndarray] = {}
+        shapes = program.evaluation_batch
+        for batch in feed.on_device(source.evaluation(program.evaluation_phase, feed.places(shapes)), shapes):
+            losses, collected, examples, starts = jax.device_get(forward(given, batch))
+            for name, pair in losses.items():
+                totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
+            self._sort(outputs, collected, examples, starts, encoded.offsets)
+        if self._objective.generates:
+            outputs = [self._tokenizer.decode(tokens[tokens >= 0].tolist()) for tokens in outputs]
+        return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}, outputs
 
     def _sort(
-        self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, begins: np.ndarray, offsets: np.ndarray
+        self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, starts: np.ndarray, offsets: np.ndarray
     ) -> None:
         """Puts a batch's outputs to the sequences that they belong to."""
         most, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
-        examples, begins = examples.reshape(-1, most), begins.reshape(-1, most)
-        collected = collected.astype(np.float32).reshape(len(examples), -1, *numbers)
+        examples, starts = examples.reshape(-1, most), starts.reshape(-1, most)
+        collected = collected if self._objective.generates else collected.astype(np.float32)
+        collected = collected.reshape(len(examples), -1, *numbers)
         for row, slot in zip(*np.nonzero(examples >= 0), strict=True):
-            sequence, begin = examples[row, slot], begins[row, slot]
+            sequence, start = examples[row, slot], starts[row, slot]
             length = offsets[sequence + 1] - offsets[sequence]
-            mine = collected[row, begin : begin + length] if self._objective.per_token else collected[row, slot]
+            mine = collected[row, start : start + length] if self._objective.per_token else collected[row, slot]
             outputs[sequence] = mine
 
 
@@ -56,37 +73,45 @@ class TaskEvaluation:
     predictions: name of a file -> its contents, of the last evaluation.
     """
 
-    def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource) -> None:
+    def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource, tokenizer: Any) -> None:
         self._objective, self._examples, self._source = objective, examples, source
-        self._forward = Forward(objective)
+        self._forward = Forward(objective, tokenizer)
         self.predictions: dict[str, str] = {}
 
     def names(self, program: Program) -> list[str]:
         """The metrics of an evaluation."""
-        return list(dict.fromkeys(["loss", *self._objective.metric_names]))
+        terms = jax.eval_shape(self._objective.weights, program.evaluation_batch)
+        losses = [*(f"{term}_loss" for term in terms), "joint_loss"] if len(terms) > 1 else []
+        return list(dict.fromkeys(["loss", *losses, *self._objective.metric_names]))
 
-    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
-        """The metrics of parameters: {"loss": ..., "accuracy": ..., ...}."""
-        if limit:
-            raise UserError(
-                f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found {limit}."
-            )
-        loss, outputs = self._forward(program, params, self._source)
+    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+        """The metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
+        check_whole_file(limit)
+        means, outputs = self._forward(program, given, self._source)
         encoded = self._source.validation_rows.encoded
         metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
-        return {"loss": loss, **metrics}
+        factors = self._objective.coefficients()
+        terms = {name.removesuffix("_loss"): mean for name, mean in means.items() if name != "loss"}
+        if terms:
+            means["joint_loss"] = sum(factors.get(term, 1.0) * mean for term, mean in terms.items())
+        return means | metrics
 
 
 def _forward(program: Program, objective: TaskObjective) -> Any:
-    """(params, batch) -> loss, its weight, what predictions are made from, which sequences they are, their begins."""
+    """(given, batch) -> losses, what predictions are made from, which sequences they are, their starts.
+
+    Losses are name -> (sum, weight): "loss", the objective's first term, and of several terms each as TERM_loss.
+    """
     whole = NamedSharding(program.mesh, PartitionSpec())
 
-    def forward(params: Any, batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    def forward(given: Given, batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
         with program.mesh, nn.logical_axis_rules(sharding.RULES):
-            outputs = apply(objective, program.module, params, batch, None)
-            sums = objective.judged(outputs, batch, ())
-        weight = objective.weights(batch)["task"]
-        collected = objective.collected(outputs)
-        return sums.losses["task"], weight, collected, batch["example_ids"], batch["cls_positions"]
+            outputs = apply(objective, program.module, given, batch, jax.random.key(0), training=False)
+            losses, weights = objective.sums_of(outputs, batch).losses, objective.weights(batch)
+            call = functools.partial(program.module.apply, given.variables, deterministic=True)
+            collected = objective.generate(call, batch) if objective.generates else objective.collected(outputs)
+        pairs = {f"{term}_loss": (losses[term], weights[term]) for term in weights}
+        named = {"loss": pairs[f"{objective.target_term(batch)}_loss"]} | (pairs if len(pairs) > 1 else {})
+        return named, collected, batch["example_ids"], batch["sequence_starts"]
 
     return jax.jit(forward, out_shardings=whole)

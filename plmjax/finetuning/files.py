@@ -1,4 +1,4 @@
-"""Files of labelled text: tables, CoNLL columns and JSON, plain or gzipped, every row with the line it stands in."""
+"""Files of labelled text: tables, CoNLL columns and JSON, plain or gzipped; every row comes with its line."""
 
 import csv
 import gzip
@@ -41,7 +41,9 @@ def table(
     if kind not in TABLES:
         raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
     if kind == ".jsonl" and columns:
-        raise UserError(f"Expected no --data.columns, since every line of {path} names its own; leave the option out.")
+        raise UserError(
+            f"Expected no --data.columns for {path}, found some; leave them out, since every line names its own."
+        )
     if kind == ".jsonl":
         return _objects(path)
     return _cells(path, TABLES[kind], tuple(columns), damaged, spare)
@@ -95,7 +97,7 @@ def tree(path: str) -> tuple[Any, str]:
     try:
         return json.loads(text), text
     except json.JSONDecodeError as error:
-        raise UserError(f"Line {error.lineno} of {path} is not JSON ({error.msg}); fix it.") from None
+        raise UserError(f"Expected JSON in line {error.lineno} of {path}, found {error.msg}; fix it.") from None
 
 
 def decoded(path: str) -> str:
@@ -130,7 +132,9 @@ def _unpacked(file: BinaryIO, place: Path) -> Iterator[bytes]:
         with gzip.open(file) as contents:
             yield from contents
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"Expected a whole gzip file at {place}, found a damaged one ({error}).") from None
+        raise UserError(
+            f"Expected a whole gzip file at {place}, found a damaged one ({error}); copy it again."
+        ) from None
 
 
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
@@ -181,7 +185,9 @@ def _cells(
                 raise _width(reader.line_num, path, names, len(row))
             yield reader.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise UserError(f"Line {reader.line_num} of {path} cannot be read ({error}); fix that line.") from None
+        raise UserError(
+            f"Expected a row in line {reader.line_num} of {path}, found an error ({error}); fix that line."
+        ) from None
 
 
 def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -191,9 +197,11 @@ def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"Line {number} of {path} is not JSON ({error.msg}); fix that line.") from None
+            raise UserError(f"Expected JSON in line {number} of {path}, found {error.msg}; fix that line.") from None
         if not isinstance(row, dict):
-            raise UserError(f"Expected a JSON object in line {number} of {path}, found {quoted(line.strip())}.")
+            raise UserError(
+                f"Expected a JSON object in line {number} of {path}, found {quoted(line.strip())}; fix that line."
+            )
         yield number, row
 
 

@@ -1,6 +1,6 @@
 """Any number of labels for a sentence or a pair of sentences: topics of a news item, emotions of a remark.
 
-Each label is a question of its own, which the sigmoid of an output answers. A batch has besides `labels` [R K labels],
+Each label is predicted by itself, by the sigmoid of one output. A batch has besides `labels` [R K labels],
 float32, 1 for those that hold.
 """
 
@@ -23,7 +23,7 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class LabelSetExamples(SentenceExamples):
-    """labels: those of every row, in the order of the file; None where nothing is labelled."""
+    """labels: of every row, in the order of the file; None for rows without labels."""
 
     labels: list[tuple[str, ...] | None]
 
@@ -35,7 +35,7 @@ class LabelSets(Sentences):
     examples: ClassVar[type] = LabelSetExamples
 
     separator: str = ","
-    """What stands between the labels of a cell; an empty cell has none."""
+    """Text between the labels of a cell; an empty cell has no labels."""
 
     def labelled(self, cell: Any, where: str) -> tuple[str, ...]:
         """The labels of a cell."""
@@ -49,8 +49,8 @@ class LabelSets(Sentences):
 class MultiLabelClassification(SentenceObjective):
     """Any of several labels a row: binary cross entropy of the sigmoid of each output, its mean over the labels."""
 
-    reads: ClassVar[type[Task]] = LabelSets
-    asked: ClassVar[tuple[str, ...]] = ("threshold",)
+    task_class: ClassVar[type[Task]] = LabelSets
+    prediction_settings: ClassVar[tuple[str, ...]] = ("threshold",)
     metric_names: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "accuracy")
 
     labels: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class MultiLabelClassification(SentenceObjective):
         return len(self.labels)
 
     def learn(self, train: LabelSetExamples) -> Self:
-        """With the labels of the train file.
+        """The objective with the labels of the train file.
 
         Raises:
             UserError: there are none.
@@ -93,10 +93,10 @@ class MultiLabelClassification(SentenceObjective):
                 held[row, numbers[label]] = 1
         return held
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Binary cross entropy in nats, a mean over the labels."""
         losses = optax.sigmoid_binary_cross_entropy(outputs.logits, batch["labels"])
-        return jnp.mean(losses, axis=-1), exists(batch)
+        return {"task": jnp.mean(losses, axis=-1)}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy: the share of rows with every label right."""
@@ -118,19 +118,19 @@ class MultiLabelClassification(SentenceObjective):
         return metrics.label_sets(labels > 0, sigmoid(outputs) >= self.threshold)
 
     def answer(self, examples: LabelSetExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """As of single labels, with a JSON list of them in a cell."""
+        """As for single labels, with a JSON list of labels in a cell."""
         records = self.records(examples, encoded, outputs)
         rows = [record | {"prediction": _cell(record["prediction"])} for record in records]
         predictions = {"predictions.tsv": tsv([_cell(labels) for labels in examples.labels], rows)}
         return self.metrics(encoded.sequence_fields["labels"], np.stack(outputs)), predictions
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """As of single labels, with a JSON list of them in a cell."""
+        """As for single labels, with a JSON list of labels in a cell."""
         return super().official(record | {"prediction": _cell(record["prediction"])} for record in records)
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), in a form that no x makes overflow."""
+    """1 / (1 + exp(-x)), in a form that does not overflow."""
     return 0.5 * (1 + np.tanh(0.5 * outputs))
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 
+import chex
 import numpy as np
 
 CHINESE_MARKS = set("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
@@ -23,6 +24,9 @@ def classification(labels: np.ndarray, predictions: np.ndarray, classes: int) ->
     the labels that occur.
     """
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    chex.assert_rank([labels, predictions], 1)
+    chex.assert_equal_shape([labels, predictions])
 
     binary = classes == 2
     with warnings.catch_warnings():
@@ -43,6 +47,8 @@ def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """
     from sklearn.metrics import f1_score
 
+    chex.assert_rank([labels, predictions], 2)
+    chex.assert_equal_shape([labels, predictions])
     return {
         "micro_f1": float(f1_score(labels, predictions, average="micro", zero_division=0)),
         "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
@@ -54,6 +60,8 @@ def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]
     """Pearson and Spearman correlation and mean squared error of float [N]; a constant's correlation is NaN."""
     from scipy.stats import pearsonr, spearmanr
 
+    chex.assert_rank([targets, predictions], 1)
+    chex.assert_equal_shape([targets, predictions])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant or nearly constant input
         return {

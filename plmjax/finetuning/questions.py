@@ -1,12 +1,13 @@
-"""Extractive question answering: where in a text the answer stands, if at all (Devlin et al. 2019, sections 4.2, 4.3).
+"""Extractive question answering: where the answer is in a text, if there is one (Devlin et al. 2019, section 4).
 
 Files are SQuAD's 1.1 or 2.0, or CMRC's. A text too long for a row is read in overlapping windows, each a sequence
-[CLS] question [SEP] window [SEP]; one without the answer points at [CLS]. A batch has besides `starts` and `ends`
+[CLS] question [SEP] window [SEP] for a BERT; one without the answer points at [CLS], or at the position that stands for
+the row in another model's template. A batch has besides `starts` and `ends`
 int32 [R K], the first and last token of the answer, counted within its sequence.
 
-Deviation: windows and answers follow google-research/bert run_squad.py, but an answer is found by the characters that
-tokens stand for, not by words, so that any tokenizer and language serve; a start and an end are compared with the
-tokens of their own sequence alone, since rows are packed.
+Deviation: windows and answers follow google-research/bert run_squad.py, but an answer is found by the characters of the
+tokens, not by words, so that any tokenizer and language can be used; a start and an end compete with the tokens of
+their own sequence only, since rows are packed.
 """
 
 import dataclasses
@@ -23,7 +24,6 @@ import numpy as np
 from plmjax.errors import UserError, beginning, listed, nearest, quoted
 from plmjax.finetuning import answers, files, metrics
 from plmjax.finetuning.answers import Candidate, Window
-from plmjax.finetuning.heads import QuestionAnswering
 from plmjax.finetuning.task import (
     Answers,
     Encoded,
@@ -32,11 +32,12 @@ from plmjax.finetuning.task import (
     Row,
     Task,
     TaskObjective,
-    check_vocabulary,
-    concatenated,
-    exists,
+    check_length,
+    joined,
 )
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
+from plmjax.models.heads import QuestionAnswering
 from plmjax.objectives.objective import Batch
 
 SCORES = {"en": metrics.squad, "zh": metrics.cmrc}
@@ -45,7 +46,7 @@ SCORES = {"en": metrics.squad, "zh": metrics.cmrc}
 @dataclasses.dataclass(frozen=True)
 class QuestionExamples(Examples):
     """contexts: the texts. context_of: which of them each question is about. answers: (first character, text) of every
-    annotator, -1 for an answer that does not stand in the text; none where the question has no answer there."""
+    annotator, -1 for an answer that is not in the text; an empty list where the question has no answer."""
 
     contexts: list[str]
     context_of: list[int]
@@ -58,14 +59,14 @@ class QuestionExamples(Examples):
 class Questions(Task):
     """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows.
 
-    An answer that does not stand at its answer_start is taken where it stands next to it. One with an answer_start of
-    -1, as CMRC writes of annotators' own words, need not stand anywhere: it counts when answers are judged, and a
-    question without any other is left out of training, as run_squad.py leaves out what it cannot find.
+    An answer that is not at its answer_start is taken from the nearest place where the text has it. An answer with an
+    answer_start of -1, which CMRC uses for annotators' own words, need not be in the text: it counts in the metrics,
+    and a question with only such answers is not trained on, as run_squad.py leaves out answers that it cannot find.
     """
 
     examples: ClassVar[type[Examples]] = QuestionExamples
-    holds: ClassVar[str] = "questions"
-    asked: ClassVar[tuple[str, ...]] = ("stride",)
+    contents: ClassVar[str] = "questions"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("stride",)
 
     sequence_length: int = 384
     """Tokens in a row, special ones included."""
@@ -92,12 +93,12 @@ class Questions(Task):
                 answers = _answers(entry, paragraph["context"], where) if labelled else []
                 yield line, paragraph["context"], identifier, files.text(entry["question"], "question", where), answers
 
-    def teaches(self, row: Row) -> bool:
-        """Whether an answer stands in the text, or there is none."""
+    def is_trainable(self, row: Row) -> bool:
+        """Whether an answer is in the text, or the question has none."""
         answers = row[-1]
         return not answers or any(start >= 0 for start, _ in answers)
 
-    def gathered(self, path: str, rows: list[Row]) -> QuestionExamples:
+    def to_examples(self, path: str, rows: list[Row]) -> QuestionExamples:
         """Each text once."""
         lines, contexts, ids, questions, answers = map(list, zip(*rows, strict=True))
         numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
@@ -119,13 +120,14 @@ def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
         raise UserError(f"Expected a question and an id in every entry of qas in {path}, found {found}; fix it.")
     if not whole:
         raise UserError(
-            f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}; fix it."
+            f"Expected articles of paragraphs with a context and qas, as in SQuAD's files, in {path}, found others; "
+            f"fix it."
         )
     return paragraphs
 
 
 def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
-    """The line of each id, which stand in the file in this order."""
+    """The line of each id; the file has them in this order."""
     line, place = 1, 0
     for identifier in identifiers:
         found = text.find(json.dumps(identifier), place)
@@ -161,7 +163,7 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
 
 @dataclasses.dataclass(frozen=True)
 class EncodedQuestions(Encoded):
-    """windows: what each sequence holds of its text. spans: int32 [N 2] of every text, characters of its tokens."""
+    """windows: the part of its text in each sequence. spans: int32 [N 2] of every text, characters of its tokens."""
 
     windows: list[Window] = dataclasses.field(default_factory=list)
     spans: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -171,8 +173,8 @@ class EncodedQuestions(Encoded):
 class SpanExtraction(TaskObjective):
     """Mean of the nats of the answer's first and of its last token."""
 
-    reads: ClassVar[type[Task]] = Questions
-    asked: ClassVar[tuple[str, ...]] = ("null_threshold", "best", "answer_length")
+    task_class: ClassVar[type[Task]] = Questions
+    prediction_settings: ClassVar[tuple[str, ...]] = ("null_threshold", "best", "answer_length")
     per_token: ClassVar[bool] = True
 
     language: str = "en"
@@ -180,9 +182,9 @@ class SpanExtraction(TaskObjective):
     impossible: bool = False
     """Whether a question may have no answer; true where the train file has such questions."""
     null_threshold: float = 0.0
-    """How much better "no answer" must score than the best answer to be given."""
+    """How much higher than the best answer "no answer" must score to be predicted."""
     best: int = 20
-    """Starts, ends and answers considered."""
+    """How many starts, ends and answers are considered."""
     answer_length: int = 30
     """Tokens of the longest answer."""
 
@@ -193,24 +195,27 @@ class SpanExtraction(TaskObjective):
         return ("exact", "f1", *kinds)
 
     def learn(self, train: QuestionExamples) -> Self:
-        """With whether some questions have no answer."""
+        """The objective, which then knows whether some questions have no answer."""
         if self.language not in SCORES:
-            raise UserError(f"Unknown --objective.language {quoted(self.language)}; {nearest(self.language, SCORES)}")
+            raise UserError(
+                f"Expected --objective.language to be one of {listed(SCORES)}, found {quoted(self.language)}; "
+                f"{nearest(self.language, SCORES)}"
+            )
         return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with two scores a token."""
         return QuestionAnswering(config, execution)
 
-    def encode(self, examples: QuestionExamples, tokenizer: Any, model: Any, task: Task) -> EncodedQuestions:
+    def encode(self, examples: QuestionExamples, tokenizer: Any, template: Template, task: Task) -> EncodedQuestions:
         """The windows of every question's text, in the order of the file.
 
         Raises:
             UserError: rows without room for a window, or a stride that would leave tokens out.
         """
-        vocabulary, separators = tokenizer.vocabulary, getattr(model, "pair_separators", 1)
-        check_vocabulary(vocabulary, task.sequence_length)
-        smallest = task.sequence_length - task.question_length - 2 - separators
+        vocabulary = tokenizer.vocabulary
+        check_length(template, vocabulary, task.sequence_length)
+        smallest = task.sequence_length - task.question_length - template.specials(2)
         if not 0 < task.stride <= smallest:
             raise UserError(
                 f"Expected --data.stride from 1 to the {smallest} tokens that a question leaves in a row of "
@@ -219,36 +224,37 @@ class SpanExtraction(TaskObjective):
             )
         texts = tokenizer.encode_spans(examples.contexts)
         questions = tokenizer.encode_batch(examples.questions)
-        rows, seconds, windows, starts, ends = [], [], [], [], []
+        rows, windows, starts, ends = [], [], [], []
         for number, (question, about) in enumerate(zip(questions, examples.context_of, strict=True)):
             tokens, spans = texts[about]
-            head = [vocabulary.cls, *question[: task.question_length], *[vocabulary.sep] * separators]
-            room = task.sequence_length - len(head) - 1
+            question = question[: task.question_length]
+            room = task.sequence_length - len(question) - template.specials(2)
             standing = (answer for answer in examples.answers[number] if answer[0] >= 0)
             gold = answers.tokens_of(answer, spans) if (answer := next(standing, None)) else None
             for first in answers.window_starts(len(tokens), room, task.stride):
-                window = Window(number, first, min(room, len(tokens) - first), len(head))
-                rows.append([*head, *tokens[first : first + window.length].tolist(), vocabulary.sep])
-                seconds.append(len(head))
+                text = tokens[first : first + room].tolist()
+                row = template.lay_out((question, text), vocabulary)
+                window = Window(number, first, len(text), row.starts[1], row.summary)
+                rows.append(row)
                 windows.append(window)
                 start, end = window.place(gold)
                 starts.append(start)
                 ends.append(end)
         fields = {"starts": np.array(starts, np.int32), "ends": np.array(ends, np.int32)}
         spans = [spans for _, spans in texts]
-        return EncodedQuestions(*concatenated(rows, seconds), sequence_fields=fields, windows=windows, spans=spans)
+        return EncodedQuestions(**joined(rows), sequence_fields=fields, windows=windows, spans=spans)
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Nats of both ends, halved, [R K]."""
         slots = jnp.arange(1, batch["example_ids"].shape[1] + 1)
         own = batch["segment_ids"][:, None] == slots[:, None]  # [R K T]
 
         def nats(logits: jax.Array, places: jax.Array) -> jax.Array:  # [R T], [R K] -> [R K]
-            chosen = jnp.take_along_axis(logits, batch["cls_positions"] + places, axis=1)
+            chosen = jnp.take_along_axis(logits, batch["sequence_starts"] + places, axis=1)
             return jax.nn.logsumexp(jnp.where(own, logits[:, None], -1e9), axis=-1) - chosen
 
         starts, ends = nats(outputs.start_logits, batch["starts"]), nats(outputs.end_logits, batch["ends"])
-        return (starts + ends) / 2, exists(batch)
+        return {"task": (starts + ends) / 2}
 
     def collected(self, outputs: Any) -> jax.Array:
         """float32 [R T 2]."""
@@ -282,12 +288,12 @@ class SpanExtraction(TaskObjective):
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """12 D a token."""
-        return 12.0 * int(np.prod(batch["input_ids"].shape)) * config.hidden_size
+        return 12.0 * int(np.prod(batch["input_ids"].shape)) * config.width
 
     def _candidates(
         self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]
     ) -> list[tuple[list[Candidate], float]]:
-        """Of every question its best answers, and the score of there being none."""
+        """The best answers of every question, and the score of "no answer"."""
         found, first = [], 0
         for number, about in enumerate(examples.context_of):
             last = first
@@ -330,5 +336,5 @@ class SpanExtraction(TaskObjective):
 
 
 def _odds(best: list[Candidate], null: float) -> float:
-    """How much better no answer scores than the best one."""
+    """How much higher "no answer" scores than the best answer."""
     return null - (best[0].score if best else -1e9)

@@ -1,6 +1,6 @@
-"""Fine-tuning: a pretrained encoder with a new head, trained on a task by the loop that pretrains.
+"""Fine-tuning: a pretrained encoder with a new head, trained on a task by the same loop as pretraining.
 
-What is saved is a run directory like any other, and with it the predictions for the validation file and their metrics.
+The result is a run directory like any other, with the predictions for the validation file and their metrics.
 """
 
 import dataclasses
@@ -13,18 +13,17 @@ from typing import Any
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment
-from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.heads import DRAWN
+from plmjax.experiment import Experiment, Finetuning
+from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
-from plmjax.layers.execution import Execution
+from plmjax.models.heads import TASK_PARTS
 from plmjax.parallel import hosts
 from plmjax.training import checkpoints, checks, loop, start, step, tracking
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import to_json
+from plmjax.training.schedules import WarmedUp
 from plmjax.training.state import State
-from plmjax.training.step import Program
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ ENCODER = "encoder"
 def finetune(
     run: Experiment, checkpoint: str | Path, workdir: str | Path, like: str | Path | None = None
 ) -> dict[str, float]:
-    """Fine-tunes a checkpoint on the task `run.data`, or goes on where WORKDIR was left.
+    """Fine-tunes a checkpoint on the task `run.data`, or resumes the run of WORKDIR.
 
     checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
         which draws every parameter from the seed.
@@ -47,7 +46,7 @@ def finetune(
         metrics, "eval/f1", ..., which WORKDIR/evaluation.json keeps beside the predictions.
 
     Raises:
-        UserError: a file of the task, the checkpoint or the experiment is not as it must be.
+        UserError: the experiment, the checkpoint or a file of the task is wrong.
     """
     _check(run)
     tracking.check(run)
@@ -60,6 +59,8 @@ def finetune(
     elif like is not None:
         description = checkpoints.describe(checkpoints.find(like))
     run = _with_dropout(_with_model(run, description))
+    if pretrained is not None:
+        pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
     tokenizer, files = _tokenizer(run, checkpoint, description)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
@@ -68,7 +69,7 @@ def finetune(
         *(rows(run, examples, tokenizer) for examples in (train, validation)), tokenizer.vocabulary, run.training.seed
     )
     run = resolve(run, len(source.train_rows))
-    evaluation = TaskEvaluation(run.objective, validation, source)
+    evaluation = TaskEvaluation(run.objective, validation, source, tokenizer)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
         start.check(workdir, checkpoint, pretrained)
@@ -76,23 +77,22 @@ def finetune(
         if hosts.speaks():
             tokenizer.save(workdir / "tokenizer")
 
-    def begin(program: Program) -> State:
-        state = program.initialize(run.training.seed)
+    def begin(state: State) -> State:
         if pretrained is None:
             return state
         poolers = [name for name in start.lacking(pretrained, state.params, run.model) if not in_head(name)]
         if poolers and hosts.speaks():
-            log.warning("Drawn anew with the head, as %s has none: %s.", checkpoint, ", ".join(poolers))
+            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, ", ".join(poolers))
         params = start.transfer(pretrained, state.params, checkpoint, lambda name: in_head(name) or name in poolers)
         return state.replace(params=params)
 
     result = loop.train(run, workdir, source, files, begin, evaluation)
     metrics = result.metrics
     preferred = checkpoints.find(workdir)
-    # The last step was judged by the loop, unless it had been by a command before this one.
+    # The loop has evaluated the last step, unless an earlier command had done it already.
     if int(preferred.name) != int(result.state.step) or not evaluation.predictions:
-        params, _ = checkpoints.load_parameters(preferred, result.program.state.params)
-        metrics = {f"eval/{name}": value for name, value in evaluation(result.program, params).items()}
+        given = checkpoints.load_given(preferred, result.program.state)
+        metrics = {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
     if hosts.speaks():
         write(workdir, metrics, evaluation.predictions)
     hosts.agree("the end")
@@ -100,13 +100,13 @@ def finetune(
 
 
 def in_head(parameter: str) -> bool:
-    """Whether a parameter is one that every task draws anew."""
-    return parameter.split("/")[0] in DRAWN
+    """Whether a parameter belongs to the task's own head, which every fine-tuning initializes."""
+    return parameter.split("/")[0] in TASK_PARTS
 
 
 def rows(run: Experiment, examples: Any, tokenizer: Any) -> Rows:
     """A file's examples, packed into rows as the run asks."""
-    encoded = run.objective.encode(examples, tokenizer, run.model, run.data)
+    encoded = run.objective.encode(examples, tokenizer, run.model.template, run.data)
     return Rows(encoded, run.data.sequence_length, run.data.pack, max(tokenizer.vocabulary.pad, 0))
 
 
@@ -117,37 +117,43 @@ def _check(run: Experiment) -> None:
             f"Expected an experiment with a task and an objective of plmjax.finetuning, found "
             f"{type(task).__name__} and {type(objective).__name__}; begin with experiments/finetune_sentences.py."
         )
-    if not isinstance(task, objective.reads):
+    if not isinstance(task, objective.task_class):
         raise UserError(
-            f"Expected {objective.reads.__name__} for the objective {type(objective).__name__}, found a task of "
+            f"Expected {objective.task_class.__name__} for the objective {type(objective).__name__}, found a task of "
             f"{type(task).__name__}; name an experiment whose data and objective are of one kind."
         )
-    if run.training.evaluation_batches:
+    if not isinstance(run.finetuning, Finetuning):
         raise UserError(
-            f"Expected --training.evaluation_batches 0, as a task's metrics are of its whole file, found "
-            f"{run.training.evaluation_batches}."
+            f"Expected finetuning=Finetuning(...) in the experiment, found {type(run.finetuning).__name__}; set it, as "
+            f"experiments/finetune_sentences.py does."
         )
-    check_length(run)
+    check_whole_file(run.training.evaluation_batches)
     checks.settings(run)
+    check_length(run)
 
 
 def check_length(run: Experiment) -> None:
-    """Raises UserError for a length or a rhythm that is given twice, in epochs and in steps, or not at all."""
-    task, training, optimizer, checkpoint = run.data, run.training, run.optimizer, run.checkpoint
-    if bool(task.epochs > 0) == bool(training.steps > 0):
+    """Raises UserError where a length is given twice, in epochs and in steps, or not at all."""
+    finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
+    if bool(finetuning.epochs > 0) == bool(training.steps > 0):
         raise UserError(
-            f"Expected either --data.epochs or --training.steps, found {task.epochs:g} and {training.steps}; set one "
-            f"of them to 0."
+            f"Expected either --finetuning.epochs or --training.steps, found {finetuning.epochs:g} and "
+            f"{training.steps}; set one of them to 0."
         )
-    if task.warmup and optimizer.warmup_steps:
+    if finetuning.warmup and not isinstance(optimizer.schedule, WarmedUp):
         raise UserError(
-            f"Expected no --optimizer.warmup_steps beside --data.warmup, found "
-            f"{optimizer.warmup_steps} and {task.warmup:g}; set one of them to 0."
+            f"Expected a schedule with a warm-up for --finetuning.warmup, found {optimizer.schedule.name}; set "
+            f"--finetuning.warmup 0 or another --optimizer.schedule."
         )
-    if task.evaluations and (training.evaluate_every or checkpoint.every):
+    if finetuning.warmup and optimizer.schedule.warmup_steps:
         raise UserError(
-            f"Expected neither --training.evaluate_every nor --checkpoint.every beside --data.evaluations, found "
-            f"{training.evaluate_every}, {checkpoint.every} and {task.evaluations:g}; set one."
+            f"Expected no --optimizer.schedule.warmup_steps beside --finetuning.warmup, found "
+            f"{optimizer.schedule.warmup_steps} and {finetuning.warmup:g}; set one of them to 0."
+        )
+    if finetuning.evaluations and (training.evaluate_every or checkpoint.every):
+        raise UserError(
+            f"Expected neither --training.evaluate_every nor --checkpoint.every beside --finetuning.evaluations, found "
+            f"{training.evaluate_every}, {checkpoint.every} and {finetuning.evaluations:g}; set one."
         )
 
 
@@ -164,17 +170,10 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
 
 
 def _with_dropout(run: Experiment) -> Experiment:
-    """The experiment with the dropout that the task asks for; the config names and checks the rates."""
-    rate = run.data.dropout
-    if rate < 0:
+    """The experiment with the dropout that it asks for; the config names and checks the rates."""
+    if run.finetuning.dropout is None:
         return run
-    rates = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
-    if missing := rates.keys() - {field.name for field in dataclasses.fields(run.model)}:
-        raise UserError(
-            f"Expected a model with {' and '.join(sorted(missing))} for --data.dropout, found a "
-            f"{type(run.model).__name__}; leave the option out."
-        )
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, **rates))
+    return dataclasses.replace(run, model=run.model.with_dropout(run.finetuning.dropout))
 
 
 def _tokenizer(
@@ -192,25 +191,29 @@ def _tokenizer(
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:
-    """The experiment with what follows from the train file of so many rows: steps, warm-up, rhythm; and the encoder's
-    own name where parameters of the "encoder" are frozen."""
-    task, training, optimizer, checkpoint = run.data, run.training, run.optimizer, run.checkpoint
+    """The experiment with the steps, the warm-up and the evaluations that follow from a train file of so many rows.
+
+    "encoder" in `optimizer.frozen` becomes the encoder's own name.
+    """
+    finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
     epoch = rows / training.batch_size
-    steps = training.steps or max(1, round(task.epochs * epoch))
-    if task.evaluations:
-        every = max(1, round(epoch / task.evaluations))
+    steps = training.steps or max(1, round(finetuning.epochs * epoch))
+    if finetuning.evaluations:
+        every = max(1, round(epoch / finetuning.evaluations))
         training = dataclasses.replace(training, evaluate_every=every)
         checkpoint = dataclasses.replace(checkpoint, every=every)
-    name = run.model.encoder(Execution()).name if hasattr(run.model, "encoder") else ENCODER
+    name = run.model.encoder_name or ENCODER
     frozen = tuple(
         name + prefix.removeprefix(ENCODER) if prefix.split("/")[0] == ENCODER else prefix
         for prefix in optimizer.frozen
     )
-    warmup = optimizer.warmup_steps or round(task.warmup * steps)
+    if finetuning.warmup:
+        schedule = dataclasses.replace(optimizer.schedule, warmup_steps=round(finetuning.warmup * steps))
+        optimizer = dataclasses.replace(optimizer, schedule=schedule)
     return dataclasses.replace(
         run,
         training=dataclasses.replace(training, steps=steps),
-        optimizer=dataclasses.replace(optimizer, warmup_steps=warmup, frozen=frozen),
+        optimizer=dataclasses.replace(optimizer, frozen=frozen),
         checkpoint=checkpoint,
     )
 

@@ -1,4 +1,4 @@
-"""Several runs of one task that differ in their seed alone, and what they come to together."""
+"""Several runs of one task that differ in their seed alone, with the mean and deviation of their metrics."""
 
 import dataclasses
 import statistics
@@ -22,7 +22,7 @@ def finetune_seeds(
 ) -> Results:
     """Fine-tunes once per seed, in WORKDIR/seed_N; writes WORKDIR/seeds.json with every result, mean and deviation.
 
-    The seed draws the head, the order of the examples and dropout. Stopped, it goes on where it was.
+    The seed determines the head's first values, the order of the examples and dropout. A stopped run can be resumed.
 
     Raises:
         UserError: a seed is given twice, or what `finetune` refuses.

@@ -25,14 +25,13 @@ from plmjax.finetuning.task import (
     Row,
     Task,
     TaskObjective,
-    check_vocabulary,
-    concatenated,
+    check_length,
     exists,
-    sequence_module,
+    joined,
 )
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
 from plmjax.objectives.objective import Batch, cross_entropy
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +46,12 @@ class SentenceExamples(Examples):
 class Sentences(Task):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
 
-    Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. Of a pair too long for its
-    row the longer text is cut first. Single sentences to predict may be the lines of a .txt file too.
+    Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. If a pair is too long for
+    its row, the longer text is cut first. Single sentences to predict may be the lines of a .txt file too.
     """
 
     examples: ClassVar[type[Examples]] = SentenceExamples
-    asked: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
 
     text: str = "text"
     """Column of the sentence, or of the first of a pair."""
@@ -86,38 +85,15 @@ class Sentences(Task):
         return files.label(cell, self.label, where)
 
 
-def room(first: int, second: int, tokens: int) -> tuple[int, int]:
-    """Lengths of two texts cut to `tokens` together, the longer one first, the second where they are equal.
-
-    As google-research/bert run_classifier.py takes them away, one at a time.
-    """
-    kept = min(first, max(tokens - second, tokens - tokens // 2))
-    return kept, min(second, tokens - kept)
-
-
-def join(texts: list[list[int]], length: int, vocabulary: Vocabulary, separators: int = 1) -> tuple[list[int], int]:
-    """([CLS] A [SEP] with B [SEP] where there are two texts, where B begins) of at most `length` tokens.
-
-    separators: of them between A and B; RoBERTa has two.
-    """
-    if len(texts) == 1:
-        row = [vocabulary.cls, *texts[0][: length - 2], vocabulary.sep]
-        return row, len(row)
-    first, second = texts
-    kept, kept_second = room(len(first), len(second), length - 2 - separators)
-    row = [vocabulary.cls, *first[:kept], *[vocabulary.sep] * separators]
-    return [*row, *second[:kept_second], vocabulary.sep], len(row)
-
-
 @dataclasses.dataclass(frozen=True)
 class SentenceObjective(TaskObjective):
     """Base of those that judge whole sequences, by the system's own head for them."""
 
-    reads: ClassVar[type[Task]] = Sentences
+    task_class: ClassVar[type[Task]] = Sentences
 
     @property
     def outputs(self) -> int:
-        """Numbers that the head gives a sequence."""
+        """How many numbers the head gives for a sequence."""
         raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
@@ -125,7 +101,7 @@ class SentenceObjective(TaskObjective):
         raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """What is predicted of outputs [S outputs]."""
+        """The predictions for outputs [S outputs]."""
         raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
@@ -134,22 +110,19 @@ class SentenceObjective(TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The model with a new head for whole sequences."""
-        return sequence_module(config, self.outputs, execution)
+        return config.for_sequence_classification(self.outputs, execution)
 
-    def encode(self, examples: SentenceExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
-        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
+    def encode(self, examples: SentenceExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+        """A row for every sentence or pair."""
+        check_length(template, tokenizer.vocabulary, task.sequence_length)
         sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
-        separators = getattr(model, "pair_separators", 1)
-        joined = [
-            join(list(texts), task.sequence_length, tokenizer.vocabulary, separators)
-            for texts in zip(*sides, strict=True)
+        rows = [
+            template.lay_out(texts, tokenizer.vocabulary, task.sequence_length) for texts in zip(*sides, strict=True)
         ]
-        rows, seconds = ([part[i] for part in joined] for i in range(2))
-        return Encoded(*concatenated(rows, seconds), sequence_fields={"labels": self.numbers(examples)})
+        return Encoded(**joined(rows), sequence_fields={"labels": self.numbers(examples)})
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As every task, and where the sequences begin."""
+        """As every task, and the positions that stand for the sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
@@ -165,7 +138,7 @@ class SentenceObjective(TaskObjective):
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 (D^2 + D outputs) a sequence: its pooler or dense layer, and the labels."""
-        size = config.hidden_size
+        size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
 
 
@@ -225,7 +198,7 @@ class SequenceClassification(SentenceObjective):
         return ("accuracy", "f1" if self.outputs == 2 else "macro_f1", "matthews")
 
     def learn(self, train: SentenceExamples) -> Self:
-        """With the labels of the train file.
+        """The objective with the labels of the train file.
 
         Raises:
             UserError: fewer than two of them.
@@ -242,9 +215,9 @@ class SequenceClassification(SentenceObjective):
         """int32."""
         return numbered(examples.labels, self.labels, examples.where)
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Cross entropy in nats."""
-        return cross_entropy(outputs.logits, batch["labels"]), exists(batch)
+        return {"task": cross_entropy(outputs.logits, batch["labels"])}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy."""
@@ -293,9 +266,9 @@ class Regression(SentenceObjective):
                 raise UserError(f"Expected a number to predict, found {quoted(label)} in {where}; fix it.")
         return numbers
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Squared error."""
-        return jnp.square(outputs.logits[..., 0] - batch["labels"]), exists(batch)
+        return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """The number."""

@@ -1,8 +1,8 @@
 """The examples of a task as batches of packed rows for the training loop.
 
-Short examples share a row, each a segment of its own that attends only to itself, so that hardly a token is padding and
-yet every batch has one shape. Which examples share a row is drawn again for every epoch; how many rows an epoch has
-depends on the lengths alone, so that a step's place in its epoch is found by division.
+Short examples share a row, and each attends only to itself: there is little padding, and all batches have one shape.
+Every epoch packs the examples in another random order. The number of rows of an epoch depends on the lengths alone, so
+that the position of a step in its epoch is found by division.
 """
 
 import functools
@@ -14,19 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.data import order, pairs
+from plmjax.data import order, packing
 from plmjax.finetuning.task import Encoded
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
-
-
-def packed(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
-    """Which examples share a row: int64 [rows most], -1 where a row holds fewer."""
-    sequence, sizes = pairs.pack(lengths, row_length, most)
-    table = np.full((len(sizes), most), -1, np.int64)
-    table[np.arange(most) < sizes[:, None]] = sequence
-    return table
 
 
 class Rows:
@@ -38,7 +30,7 @@ class Rows:
         self._lengths = np.diff(encoded.offsets)
         # Sequences that are choices of one example stand side by side: the longest of them counts.
         self._example_lengths = self._lengths.reshape(-1, encoded.choices).max(axis=1)
-        self.in_order = packed(self._example_lengths, length, most)
+        self.in_order = packing.packed(self._example_lengths, length, most)
 
     def __len__(self) -> int:
         """Rows."""
@@ -50,9 +42,9 @@ class Rows:
         return len(self._example_lengths)
 
     def shuffled(self, key: np.ndarray) -> np.ndarray:
-        """`in_order` for another dealing of the examples to rows, in another order of the rows."""
+        """`in_order` after shuffling the examples before they are packed, and then the rows."""
         examples = order.permute(np.arange(self.examples), self.examples, order.fold(key, 0))
-        table = packed(self._example_lengths[examples], self._length, self._most)
+        table = packing.packed(self._example_lengths[examples], self._length, self._most)
         table = np.where(table >= 0, examples[table], -1)
         return table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
 
@@ -70,22 +62,23 @@ class Rows:
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
         sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
         lengths = np.where(sequences >= 0, self._lengths[sequences], 0)
-        begins = np.cumsum(lengths, axis=1) - lengths
-        tokens = (len(sequences), self._length)
-        fields = {name: np.zeros(tokens, np.int32) for name in ("segment_ids", "positions", "token_type_ids")}
-        fields["input_ids"] = np.full(tokens, self._pad, np.int32)
-        fields |= {name: np.zeros(tokens, values.dtype) for name, values in encoded.token_fields.items()}
-        for row, slot in zip(*np.nonzero(lengths), strict=True):
-            start = encoded.offsets[sequences[row, slot]]
-            length, begin = lengths[row, slot], begins[row, slot]
-            there, here = slice(start, start + length), (row, slice(begin, begin + length))
-            fields["input_ids"][here] = encoded.tokens[there]
-            fields["token_type_ids"][here] = encoded.token_types[there]
-            fields["positions"][here] = np.arange(length)
-            fields["segment_ids"][here] = slot + 1
-            for name, values in encoded.token_fields.items():
-                fields[name][here] = values[there]
-        fields["cls_positions"] = np.where(lengths > 0, begins, 0).astype(np.int32)
+        begins, segment_ids, positions = packing.place(lengths, self._length)
+        fields = {"segment_ids": segment_ids, "positions": positions}
+        row, slot = np.nonzero(lengths)
+        starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
+
+        def of_tokens(values: np.ndarray, dtype: np.dtype, padding: int) -> np.ndarray:
+            out = np.full((len(sequences), self._length), padding, dtype)
+            pieces = (values[start:stop] for start, stop in zip(starts, stops, strict=True))
+            packing.copy(row, begins[row, slot], pieces, out)
+            return out
+
+        fields["input_ids"] = of_tokens(encoded.tokens, np.int32, self._pad)
+        fields["token_type_ids"] = of_tokens(encoded.token_types, np.int32, 0)
+        fields |= {name: of_tokens(values, values.dtype, 0) for name, values in encoded.token_fields.items()}
+        fields["sequence_starts"] = np.where(lengths > 0, begins, 0).astype(np.int32)
+        summaries = begins + encoded.summaries[sequences]
+        fields["cls_positions"] = np.where(lengths > 0, summaries, 0).astype(np.int32)
         fields["example_ids"] = sequences.astype(np.int32)
         for name, values in encoded.sequence_fields.items():
             there = np.expand_dims(sequences >= 0, tuple(range(2, 1 + values.ndim)))

@@ -1,6 +1,6 @@
 """A label for every word: parts of speech, named entities (Devlin et al. 2019, section 5.3).
 
-A word's label is predicted at its first piece alone. A batch has besides `labels` int32 [R T] and
+A word's label is predicted at its first piece only. A batch has besides `labels` int32 [R T] and
 `label_weights` float32 [R T], 1 at first pieces.
 """
 
@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, listed, nearest, quoted
 from plmjax.finetuning import files
-from plmjax.finetuning.heads import TokenClassification
 from plmjax.finetuning.sentences import numbered, softmax
 from plmjax.finetuning.task import (
     Answers,
@@ -26,10 +25,12 @@ from plmjax.finetuning.task import (
     Row,
     Task,
     TaskObjective,
-    check_vocabulary,
-    concatenated,
+    check_length,
+    joined,
 )
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
+from plmjax.models.heads import TokenClassification
 from plmjax.objectives.objective import Batch, cross_entropy
 
 SCHEMES = ("", "IOB1", "IOB2", "IOBES")
@@ -49,13 +50,13 @@ class TaggedExamples(Examples):
 class Tagging(Task):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
-    A sentence of more pieces than a row holds is cut there; words left without a prediction count as mistakes ("O", or
-    no label at all). Sentences to predict may be the lines of a .txt file too, with words separated by white space.
+    A sentence with more pieces than fit into a row is cut; its words without a prediction count as mistakes ("O", or no
+    label at all). Sentences to predict may be the lines of a .txt file too, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = TaggedExamples
-    holds: ClassVar[str] = "tagged sentences"
-    asked: ClassVar[tuple[str, ...]] = ("text", "columns")
+    contents: ClassVar[str] = "tagged sentences"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
 
     text: str = "form"
     """Column of the words."""
@@ -69,7 +70,10 @@ class Tagging(Task):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""
         if self.scheme not in SCHEMES:
-            raise UserError(f"Unknown --data.scheme {quoted(self.scheme)}; {nearest(self.scheme, SCHEMES)}")
+            raise UserError(
+                f"Expected --data.scheme to be one of {listed(SCHEMES[1:])}, found {quoted(self.scheme)}; "
+                f"{nearest(self.scheme, SCHEMES)}"
+            )
         if not labelled and files.suffix(path) == ".txt":
             for number, line in enumerate(files.lines(path), start=1):
                 words = line.split()
@@ -125,13 +129,13 @@ def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -
 class TokenTagging(TaskObjective):
     """Cross entropy of the label of each word's first piece."""
 
-    reads: ClassVar[type[Task]] = Tagging
+    task_class: ClassVar[type[Task]] = Tagging
     per_token: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     entities: bool = False
-    """Whether labels mark entities, which are then counted whole."""
+    """Whether labels mark entities; metrics are then those of whole entities."""
     mix: bool = False
     """Read a learned mix of all layers (ELMo's) instead of the last one."""
 
@@ -141,43 +145,47 @@ class TokenTagging(TaskObjective):
         return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
 
     def learn(self, train: TaggedExamples) -> Self:
-        """With the labels of the train file."""
+        """The objective with the labels of the train file."""
         labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
         if len(labels) < 2:
-            raise UserError(f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only.")
+            raise UserError(
+                f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only; check "
+                f"--data.label."
+            )
         return dataclasses.replace(self, labels=labels)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with a linear layer on every token."""
         return TokenClassification(config, execution, len(self.labels), self.mix)
 
-    def encode(self, examples: TaggedExamples, tokenizer: Any, model: Any, task: Task) -> Encoded:
-        """[CLS] pieces of the words [SEP]; `label_weights` is 1 at the first piece of a word."""
-        check_vocabulary(tokenizer.vocabulary, task.sequence_length)
-        room, vocabulary = task.sequence_length - 2, tokenizer.vocabulary
+    def encode(self, examples: TaggedExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        check_length(template, tokenizer.vocabulary, task.sequence_length)
+        room = task.sequence_length - template.specials(1)
         pieces = tokenizer.encode_words(examples.words)
         rows, labels, weights = [], [], []
         for sentence, (words, gold) in enumerate(zip(pieces, examples.labels, strict=True)):
             lines = examples.word_lines[sentence]
             numbers = numbered(gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}")
-            row = [piece for word in words for piece in word][:room]
+            row = template.lay_out([[piece for word in words for piece in word][:room]], tokenizer.vocabulary)
+            (begin,) = row.starts
             starts = np.cumsum([0, *(len(word) for word in words)])[:-1]
             kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
-            label, weight = np.zeros(len(row) + 2, np.int32), np.zeros(len(row) + 2, np.float32)
-            label[starts[kept] + 1], weight[starts[kept] + 1] = numbers[kept], 1.0
-            rows.append([vocabulary.cls, *row, vocabulary.sep])
+            label, weight = np.zeros(len(row.tokens), np.int32), np.zeros(len(row.tokens), np.float32)
+            label[starts[kept] + begin], weight[starts[kept] + begin] = numbers[kept], 1.0
+            rows.append(row)
             labels.append(label)
             weights.append(weight)
         fields = {"labels": np.concatenate(labels), "label_weights": np.concatenate(weights)}
-        return Encoded(*concatenated(rows, [len(row) for row in rows]), sequence_fields={}, token_fields=fields)
+        return Encoded(**joined(rows), sequence_fields={}, token_fields=fields)
 
-    def losses(self, outputs: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Cross entropy in nats, of first pieces."""
-        return cross_entropy(outputs.logits, batch["labels"]), batch["label_weights"]
+        return {"task": cross_entropy(outputs.logits, batch["labels"])}
 
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every word counts once."""
-        return {"task": jnp.maximum(jnp.sum(batch["label_weights"]), 1e-9)}
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every word counts once, [R T]."""
+        return {"task": batch["label_weights"]}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy."""
@@ -199,7 +207,7 @@ class TokenTagging(TaskObjective):
         return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
 
     def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """line, words, predictions and their probabilities; null for the words that a row has no room for."""
+        """line, words, predictions and their probabilities; null for words that were cut off at the end of a row."""
         missing = "O" if self.entities else ""
         records = []
         for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
@@ -220,7 +228,7 @@ class TokenTagging(TaskObjective):
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 D labels a token."""
-        return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.hidden_size * len(self.labels)
+        return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.width * len(self.labels)
 
     def _entity_metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
         if not self.entities:

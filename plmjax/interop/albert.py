@@ -9,7 +9,9 @@ import flax.linen as nn
 from plmjax.data.layouts import SentenceOrder
 from plmjax.experiment import Data
 from plmjax.interop import encoder
-from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter
+from plmjax.interop.tensors import Tensors
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -42,7 +44,7 @@ HEADED = (
     *ENCODER,
     *encoder.dense("masked_language_model/transform", "predictions.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "predictions.LayerNorm"),
-    Parameter("masked_language_model/bias", "predictions.bias"),
+    parameter("masked_language_model/bias", "predictions.bias"),
     *encoder.dense("sentence_order", "sop_classifier.classifier"),
     *encoder.CLASSIFIER,
 )
@@ -61,10 +63,10 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return encoder.write_config(model, labels, "albert")
 
 
-def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
-    """The objective that trains a module, and data without a path."""
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
     if not isinstance(model, AlbertModel | AlbertForPreTraining | AlbertForMaskedLM):
-        return encoder.downstream_task(model, labels)
+        return None
     objective = MaskedLanguageModel() if isinstance(model, AlbertForMaskedLM) else AlbertPretraining()
     return objective, Data(SentenceOrder(), sequence_length=min(128, model.config.longest))
 
@@ -99,7 +101,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    task=task,
+    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

@@ -9,7 +9,9 @@ import flax.linen as nn
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data
 from plmjax.interop import encoder
-from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter
+from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -29,7 +31,7 @@ HEADED = (
     *ENCODER,
     *encoder.dense("masked_language_model/transform", "cls.predictions.transform.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "cls.predictions.transform.LayerNorm"),
-    Parameter("masked_language_model/bias", "cls.predictions.bias"),
+    parameter("masked_language_model/bias", "cls.predictions.bias"),
     *encoder.dense("next_sentence", "cls.seq_relationship"),
     *encoder.CLASSIFIER,
 )
@@ -45,11 +47,11 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return encoder.write_config(model, labels, "bert")
 
 
-def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
-    """The objective that trains a module, and data without a path."""
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
     if not isinstance(model, BertModel | BertForPreTraining | BertForMaskedLM | BertForNextSentencePrediction):
-        return encoder.downstream_task(model, labels)
-    objective = MaskedLanguageModel() if isinstance(model, BertForMaskedLM) else BertPretraining()
+        return None
+    objective = MaskedLanguageModel() if type(model) is BertForMaskedLM else BertPretraining()
     return objective, Data(SentencePairs(), sequence_length=min(128, model.config.longest))
 
 
@@ -85,7 +87,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    task=task,
+    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

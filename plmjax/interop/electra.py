@@ -14,7 +14,9 @@ import flax.linen as nn
 from plmjax.data.layouts import Segments
 from plmjax.experiment import Data
 from plmjax.interop import encoder
-from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter
+from plmjax.interop.tensors import Tensors
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -41,7 +43,7 @@ GENERATOR = (
     *encoder.under("generator", _NETWORK, "electra"),
     *encoder.dense("masked_language_model/transform", "generator_predictions.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "generator_predictions.LayerNorm"),
-    Parameter("masked_language_model/bias", "generator_lm_head.bias"),
+    parameter("masked_language_model/bias", "generator_lm_head.bias"),
 )
 SEQUENCES = (
     *ENCODER,
@@ -74,10 +76,10 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return encoder.write_config(alone, labels, "electra")
 
 
-def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
-    """The objective that trains a module, and data without a path."""
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
     if not isinstance(model, ElectraModel | ElectraForPreTraining):
-        return encoder.downstream_task(model, labels)
+        return None
     objective = MaskedLanguageModel() if isinstance(model, ElectraForMaskedLM) else ElectraPretraining()
     return objective, Data(Segments(), sequence_length=min(128, model.config.longest))
 
@@ -106,10 +108,10 @@ ADAPTER = Adapter(
         "ElectraForMultipleChoice": encoder.multiple_choice(ElectraForMultipleChoice, CHOICES),
         **encoder.token_heads("Electra", ENCODER),
     },
-    wholes={ElectraForPreTraining: "ElectraForPreTraining"},
+    exported_as={ElectraForPreTraining: "ElectraForPreTraining"},
     read_config=read_config,
     write_config=write_config,
-    task=task,
+    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

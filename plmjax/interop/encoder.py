@@ -11,15 +11,12 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax.errors import UserError, quoted
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.heads import QuestionAnswering, TokenClassification
-from plmjax.finetuning.questions import Questions, SpanExtraction
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.tagging import Tagging, TokenTagging
-from plmjax.interop import problems
-from plmjax.interop.adapter import FLAT, SAME, Architecture, Parameter, Tensors, weight
-from plmjax.layers.encoder import EncoderConfig, EncoderForMultipleChoice
-from plmjax.objectives.objective import Objective
+from plmjax.interop import labels
+from plmjax.interop.adapter import Architecture
+from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
+from plmjax.interop.tensors import Tensors
+from plmjax.models.bert import EncoderConfig
+from plmjax.models.heads import QuestionAnswering, TokenClassification
 
 Config = TypeVar("Config", bound=EncoderConfig)
 
@@ -35,7 +32,7 @@ REQUIRED = {
 """Settings of transformers that change what is computed, with the one value that these models implement."""
 
 LARGEST = 2**31
-"""No size, id or rate is as large, and none is a NaN or infinite, which JSON in Python can be."""
+"""Every size, id and rate is below it and finite; Python reads NaN and Infinity from JSON too."""
 
 LOGITS = {"logits": "logits"}
 HIDDEN = {"last_hidden_state": "last_hidden_state"}
@@ -44,30 +41,27 @@ POOLED = {**HIDDEN, "pooler_output": "pooler_output"}
 """Name of an output of ours -> its name in transformers."""
 
 
-def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Parameter, ...]:
+def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
     """Kernel, whose first `inputs` axes are summed over, and bias of a projection."""
     return (
-        Parameter(f"{path}/kernel", f"{tensor}.weight", weight(inputs)),
-        Parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
+        parameter(f"{path}/kernel", f"{tensor}.weight", weight(inputs)),
+        parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
     )
 
 
-def layer_norm(path: str, tensor: str) -> tuple[Parameter, ...]:
+def layer_norm(path: str, tensor: str) -> tuple[Conversion, ...]:
     """Scale and bias of a layer normalisation."""
-    return (Parameter(f"{path}/scale", f"{tensor}.weight"), Parameter(f"{path}/bias", f"{tensor}.bias", SAME))
+    return (parameter(f"{path}/scale", f"{tensor}.weight"), parameter(f"{path}/bias", f"{tensor}.bias"))
 
 
-def table(name: str) -> Parameter:
+def table(name: str) -> Conversion:
     """One of the tables of the embeddings."""
-    return Parameter(f"embeddings/{name}/embedding", f"embeddings.{name}.weight")
+    return parameter(f"embeddings/{name}/embedding", f"embeddings.{name}.weight")
 
 
-def under(prefix: str, parameters: tuple[Parameter, ...], theirs: str = "") -> tuple[Parameter, ...]:
-    """The parameters as modules with a head hold them, in a part of that name, in transformers in the part `theirs`."""
-    theirs = theirs or prefix
-    return tuple(
-        dataclasses.replace(one, path=f"{prefix}/{one.path}", tensor=f"{theirs}.{one.tensor}") for one in parameters
-    )
+def under(prefix: str, conversions: tuple[Conversion, ...], theirs: str = "") -> tuple[Conversion, ...]:
+    """For modules with a head: these parameters are in their part `prefix`, and in transformers in `theirs`."""
+    return tuple(one.under(prefix, theirs or prefix) for one in conversions)
 
 
 EMBEDDINGS = (
@@ -101,8 +95,8 @@ def read_config(
         if name in found and (found[name] or None) != (value or None):
             system = kind.__name__.removesuffix("Config").upper()
             raise UserError(
-                f"The config sets {name} to {quoted(found[name])}, but this {system} knows {quoted(value)} only; take "
-                f"another."
+                f"Expected {name} = {quoted(value)} in the config, which is all that this {system} implements, found "
+                f"{quoted(found[name])}; take another checkpoint."
             )
     given = dict(defaults)
     for field in dataclasses.fields(kind):
@@ -113,10 +107,10 @@ def read_config(
             continue
         of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
         if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
-            raise UserError(f"The config must set {field.name} to {of.__name__}, found {quoted(value)}; correct it.")
+            raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
         if of is not str and not abs(value) < LARGEST:
             raise UserError(
-                f"The config must set {field.name} to a finite number below 2**31, found {quoted(value)}; correct it."
+                f"Expected a finite number below 2**31 as the config's {field.name}, found {quoted(value)}; correct it."
             )
         given[field.name] = of(value)
     return kind(**given)
@@ -132,40 +126,28 @@ def write_config(model: nn.Module, labels: Sequence[str], model_type: str) -> di
     return config
 
 
-def downstream_task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
-    """The objective that trains a module with a head of a downstream task, and data without a path."""
-    if isinstance(model, QuestionAnswering):
-        return SpanExtraction(), Questions()
-    if isinstance(model, EncoderForMultipleChoice):
-        return MultipleChoice(), Choices()
-    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(model.num_labels))
-    if isinstance(model, TokenClassification):
-        return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
-    return Regression() if model.num_labels == 1 else SequenceClassification(labels=labels), Sentences()
-
-
-def token_heads(system: str, parameters: tuple[Parameter, ...]) -> dict[str, Architecture]:
+def token_heads(system: str, conversions: tuple[Conversion, ...]) -> dict[str, Architecture]:
     """transformers' classes of a system (Bert, Roberta, ...) for tagging and for questions.
 
-    parameters: those of its encoder, as modules with a head hold them.
+    conversions: those of its encoder, as modules with a head hold it.
     """
-    tags, spans = (*parameters, *CLASSIFIER), (*parameters, *dense("classifier", "qa_outputs"))
+    tags, spans = (*conversions, *CLASSIFIER), (*conversions, *dense("classifier", "qa_outputs"))
     return {
         f"{system}ForTokenClassification": Architecture(TokenClassification, tags, LOGITS, options=labels_option),
         f"{system}ForQuestionAnswering": Architecture(QuestionAnswering, spans, SPAN),
     }
 
 
-def multiple_choice(module: type[nn.Module], parameters: tuple[Parameter, ...]) -> Architecture:
+def multiple_choice(module: type[nn.Module], conversions: tuple[Conversion, ...]) -> Architecture:
     """transformers' class for questions with choices; its inputs are [B C T], here of one question."""
-    return Architecture(module, parameters, LOGITS, batch=lambda rows: {name: x[None] for name, x in rows.items()})
+    return Architecture(module, conversions, LOGITS, batch=lambda rows: {name: x[None] for name, x in rows.items()})
 
 
-def body(module: type[nn.Module], parameters: tuple[Parameter, ...], system: str, pooler: str) -> Architecture:
+def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: str, pooler: str) -> Architecture:
     """transformers' class without a head; with a pooler where there is `pooler`, one of its tensors."""
     return Architecture(
         module,
-        parameters,
+        conversions,
         POOLED,
         parts=lambda shapes: {"pooling": pooler in shapes},
         arguments=lambda module: {"add_pooling_layer": module.pooling},
@@ -187,7 +169,7 @@ def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], architectu
         if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new):
             continue
         if new in names:
-            raise UserError(f"{tensors.origin} holds {names[new]} and {old}, which are the same tensor; remove one.")
+            raise UserError(f"Expected one tensor {new} in {tensors.origin}, found {names[new]} and {old}; remove one.")
         names[new] = old
     names = without_copies(tensors, names, ties, architecture.tied)
     prefix = f"{system}." if architecture.within else ""
@@ -209,7 +191,7 @@ def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, s
             continue
         if tied and not np.array_equal(tensors.read(kept[copy]), tensors.read(kept[original])):
             raise UserError(
-                f"{tensors.origin} must hold {copy} tied to {original}, but the two differ, which this model cannot "
+                f"Expected {copy} tied to {original} in {tensors.origin}, found a difference, which this model cannot "
                 "express; tie them and save the model again."
             )
         del kept[copy]
@@ -234,4 +216,4 @@ def example(config: EncoderConfig) -> dict[str, np.ndarray]:
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:
     """The classification head's own settings."""
-    return {"num_labels": problems.count(found)}
+    return {"num_labels": labels.count(found)}

@@ -24,8 +24,10 @@ import numpy as np
 from plmjax import storage
 from plmjax.errors import UserError, quoted
 from plmjax.interop import albert, bert, electra, roberta
-from plmjax.interop.adapter import Adapter, Architecture, Tensors, parameter_shapes, read_parameters, write_tensors
-from plmjax.interop.weights import WEIGHTS, opened, read_json
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
+from plmjax.interop.tensors import Tensors
+from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened, read_json
 from plmjax.layers.execution import Execution
 
 log = logging.getLogger(__name__)
@@ -63,11 +65,16 @@ def load(
     and logged. Raises UserError for a folder, config or tensor that does not fit, naming it.
     """
     directory = Path(directory)
-    found = read_json(directory / "config.json", "a transformers config")
+    found = read_settings(directory)
     adapter = _adapter(found, directory)
     name = _named(adapter, found, directory) if architecture == "auto" else architecture
     with opened(directory) as tensors:
         return assemble(adapter, name, found, tensors, execution)
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The content of config.json."""
+    return read_json(directory / CONFIG, "a transformers config")
 
 
 def assemble(
@@ -82,7 +89,7 @@ def assemble(
         settings.pop("tie_word_embeddings", None)
     config = adapter.read_config(settings)
     module = chosen.module(config, execution, **fields)
-    params, left_out = read_parameters(module, chosen.parameters, tensors, adapter.optional)
+    params, left_out = read_parameters(module, adapter.inputs(module), chosen.conversions, tensors, adapter.optional)
     if left_out:
         log.warning("%s has no place for %s of %s: left out.", architecture, ", ".join(left_out), tensors.origin)
     return module, params
@@ -103,7 +110,7 @@ def save(
     architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
     tokenizer: a folder whose files are copied in. labels: names of a classifier's labels, LABEL_0 ... by default.
     problem_type: what a classifier's outputs mean; by default transformers goes by the labels it is trained with.
-    What stood in the folder is replaced file by file, each only once it is written whole. Raises UserError for
+    Files of the folder are replaced one by one, each once all of it is written. Raises UserError for
     parameters that do not fit or a folder that cannot be written.
     """
     import safetensors
@@ -114,7 +121,7 @@ def save(
     name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
-    tensors = write_tensors(module, chosen.parameters, params)
+    tensors = write_tensors(module, adapter.inputs(module), chosen.conversions, params)
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
@@ -122,12 +129,12 @@ def save(
         directory.mkdir(parents=True, exist_ok=True)
         with storage.replacing(directory / WEIGHTS) as path:
             safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-        with storage.replacing(directory / "config.json") as path:
+        with storage.replacing(directory / CONFIG) as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if tokenizer is not None:
             copy_tokenizer(tokenizer, directory)
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{directory} must be a folder that can be written, but {error}; give another.") from error
+        raise UserError(f"Expected a folder that can be written, found {directory} ({error}); name another.") from error
     _verify(directory / WEIGHTS, tensors)
 
 
@@ -159,10 +166,10 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
             reference = theirs.eval()(**given, return_dict=True)
     except Exception as error:  # of any kind: its config classes and its models check what they are given
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"transformers must open {directory}, but says: {reason}; correct config.json.") from error
+        raise UserError(f"Expected transformers to open {directory}, found: {reason}; correct config.json.") from error
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
     if faults:
-        raise UserError(f"transformers must find every tensor in {directory}, but reports {faults}; write it again.")
+        raise UserError(f"Expected every tensor of transformers in {directory}, found {faults}; write it again.")
     ours = _outputs(model, params, inputs)
     difference = 0.0
     for output, there in chosen.outputs.items():
@@ -174,14 +181,14 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
             expected, found = expected[real], found[real]
         if not np.isfinite(expected).all():
             raise UserError(
-                f"transformers must compute finite numbers with {directory}, but its {there} hold others; check the "
-                "tensors and the config."
+                f"Expected transformers to compute finite numbers with {directory}, found others in its {there}; check "
+                "the tensors and the config."
             )
         # Not max(), which would pass over what is not a number.
         difference = np.maximum(difference, np.abs(expected - found).max() / np.maximum(1.0, np.abs(expected).max()))
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{directory} must give the same outputs here and in transformers within {TOLERANCE:g}, but they differ by "
+            f"Expected the outputs of transformers for {directory} within {TOLERANCE:g}, found a difference of "
             f"{difference:.3g}; do not use this copy, and report the config."
         )
     return float(difference)
@@ -193,14 +200,14 @@ def has_form(model: nn.Module) -> bool:
 
 
 def adapter_of(model: nn.Module) -> Adapter:
-    """The adapter that knows the model, or a UserError naming the models that have one."""
+    """The adapter that knows the model, or a UserError naming the systems that have one."""
     for adapter in ADAPTERS.values():
         if adapter.knows(model):
             return adapter
-    names = (name for adapter in ADAPTERS.values() for name in adapter.architectures)
+    systems = ", ".join(sorted(adapter.config.__name__ for adapter in ADAPTERS.values()))
     raise UserError(
-        f"{type(model).__name__} of a {type(model.config).__name__} has no transformers form; supported are those of "
-        f"{', '.join(names)}."
+        f"Expected a model of {systems} that transformers has too, without a mix of layers, found "
+        f"{type(model).__name__} of a {type(model.config).__name__}; choose another."
     )
 
 
@@ -210,23 +217,24 @@ def model_type_of(model: nn.Module) -> str:
 
 
 def architecture_of(model: nn.Module) -> str:
-    """transformers' class for the model, or for what is worth most of it."""
+    """transformers' class for the model, or for the part of it that is used afterwards."""
     adapter = adapter_of(model)
     names = {known.module: name for name, known in adapter.architectures.items()}
-    return names.get(type(model)) or adapter.wholes[type(model)]
+    return names.get(type(model)) or adapter.exported_as[type(model)]
 
 
 def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
-    """transformers' class for the model, or where `params` lack some of it, for the most that they hold whole."""
+    """transformers' class for the model, or where `params` lack some of it, the largest class that they hold all of."""
     adapter = adapter_of(model)
 
     def size(name: str) -> int:
         module, own = _as(model, adapter.architectures[name], params)
-        shapes, held = parameter_shapes(module), flax.traverse_util.flatten_dict(nn.meta.unbox(own), sep="/")
+        shapes = parameter_shapes(module, adapter.inputs(module))
+        held = flax.traverse_util.flatten_dict(nn.meta.unbox(own), sep="/")
         return sum(math.prod(shape) for shape in shapes.values()) if shapes.keys() <= held.keys() else 0
 
-    whole = architecture_of(model)
-    return whole if size(whole) else max(adapter.architectures, key=size)
+    own = architecture_of(model)
+    return own if size(own) else max(adapter.architectures, key=size)
 
 
 def transformers_installed() -> bool:
@@ -238,7 +246,9 @@ def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
     """Copies a tokenizer's files into a folder and names them. Raises UserError where there are none."""
     names = [name for name in TOKENIZER_FILES if (Path(source) / name).is_file()]
     if not names:
-        raise UserError(f"{source} must be a tokenizer folder, but holds none of {', '.join(TOKENIZER_FILES)}.")
+        raise UserError(
+            f"Expected one of {', '.join(TOKENIZER_FILES)} in {source}, found none; name a tokenizer's folder."
+        )
     Path(directory).mkdir(parents=True, exist_ok=True)
     for name in names:
         with storage.replacing(Path(directory) / name) as path:
@@ -250,8 +260,8 @@ def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
     model_type = found.get("model_type")
     if not isinstance(model_type, str) or model_type not in ADAPTERS:
         raise UserError(
-            f"{directory / 'config.json'} has the model_type {quoted(model_type)}, but supported are "
-            f"{', '.join(sorted(ADAPTERS))}; convert a checkpoint of one of these."
+            f"Expected a model_type of {', '.join(sorted(ADAPTERS))} in {directory / CONFIG}, found "
+            f"{quoted(model_type)}; take a checkpoint of one of these."
         )
     return ADAPTERS[model_type]
 
@@ -262,8 +272,8 @@ def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
     if isinstance(name, str) and name in adapter.architectures:
         return name
     raise UserError(
-        f"{directory / 'config.json'} names the architecture {quoted(name)}, but supported are "
-        f"{', '.join(adapter.architectures)}; choose one of them as the architecture."
+        f"Expected an architecture of {', '.join(adapter.architectures)} in {directory / CONFIG}, found "
+        f"{quoted(name)}; choose one with --architecture."
     )
 
 
@@ -273,8 +283,9 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)
     leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
-    held = {found.tensor: leaves[found.path].shape for one in chosen.parameters for found in one.among(leaves)}
-    return chosen.module(model.config, Execution(), **chosen.parts(held)), params
+    held = [found for one in chosen.conversions for found in one.among(leaves)]
+    shapes = {name: leaves[found.paths[0]].shape for found in held for name in found.tensors}
+    return chosen.module(model.config, Execution(), **chosen.parts(shapes)), params
 
 
 def _outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
@@ -290,7 +301,9 @@ def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     with safetensors.safe_open(path, framework="np") as written:
         for name, tensor in tensors.items():
             if written.get_tensor(name).tobytes() != tensor.tobytes():
-                raise UserError(f"{path} must hold {name} bit for bit, but reads back otherwise; check the disk.")
+                raise UserError(
+                    f"Expected to read {name} back from {path} bit for bit, found a difference; check the disk."
+                )
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ import flax.linen as nn
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Data
 from plmjax.interop import encoder
-from plmjax.interop.adapter import Adapter, Architecture, Parameter, Tensors
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter
+from plmjax.interop.tensors import Tensors
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -26,7 +28,7 @@ HEADED = (
     *ENCODER,
     *encoder.dense("masked_language_model/transform", "lm_head.dense"),
     *encoder.layer_norm("masked_language_model/layer_norm", "lm_head.layer_norm"),
-    Parameter("masked_language_model/bias", "lm_head.bias"),
+    parameter("masked_language_model/bias", "lm_head.bias"),
     *encoder.dense("classifier/dense", "classifier.dense"),
     *encoder.dense("classifier/output", "classifier.out_proj"),
 )
@@ -44,10 +46,10 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return encoder.write_config(model, labels, "roberta")
 
 
-def task(model: nn.Module, labels: Sequence[str]) -> tuple[Objective, Any]:
-    """The objective that trains a module, and data without a path."""
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
     if not isinstance(model, RobertaModel | RobertaForMaskedLM):
-        return encoder.downstream_task(model, labels)
+        return None
     return RobertaPretraining(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
 
 
@@ -78,7 +80,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    task=task,
+    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

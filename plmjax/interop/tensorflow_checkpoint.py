@@ -1,117 +1,63 @@
-"""Google's BERT checkpoints (github.com/google-research/bert) in: bert_config.json, vocab.txt and bert_model.ckpt.
+"""Tensors of TensorFlow checkpoints, PREFIX.index with PREFIX.data-00000-of-00001 beside it, under their own names."""
 
-Variables are given transformers' names and orientation, so that one list of parameters serves both libraries.
-"""
-
-import re
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import flax.linen as nn
 import numpy as np
 
 from plmjax.data import tensorflow_runtime
-from plmjax.errors import UserError, nearest, quoted
-from plmjax.interop import bert
-from plmjax.interop.adapter import Tensors
-from plmjax.interop.huggingface import assemble
-from plmjax.interop.weights import read_json
-from plmjax.layers.execution import Execution
+from plmjax.errors import UserError
+from plmjax.interop.tensors import Tensors
 
-CONFIG = "bert_config.json"
-ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
-"""Activation of Google's modeling.py -> transformers' name: Google's "gelu" is the tanh form, theirs the exact one."""
-
-_SLOT = re.compile(r"global_step$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv])$|beta[12]_power$")
-_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
+PUBLISHED = "bert_model.ckpt"
+"""The prefix that Google's BERT folders have, taken where a folder holds several."""
 
 
-def recognised(directory: str | Path) -> bool:
-    """Whether the folder is one of Google's rather than of transformers."""
-    return (Path(directory) / CONFIG).is_file()
+def evidence(path: Path) -> str:
+    """By what a prefix, an index or a folder is recognised; empty where it is something else."""
+    if path.is_dir():
+        return ", ".join(sorted(index.name for index in path.glob("*.index"))[:1])
+    index = path.with_name(f"{path.name.removesuffix('.index')}.index")
+    return index.name if index.is_file() else ""
 
 
-def load(
-    directory: str | Path, *, architecture: str = "auto", execution: Execution = Execution()
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of one of Google's folders and its parameters, float32 numpy arrays on the host.
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Tensors]:
+    """The variables of a checkpoint: of a prefix, of its index, or of the one that a folder holds.
 
-    architecture: a transformers class; "auto" takes the largest whose heads the checkpoint holds. The optimizer's slots
-    are left out. Raises UserError for a folder, config or variable that does not fit, naming it.
+    The optimizer's slots and the step are among them. Raises UserError where there is none, or it is damaged.
     """
-    directory = Path(directory)
-    found = read_json(directory / CONFIG, "Google's config")
-    tensors = _variables(_prefix(directory), directory)
-    name = _holding(tensors) if architecture == "auto" else architecture
-    return assemble(bert.ADAPTER, name, _transformers_config(found, tensors, directory), tensors, execution)
+    yield read(path)
 
 
-def transformers_name(variable: str) -> str:
-    """bert/encoder/layer_0/output/dense/kernel -> bert.encoder.layer.0.output.dense.weight, and so on."""
-    if variable in ("output_weights", "output_bias"):  # run_classifier.py declares its head outside of any scope
-        return f"classifier.{_LEAVES[variable]}"
-    *scopes, leaf = variable.split("/")
-    if leaf.endswith("_embeddings"):
-        return ".".join([*scopes, leaf, "weight"])
-    return re.sub(r"\blayer_(\d+)\b", r"layer.\1", ".".join([*scopes, _LEAVES.get(leaf, leaf)]))
-
-
-def _prefix(directory: Path) -> Path:
-    prefixes = sorted(path.with_suffix("") for path in directory.glob("*.index"))
-    published = directory / "bert_model.ckpt"
-    if published in prefixes or len(prefixes) == 1:
-        return published if published in prefixes else prefixes[0]
-    raise UserError(
-        f"{directory} must hold one checkpoint, bert_model.ckpt.index with its data beside it, but holds "
-        f"{', '.join(prefix.name for prefix in prefixes) or 'none'}; keep one in the folder."
-    )
-
-
-def _variables(prefix: Path, directory: Path) -> Tensors:
+def read(path: Path) -> Tensors:
+    """As `opened`; nothing needs to be closed."""
+    prefix = _only_prefix(path) if path.is_dir() else path.with_name(path.name.removesuffix(".index"))
     tf = tensorflow_runtime.tensorflow()
-
     try:
         reader = tf.train.load_checkpoint(str(prefix))
     except Exception as error:  # the reader's statuses come as IndexError, ValueError, RuntimeError and others
         reason = str(error).split("\n")[0]
-        raise UserError(f"{prefix} must be a TensorFlow checkpoint, but is not ({reason}); fetch it again.") from error
-    shapes = reader.get_variable_to_shape_map()
-    variables = {transformers_name(name): name for name in shapes if not _SLOT.match(name)}
+        raise UserError(f"Expected a TensorFlow checkpoint, found {prefix} ({reason}); fetch it again.") from error
+    shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
+    dtypes = {name: kind.name for name, kind in reader.get_variable_to_dtype_map().items()}
 
-    def read(name: str) -> np.ndarray:
+    def variable(name: str) -> np.ndarray:
         try:
-            value = reader.get_tensor(variables[name])
+            return reader.get_tensor(name)
         except Exception as error:
-            raise UserError(f"{prefix} must hold {variables[name]} whole, but does not; fetch it again.") from error
-        return value.T if variables[name].endswith("/kernel") else value
+            raise UserError(f"Expected all of {name} in {prefix}, found it damaged; fetch it again.") from error
 
-    def shape(variable: str) -> tuple[int, ...]:
-        return tuple(shapes[variable])[:: -1 if variable.endswith("/kernel") else 1]
-
-    types = reader.get_variable_to_dtype_map()
-    dtypes = {name: types[variable].name for name, variable in variables.items()}
-    return Tensors(str(directory), {name: shape(variable) for name, variable in variables.items()}, dtypes, read)
+    return Tensors(str(path), shapes, dtypes, variable)
 
 
-def _holding(tensors: Tensors) -> str:
-    if "classifier.weight" in tensors.shapes:
-        return "BertForSequenceClassification"
-    if "cls.seq_relationship.weight" in tensors.shapes:
-        return "BertForPreTraining"
-    return "BertForMaskedLM" if "cls.predictions.bias" in tensors.shapes else "BertModel"
-
-
-def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: Path) -> dict[str, Any]:
-    """Google's config in transformers' terms: its epsilon is fixed in the code, its labels are counted by the head."""
-    activation = found.get("hidden_act")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        hint = nearest(str(activation), ACTIVATIONS)
-        raise UserError(f"{directory / CONFIG} has hidden_act {quoted(activation)}; {hint}")
-    labels = tensors.shapes.get("classifier.weight", (2,))[0]
-    return dict(found) | {
-        "model_type": "bert",
-        "hidden_act": ACTIVATIONS[activation],
-        "layer_norm_eps": 1e-12,
-        "num_labels": labels,
-    }
+def _only_prefix(directory: Path) -> Path:
+    prefixes = sorted(path.with_suffix("") for path in directory.glob("*.index"))
+    published = directory / PUBLISHED
+    if published in prefixes or len(prefixes) == 1:
+        return published if published in prefixes else prefixes[0]
+    raise UserError(
+        f"Expected one checkpoint in {directory}, {PUBLISHED}.index with its data beside it, found "
+        f"{', '.join(prefix.name for prefix in prefixes) or 'none'}; leave one in the folder."
+    )

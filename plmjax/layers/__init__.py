@@ -1,1 +1,1 @@
-"""What several systems really share, one idea per file."""
+"""What several systems share and no system owns, one idea per file."""

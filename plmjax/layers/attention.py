@@ -1,64 +1,149 @@
-"""Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762)."""
+"""Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
 
-import functools
+One function serves self-attention, cross-attention, a memory and cached decoding: queries look at projected keys and
+values, wherever these come from, and a `Visibility` says which of them each query sees. How the product is computed is
+a backend of `plmjax.layers.attention_backends`, which `Execution.attention` names.
+"""
+
 import math
+from typing import Self
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.layers.attention_backends import BACKENDS, Bias, probabilities
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.product import float32_product
+from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
-
-MASKED = -10000.0
-"""What is added to a score that must not count, as in google-research/bert modeling.py; exp of it is 0 in float32."""
+from plmjax.layers.visibility import Visibility
 
 
-def padding_bias(attention_mask: jax.Array) -> jax.Array:
-    """Hides keys whose mask is 0: [B S] -> float32 [B 1 1 S]."""
-    return MASKED * (1.0 - attention_mask[:, None, None, :].astype(jnp.float32))
+@flax.struct.dataclass
+class KeyValues:
+    """Projected keys and values, each [B S N H]: of one source, or a cache with room for S tokens."""
 
+    keys: jax.Array
+    values: jax.Array
 
-def segment_bias(segment_ids: jax.Array) -> jax.Array:
-    """Lets two tokens attend to each other iff their segments are equal and above 0: [B T] -> float32 [B 1 T T]."""
-    same = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, None, :] > 0)
-    return jnp.where(same, 0.0, MASKED)[:, None]
+    @classmethod
+    def empty(cls, batch: int, length: int, heads: int, size: int, dtype: jnp.dtype = jnp.float32) -> Self:
+        """A cache that holds no token yet; a causal `Visibility` hides what is not written."""
+        zeros = jnp.zeros((batch, length, heads, size), dtype)
+        return cls(zeros, zeros)
+
+    def written(self, new: Self, position: int | jax.Array) -> Self:
+        """The cache with the tokens of `new` written from `position`, an int scalar, on."""
+        return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, position, 1), self, new)
 
 
 class MultiHeadAttention(nn.Module):
-    """softmax(Q K^T / sqrt(H) + bias) V, projected back to D.
+    """softmax(scale Q K^T + bias) V, projected to the features of the queries.
 
-    num_heads: N; a head has H = D / N features.
+    features: D, of the queries and the result.
+    num_heads: N.
     dropout: rate at which attention probabilities are dropped.
     kernel_init: initializer of the four projections.
+    head_size: H; D / N by default.
+    scale: factor of the scores; 1 / sqrt(H) by default.
+    use_bias: whether the projections have biases.
     """
 
+    features: int
     num_heads: int
     dropout: float
     kernel_init: Initializer
-    dtype: jnp.dtype = jnp.float32
+    execution: Execution = Execution()
+    head_size: int | None = None
+    scale: float | None = None
+    use_bias: bool = True
 
-    @nn.compact
+    def setup(self) -> None:
+        """The four projections."""
+        init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
+        self.size = self.features // self.num_heads if self.head_size is None else self.head_size
+        heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
+        self.query = Projection(heads, inputs, init, dtype, use_bias=bias)
+        self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
+        self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
+        self.output = Projection((self.features,), ("heads", "head", "embed"), init, dtype, use_bias=bias)
+        self.probability_dropout = Dropout(self.dropout)
+
     def __call__(
-        self, queries: jax.Array, keys: jax.Array, bias: jax.Array | None, *, deterministic: bool
+        self,
+        queries: jax.Array,
+        source: jax.Array,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+        *,
+        deterministic: bool,
     ) -> jax.Array:
-        """[B T D], [B S D], float32 bias that broadcasts to [B N T S] -> [B T D]. The softmax is in float32."""
-        features = queries.shape[-1]
-        size = features // self.num_heads
+        """[B T D], and [B S ...] that keys and values are projected from -> [B T D]; else as `attend`."""
+        query = self._scaled_query(queries)
+        return self._attend(query, self.key_values(source), visibility, bias, deterministic)
 
-        def heads(name: str, x: jax.Array) -> jax.Array:  # [B T D] -> [B T N H]
-            axes = ("embed", "heads", "head")
-            y = Projection((self.num_heads, size), axes, self.kernel_init, self.dtype, name=name)(x)
-            return nn.with_logical_constraint(y, ("batch", "length", "heads", "head"))
+    def key_values(self, source: jax.Array) -> KeyValues:
+        """[B S ...] -> what `attend` looks at."""
+        return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(source)))
 
-        query, key, value = heads("query", queries), heads("key", keys), heads("value", keys)
-        query = query * jnp.asarray(1.0 / math.sqrt(size), self.dtype)
-        scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
-        if bias is not None:
-            scores = scores + bias
-        probabilities = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
-        probabilities = Dropout(self.dropout)(probabilities, deterministic)
-        context = jnp.einsum("BNTS,BSNH->BTNH", probabilities, value)
-        return Projection((features,), ("heads", "head", "embed"), self.kernel_init, self.dtype, name="output")(context)
+    def attend(
+        self,
+        queries: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attention over keys and values that are projected already. The softmax is in float32.
+
+        Args:
+            queries: [B T D].
+            visibility: which keys each query sees; all without it.
+            bias: what is added to the scores, such as relative positions: float32 that broadcasts to [B N T S], or a
+                function of the positions of queries, int [T] or [B T], and of keys, int [S], that gives such an array.
+            deterministic: without dropout.
+
+        Returns:
+            [B T D].
+        """
+        return self._attend(self._scaled_query(queries), key_values, visibility, bias, deterministic)
+
+    def probabilities(
+        self,
+        queries: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """How much each query attends to each key, before dropout: as `attend` -> float32 [B N T S]."""
+        return probabilities(self._scaled_query(queries), key_values.keys, visibility or Visibility(), bias)
+
+    def _scaled_query(self, queries: jax.Array) -> jax.Array:
+        scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
+        return _by_heads(self.query(queries)) * jnp.asarray(scale, self.execution.dtype)
+
+    def _attend(
+        self,
+        query: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None,
+        bias: Bias | None,
+        deterministic: bool,
+    ) -> jax.Array:
+        context = BACKENDS[self.execution.attention](
+            query,
+            key_values.keys,
+            key_values.values,
+            visibility or Visibility(),
+            bias,
+            self.dropout,
+            self.probability_dropout.key(deterministic),
+        )
+        return self.output(context)
+
+
+def _by_heads(x: jax.Array) -> jax.Array:
+    return nn.with_logical_constraint(x, ("batch", "length", "heads", "head"))

@@ -10,8 +10,8 @@ LEVELS = 1 << 16
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     """bool [shape], true with probability 1 - round(65536 rate) / 65536.
 
-    One 32-bit word serves two elements, which halves the generator's work, a visible share of a training step. The two
-    lie half of the last dimension but one apart: a TPU would pad a pair of neighbours to 128.
+    One random 32-bit word decides two elements, which halves the generator's work, a visible share of a training step.
+    The two are half of the second-last dimension apart: a TPU would pad a pair of neighbours to 128.
     """
     axis = max(len(shape) - 2, 0)
     length, limit = shape[axis], jnp.uint32(round(rate * LEVELS))
@@ -20,15 +20,23 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     return jax.lax.slice_in_dim(mask, 0, length, axis=axis)
 
 
+def dropped(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """x with elements zeroed at `rate` and the rest scaled by 1 / (1 - rate); x itself without a key."""
+    if key is None:
+        return x
+    kept = 1.0 - round(rate * LEVELS) / LEVELS
+    return jnp.where(keep_mask(key, rate, x.shape), x / jnp.asarray(kept, x.dtype), jnp.zeros((), x.dtype))
+
+
 class Dropout(nn.Module):
-    """Zeroes elements at `rate` and scales the rest by 1 / (1 - rate); the random collection is "dropout"."""
+    """`dropped` with keys of the random collection "dropout"."""
 
     rate: float
 
-    @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        if deterministic or self.rate == 0.0:
-            return x
-        kept = 1.0 - round(self.rate * LEVELS) / LEVELS
-        mask = keep_mask(self.make_rng("dropout"), self.rate, x.shape)
-        return jnp.where(mask, x / jnp.asarray(kept, x.dtype), jnp.zeros((), x.dtype))
+        """[...] -> [...]."""
+        return dropped(x, self.rate, self.key(deterministic))
+
+    def key(self, deterministic: bool) -> jax.Array | None:
+        """A new key; None where nothing is dropped."""
+        return None if deterministic or self.rate == 0.0 else self.make_rng("dropout")

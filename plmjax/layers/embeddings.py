@@ -13,9 +13,9 @@ from plmjax.layers.product import float32_product
 
 
 class Embedding(nn.Module):
-    """A table `embedding` float32 [rows D] that is looked up, and that can serve as an output layer.
+    """A table `embedding`, float32 [rows D], for looking up ids, and as an output layer.
 
-    axis: logical name of the rows, None for small tables that are never cut along them.
+    axis: logical name of the rows; None for small tables, which are never sharded along them.
     """
 
     rows: int
@@ -32,8 +32,8 @@ class Embedding(nn.Module):
     def __call__(self, ids: jax.Array) -> jax.Array:
         """int [...] -> [... D].
 
-        Raises UserError for an id that has no row. Within a compiled program ids are not known when it is made, and one
-        without a row is given the nearest; whatever makes the batches of such a program must check them.
+        Raises UserError for an id that has no row. While a program is compiled ids are not known: there an id without a
+        row takes the nearest row, and the code that makes the batches must check them.
         """
         if not isinstance(ids, jax.core.Tracer):
             self._check(np.asarray(ids))
@@ -45,7 +45,7 @@ class Embedding(nn.Module):
             found = outside.max() if outside.max() >= self.rows else outside.min()
             raise UserError(
                 f"Expected ids from 0 to {self.rows - 1} for the {self.rows} rows of {self.name}, found {found}; give "
-                "what the model was made for, such as the ids of its own tokenizer, or one with a larger table."
+                "ids of the model's own tokenizer, or a model with a larger table."
             )
 
     def attend(self, x: jax.Array) -> jax.Array:

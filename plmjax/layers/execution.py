@@ -1,4 +1,4 @@
-"""How a model is computed, not what it is: nothing here changes a parameter or, beyond rounding, an output."""
+"""How a model is computed, not what it is: nothing here changes parameters, or outputs by more than rounding."""
 
 import dataclasses
 
@@ -13,11 +13,13 @@ class Execution:
     dtype: of activations and matrix products; parameters are always float32.
     unroll: layers unrolled into straight code per trip of the loop over layers; the parameters stay stacked [L ...].
     remat: what the backward pass keeps of a layer, a name of `REMAT_POLICIES`.
+    attention: how attention is computed, a name of `plmjax.layers.attention_backends.BACKENDS`.
     """
 
     dtype: jnp.dtype = jnp.float32
     unroll: int = 1
     remat: str = "none"
+    attention: str = "dense"
 
 
 REMAT_POLICIES = {

@@ -20,7 +20,7 @@ ACTIVATIONS = {
 class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D]."""
 
-    intermediate_size: int
+    inner_size: int
     activation: str
     kernel_init: Initializer
     dtype: jnp.dtype = jnp.float32
@@ -28,8 +28,7 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         size = x.shape[-1]
-        x = Projection((self.intermediate_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")(
-            x
-        )
-        x = nn.with_logical_constraint(ACTIVATIONS[self.activation](x), ("batch", "length", "mlp"))
-        return Projection((size,), ("mlp", "embed"), self.kernel_init, self.dtype, name="output")(x)
+        inner = Projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")
+        outer = Projection((size,), ("mlp", "embed"), self.kernel_init, self.dtype, name="output")
+        x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
+        return outer(x)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al., arXiv 1607.06450).
 
-    Statistics are taken in float32, the variance from the centred values, whatever `dtype` the output has.
+    Statistics are always float32, the variance is that of the centred values; `dtype` is that of the output.
     """
 
     epsilon: float

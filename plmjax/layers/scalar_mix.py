@@ -12,7 +12,7 @@ def mixed(hidden_states: jax.Array, weights: jax.Array, scale: jax.Array | float
 
 
 class ScalarMix(nn.Module):
-    """`mixed` with learned weights and scale; it begins as the plain mean of the layers.
+    """`mixed` with learned weights and scale, initialised to the plain mean of the layers.
 
     Deviation: the paper may normalise each layer first and penalises the size of the weights; neither is done here.
     """

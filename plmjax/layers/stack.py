@@ -1,57 +1,106 @@
-"""A loop over layers as one compiled body: a stack of layers of their own, or one layer again and again."""
+"""A loop over layers as one compiled body: a stack of separate layers, or one layer applied several times.
 
+What a layer takes and returns besides the token vectors x are its lanes. `inputs` holds a slice for every layer
+(caches, memories, windows), and what the layers return besides x is stacked (hidden states, new caches, attention
+scores):
+
+    x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
+
+Whatever is the same for all layers is a variable of the surrounding function that `body` reads.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from plmjax.layers.execution import REMAT_POLICIES, Execution
 
+Lanes = Any
+"""A pytree of arrays whose first axis is the layers; None where there are none."""
+Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
+
+
+class Pattern(nn.Module):
+    """Layers of several kinds that follow each other in every trip of the loop."""
+
+    layers: tuple[nn.Module, ...]
+
 
 def stack(
-    layer: nn.Module, length: int, execution: Execution, keep: bool, x: jax.Array, *arguments: jax.Array | None
-) -> tuple[jax.Array, jax.Array | None]:
-    """x <- layer(x, *arguments), `length` times, each with parameters of its own.
+    body: Body,
+    layers: nn.Module | tuple[nn.Module, ...],
+    length: int,
+    execution: Execution,
+    x: jax.Array,
+    inputs: Lanes = None,
+) -> tuple[jax.Array, Lanes]:
+    """Runs x through `length` layers that have parameters of their own.
 
-    The parameters of `layer`, which must be bound and not yet used, get a leading axis "layers". Random collection
-    "dropout" is split over the layers.
+    Args:
+        body: one layer's step, as above.
+        layers: a module that is bound and not yet used, whose parameters get a leading axis "layers"; or one module
+            for each kind of layer, which take turns: layer i is of kind i modulo their number. Kinds need a compact
+            method around them. The random collection "dropout" is split over the layers.
+        inputs: what each layer is given besides x, arrays [length ...].
 
     Returns:
-        the last output, and all outputs [length ...] if `keep` asks for them.
+        the last x, and what the layers returned besides it, arrays [length ...].
+
+    Raises:
+        ValueError: the kinds do not divide the length.
     """
     parameters = {
         "variable_axes": {"params": 0},
         "split_rngs": {"params": True, "dropout": True},
         "metadata_params": {nn.PARTITION_NAME: "layers"},
     }
-    return _loop(parameters, layer, length, execution, keep, x, *arguments)
+    if not isinstance(layers, tuple):
+        return _loop(parameters, body, layers, length, execution, x, inputs)
+    kinds = len(layers)
+    if length % kinds:
+        raise ValueError(f"Expected a number of layers that {kinds} kinds divide, found {length}.")
+
+    def trip(pattern: Pattern, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
+        outputs = []
+        for kind, layer in enumerate(pattern.layers):
+            x, output = step(layer, x, jax.tree.map(lambda lane: lane[kind], inputs))  # noqa: B023 (used at once)
+            outputs.append(output)
+        return x, jax.tree.map(lambda *lanes: jnp.stack(lanes), *outputs)
+
+    step = _rematerialised(body, execution, prevent_cse=True)
+    inputs = jax.tree.map(lambda lane: lane.reshape(length // kinds, kinds, *lane.shape[1:]), inputs)
+    trips = Execution(unroll=max(1, execution.unroll // kinds))
+    x, outputs = _loop(parameters, trip, Pattern(layers), length // kinds, trips, x, inputs)
+    return x, jax.tree.map(lambda lane: lane.reshape(length, *lane.shape[2:]), outputs)
 
 
 def repeat(
-    layer: nn.Module, length: int, execution: Execution, keep: bool, x: jax.Array, *arguments: jax.Array | None
-) -> tuple[jax.Array, jax.Array | None]:
-    """As `stack`, every time with the same parameters; they have no axis "layers". Dropout differs all the same."""
+    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
+) -> tuple[jax.Array, Lanes]:
+    """As `stack`, but all trips share the parameters of one layer; they have no axis "layers". Dropout differs."""
     parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
-    return _loop(parameters, layer, length, execution, keep, x, *arguments)
+    return _loop(parameters, body, layer, length, execution, x, inputs)
 
 
 def _loop(
     parameters: dict[str, Any],
+    body: Body,
     layer: nn.Module,
     length: int,
     execution: Execution,
-    keep: bool,
     x: jax.Array,
-    *arguments: jax.Array | None,
-) -> tuple[jax.Array, jax.Array | None]:
-    """The loop itself; `parameters` tells `nn.scan` which of them a trip is given."""
+    inputs: Lanes,
+) -> tuple[jax.Array, Lanes]:
+    """The loop itself; `parameters` tells `nn.scan` which of them each trip gets."""
+    # A compiled loop cannot merge the second forward pass with the first; straight code must be kept from it.
+    step = _rematerialised(body, execution, prevent_cse=execution.unroll > 1)
+    return nn.scan(step, length=length, unroll=execution.unroll, **parameters)(layer, x, inputs)
 
-    def body(layer: nn.Module, x: jax.Array, *arguments: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-        x = layer(x, *arguments)
-        return x, x if keep else None
 
-    if execution.remat != "none":
-        # A compiled loop cannot merge the second forward pass with the first; straight code must be kept from it.
-        body = nn.remat(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=execution.unroll > 1)
-    scan = nn.scan(body, in_axes=nn.broadcast, length=length, unroll=execution.unroll, **parameters)
-    return scan(layer, x, *arguments)
+def _rematerialised(body: Body, execution: Execution, prevent_cse: bool) -> Body:
+    if execution.remat == "none":
+        return body
+    return nn.remat(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=prevent_cse)

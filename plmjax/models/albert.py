@@ -1,19 +1,19 @@
 """ALBERT: a lite BERT (Lan et al., ICLR 2020, arXiv 1909.11942; google-research/albert).
 
-BERT with two ideas that take away parameters, and one that makes the second task harder:
+BERT with two ideas that save parameters, and one that makes the second task harder:
 
     x = W norm(words[input_ids] + positions[0..T) + types[token_type_ids]) + b     tables of E numbers, W: E -> D
-    L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))     with one and the same layer
+    L times:  x = norm(x + attention(x, x));     x = norm(x + feed_forward(x))     with one and the same layer
               (or, divided into N groups of L / N layers, with one layer a group)
     masked token:    softmax(words . norm(gelu(W' x_i + b')) + c)                  W': D -> E
-    sentence order:  softmax(W''' tanh(W'' x_[CLS] + b'') + b''')                  do two neighbours stand in order?
+    sentence order:  softmax(W''' tanh(W'' x_[CLS] + b'') + b''')                  are the two texts in their order?
 
 Factorised embeddings (section 3.1): a vocabulary of V tokens costs V E + E D parameters instead of V D. Cross-layer
-sharing: L layers cost what one does, in memory, in the optimizer and on the network; they compute as much as ever.
+sharing: L layers need the memory, the optimizer state and the network traffic of one, and as much computation as L.
 Groups (section 4.5): L layers divided into N groups of M share within their group alone; the smaller M, the better the
-model and the more parameters it has. What was published has one group; `inner_group_num` is of the released code only.
+model and the more parameters it has. Published models have one group; only the released code has `inner_group_num`.
 
-Deviation: the map from E to D is there for E = D too, as in transformers; the released code then leaves it out.
+Deviation: E = D has the map from E to D too, as in transformers; the released code leaves it out then.
 Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
 """
 
@@ -24,20 +24,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.errors import UserError
-from plmjax.layers.encoder import (
-    EncoderConfig,
-    EncoderForMaskedLM,
-    EncoderForMultipleChoice,
-    EncoderForSequenceClassification,
-    EncoderLayer,
-    EncoderModel,
-    EncoderOutput,
-    InputEmbeddings,
-)
+from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ParameterGroup
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
+from plmjax.layers.visibility import Visibility
+from plmjax.models.bert import (
+    BertEmbeddings,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertLayer,
+    BertModel,
+    BertOutput,
+    EncoderConfig,
+)
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -47,7 +49,7 @@ class AlbertConfig(EncoderConfig):
     """Sizes of an ALBERT; the defaults are ALBERT-base of version 1.
 
     The named sizes take overrides: `AlbertConfig.base(vocab_size=8192)`. Version 2 has the same sizes, was trained
-    longer, on more text, and drops nothing out.
+    longer, on more text, and without dropout.
     """
 
     vocab_size: int = 30000
@@ -55,36 +57,36 @@ class AlbertConfig(EncoderConfig):
     embedding_size: int = 128
     """Features of a row of the embedding tables, E."""
     num_hidden_groups: int = 1
-    """Groups that the layers are divided into; those of a group share their parameters."""
+    """Groups of layers; the layers of a group share their parameters."""
     inner_group_num: int = 1
-    """Encoder layers, each with parameters of its own, that one layer of a group is made of."""
+    """Encoder layers, each with its own parameters, in one layer of a group."""
     classifier_dropout_prob: float = 0.1
     """Dropout before a classifier."""
     bos_token_id: int | None = 2
-    """Id of [CLS]; kept for transformers."""
+    """Id of [CLS]; transformers needs it."""
     eos_token_id: int | None = 3
-    """Id of [SEP]; kept for transformers."""
+    """Id of [SEP]; transformers needs it."""
+
+    encoder_name: ClassVar[str] = "albert"
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
         super().__post_init__()
-        if self.embedding_size < 1:
-            raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
+        check_ranges("model", self, embedding_size=FROM_1, inner_group_num=FROM_1, classifier_dropout_prob=SHARE)
         if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
             raise UserError(
                 f"Expected --model.num_hidden_groups from 1 to the {self.num_hidden_layers} layers, found "
-                f"{self.num_hidden_groups}."
-            )
-        if self.inner_group_num < 1:
-            raise UserError(f"Expected --model.inner_group_num of at least 1, found {self.inner_group_num}.")
-        if not 0 <= self.classifier_dropout_prob < 1:
-            raise UserError(
-                f"Expected --model.classifier_dropout_prob from 0 to below 1, found {self.classifier_dropout_prob}."
+                f"{self.num_hidden_groups}; change it."
             )
 
     @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The embeddings, and all else: layers that share their parameters are one group."""
+        return ParameterGroup((f"{self.encoder_name}/embeddings",)), ParameterGroup((self.encoder_name,))
+
+    @property
     def head_dropout(self) -> float:
-        """The heads' own rate: encoders without dropout have it too."""
+        """The heads' own rate, which models without other dropout have too."""
         return self.classifier_dropout_prob
 
     @property
@@ -149,7 +151,7 @@ class AlbertConfig(EncoderConfig):
 
     def encoder(self, execution: Execution, *, pooling: bool = False) -> "AlbertModel":
         """The encoder alone, under the name that its parameters have in every other module."""
-        return AlbertModel(self, execution, pooling, name="albert")
+        return AlbertModel(self, execution, pooling, name=self.encoder_name)
 
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "AlbertForSequenceClassification":
         """The module that labels whole rows, or gives each `outputs` numbers."""
@@ -160,7 +162,7 @@ class AlbertConfig(EncoderConfig):
         return AlbertForMultipleChoice(self, execution)
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
-        """As the base, for every encoder layer that a layer is made of."""
+        """As the base, times the encoder layers in a layer."""
         return self.inner_group_num * super().layers_flops(batch_size, sequence_length)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -175,29 +177,29 @@ class AlbertConfig(EncoderConfig):
 
 
 class LayerGroup(nn.Module):
-    """What the layers of a group share: one encoder layer, or several, one after another."""
+    """The parameters that the layers of a group share: one encoder layer, or several in sequence."""
 
     config: AlbertConfig
     execution: Execution
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, bias: jax.Array | None) -> jax.Array:
-        """As `EncoderLayer`."""
+    def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
+        """As `BertLayer`."""
         for inner in range(self.config.inner_group_num):
-            x = EncoderLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, bias)
+            x = BertLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, visibility)
         return x
 
 
 class SharedLayers(nn.Module):
-    """The map from the embeddings to the layers' features, and as many trips through each group as it has layers."""
+    """The map from embeddings of E features to D, then each group's layer as many times as the group has layers."""
 
     config: AlbertConfig
     execution: Execution
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, bias: jax.Array | None, *, deterministic: bool, output_hidden_states: bool
+        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         """[B T E] -> [B T D] and, when asked for, [L+1 B T D] with the mapped embeddings first."""
         config, execution = self.config, self.execution
@@ -208,16 +210,21 @@ class SharedLayers(nn.Module):
             execution.dtype,
             name="embedding_hidden_mapping_in",
         )
+
+        def body(layer: LayerGroup, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
+            x = layer(x, visibility)
+            return x, x if output_hidden_states else None
+
         x = nn.with_logical_constraint(mapping(x), ("batch", "length", "embed"))
         states = [x[None]]
         for group, size in enumerate(config.group_sizes):
-            layers = LayerGroup(config, execution, deterministic, name=f"group_{group}")
-            x, outputs = repeat(layers, size, execution, output_hidden_states, x, bias)
+            layer = LayerGroup(config, execution, deterministic, name=f"group_{group}")
+            x, outputs = repeat(body, layer, size, execution, x)
             states.append(outputs)
         return x, jnp.concatenate(states) if output_hidden_states else None
 
 
-class AlbertModel(EncoderModel):
+class AlbertModel(BertModel):
     """Embeddings of E numbers, the shared layers and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
 
     config: AlbertConfig
@@ -225,13 +232,13 @@ class AlbertModel(EncoderModel):
     def setup(self) -> None:
         """The three parts."""
         config, execution = self.config, self.execution
-        self.embeddings = InputEmbeddings(config, config.embedding_size, execution)
+        self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
         self.encoder = SharedLayers(config, execution)
         if self.pooling:
             self.pooler = Projection((config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype)
 
 
-class AlbertForPreTraining(EncoderForMaskedLM):
+class AlbertForPreTraining(BertForMaskedLM):
     """ALBERT with both of its pretraining heads."""
 
     config: AlbertConfig
@@ -243,25 +250,25 @@ class AlbertForPreTraining(EncoderForMaskedLM):
         init, dtype = self.config.initializer, self.execution.dtype
         self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
         """As `AlbertForMaskedLM`."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(sop_logits=self.sentence_order(output.pooler_output))
 
 
-class AlbertForMaskedLM(EncoderForMaskedLM):
+class AlbertForMaskedLM(BertForMaskedLM):
     """ALBERT with the masked language model's head alone and no pooler."""
 
     config: AlbertConfig
 
 
-class AlbertForSequenceClassification(EncoderForSequenceClassification):
+class AlbertForSequenceClassification(BertForSequenceClassification):
     """ALBERT with a linear layer on the pooled [CLS]."""
 
     config: AlbertConfig
 
 
-class AlbertForMultipleChoice(EncoderForMultipleChoice):
+class AlbertForMultipleChoice(BertForMultipleChoice):
     """ALBERT with a linear layer on the pooled [CLS] of every choice."""
 
     config: AlbertConfig

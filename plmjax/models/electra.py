@@ -1,50 +1,51 @@
 """ELECTRA: replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555; google-research/electra).
 
-A small generator fills in hidden tokens, and a discriminator says of every token whether the generator put it there.
-Both are BERT encoders; the discriminator is what is kept. They share their embeddings, of E features, which each brings
-to a width of its own:
+A small generator fills in hidden tokens; a discriminator tells for every token whether the generator replaced it. Both
+are BERT encoders; after pretraining only the discriminator is used. They share embeddings of E features, which each
+network projects to its own width:
 
     x = norm(words[input_ids] + positions[0..T) + types[token_type_ids]);  x = W_E x + b_E unless E is the width
-    L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))
+    L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
     generator, at hidden tokens:     softmax(words . norm(gelu(W x_i + b)) + c)
     discriminator, at every token:   sigmoid(w' gelu(W' x_i + b') + b'')
 
-What the discriminator is shown, and what both lose, is the objective's: `plmjax.objectives.electra`. There is no
-pooler: [CLS] stands for its text as it is.
+The discriminator's input and both losses are in `plmjax.objectives.electra`. There is no pooler: the vector of [CLS]
+itself represents the text.
 
-Deviation: the generator's head has the exact GELU whatever `hidden_act` is, as transformers' has, so that every
-generator can be handed to transformers; the released code has the tanh form in it too.
-Deviation: the heads for sequences and for choices have a layer with GELU before the linear one, as transformers' have,
-so that fine-tuned models can be handed to it; the released code has the linear layer alone.
+Deviation: the generator's head always has the exact GELU, as in transformers, so that every generator can be exported;
+the released code has the tanh form there too.
+Deviation: the heads for sequences and for choices have a layer with GELU before the linear one, as in transformers, so
+that fine-tuned models can be exported; the released code has the linear layer alone.
 Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 
-from plmjax.errors import UserError
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder import (
-    ClassifierDropoutConfig,
-    Encoder,
-    EncoderForMultipleChoice,
-    EncoderForSequenceClassification,
-    EncoderModel,
-    EncoderOutput,
-    InputEmbeddings,
-    MaskedLanguageModelHead,
-    gather_positions,
-)
 from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.model_config import ParameterGroup
 from plmjax.layers.projection import Projection
+from plmjax.layers.tokens import gather_tokens
+from plmjax.models.bert import (
+    BertEmbeddings,
+    BertEncoder,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertModel,
+    BertOutput,
+    EncoderConfig,
+    MaskedLanguageModelHead,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class ElectraConfig(ClassifierDropoutConfig):
+class ElectraConfig(EncoderConfig):
     """Sizes of a discriminator and of its generator; the defaults are ELECTRA-Small.
 
     The named sizes take overrides: `ElectraConfig.small(vocab_size=8192)`.
@@ -56,10 +57,12 @@ class ElectraConfig(ClassifierDropoutConfig):
     """Attention heads of the discriminator, N."""
     intermediate_size: int = 1024
     """Features inside the discriminator's feed-forward network, F."""
+    classifier_dropout: float | None = None
+    """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
     embedding_size: int = 128
     """Features of the embeddings that both networks share, E."""
     generator_hidden_size: int = 0
-    """Features of a token in the generator, which has as many layers; 0 is a quarter of the discriminator's."""
+    """Features of a token in the generator, which has as many layers; 0 is a quarter of `hidden_size`."""
     generator_num_attention_heads: int = 0
     """Attention heads of the generator; 0 is one for each 64 features."""
     generator_intermediate_size: int = 0
@@ -67,18 +70,14 @@ class ElectraConfig(ClassifierDropoutConfig):
     summary_last_dropout: float = 0.1
     """Dropout between the two layers of the multiple choice head."""
 
+    encoder_name: ClassVar[str] = "electra"
+
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain, the generator's sizes too."""
         super().__post_init__()
-        for name in ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size"):
-            if getattr(self, name) < 0:
-                raise UserError(f"Expected --model.{name} of 0 (derived) or more, found {getattr(self, name)}.")
-        if self.embedding_size < 1:
-            raise UserError(f"Expected --model.embedding_size of at least 1, found {self.embedding_size}.")
-        if not 0 <= self.summary_last_dropout < 1:
-            raise UserError(
-                f"Expected --model.summary_last_dropout from 0 to below 1, found {self.summary_last_dropout}."
-            )
+        generators = ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size")
+        check_ranges("model", self, **dict.fromkeys(generators, FROM_0))
+        check_ranges("model", self, embedding_size=FROM_1, summary_last_dropout=SHARE)
         size, heads, _ = self._generator_sizes()
         if size % heads:
             raise UserError(
@@ -125,6 +124,17 @@ class ElectraConfig(ClassifierDropoutConfig):
             generator_intermediate_size=inner,
         )
 
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """As BERT's, with the layers of both networks, which are equally many, side by side."""
+
+        def both(part: str) -> tuple[str, ...]:
+            return tuple(f"{network}/{part}" for network in (self.encoder_name, "generator"))
+
+        layers = (ParameterGroup(both("encoder/layers"), layer) for layer in range(self.depth))
+        embeddings = (*both("embeddings"), *both("embeddings_project"))
+        return ParameterGroup(embeddings), *layers, ParameterGroup((self.encoder_name,))
+
     def for_pretraining(self, execution: Execution) -> "ElectraForPreTraining":
         """Generator and discriminator with their heads."""
         return ElectraForPreTraining(self, execution)
@@ -135,7 +145,7 @@ class ElectraConfig(ClassifierDropoutConfig):
 
     def encoder(self, execution: Execution, *, pooling: bool = False) -> "ElectraModel":
         """The discriminator without its head, under the name that its parameters have in every other module."""
-        return ElectraModel(self, execution, pooling, name="electra")
+        return ElectraModel(self, execution, pooling, name=self.encoder_name)
 
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "ElectraForSequenceClassification":
         """The module that labels whole rows, or gives each `outputs` numbers."""
@@ -148,8 +158,8 @@ class ElectraConfig(ClassifierDropoutConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) of a network alone.
 
-        With `predictions` a row this is the generator with its head, without any the discriminator without one: of its
-        matrix products 6 (L (4 D^2 + 2 D F) + 2 L T D + E D unless E = D) a token and 6 (D E + E V) a prediction.
+        With `predictions` a row this is the generator with its head; with 0 it is the discriminator without a head.
+        Matrix products: 6 (L (4 D^2 + 2 D F) + 2 L T D + E D unless E = D) a token and 6 (D E + E V) a prediction.
         """
         network = self.generator if predictions else self
         size, embedded = network.hidden_size, self.embedding_size
@@ -159,26 +169,26 @@ class ElectraConfig(ClassifierDropoutConfig):
         return layers + 6.0 * batch_size * (sequence_length * widened + predictions * head)
 
 
-class ElectraModel(EncoderModel):
-    """One of the two networks without a head; `pooler_output` is [CLS] as it is.
+class ElectraModel(BertModel):
+    """One of the two networks without a head; `pooler_output` is the vector of [CLS] itself.
 
-    shared: the embeddings of the other network, which stand in the place of its own.
+    shared: the embeddings of the other network, used in place of its own.
     """
 
     config: ElectraConfig
     pooling: bool = False
-    shared: InputEmbeddings | None = None
+    shared: BertEmbeddings | None = None
 
     def setup(self) -> None:
-        """Embeddings, what brings them to the width of the layers, and the layers."""
+        """Embeddings, their projection to the width of the layers, and the layers."""
         config, execution = self.config, self.execution
         if self.shared is None:
-            self.embeddings = InputEmbeddings(config, config.embedding_size, execution)
+            self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
         if config.embedding_size != config.hidden_size:
             self.embeddings_project = Projection(
                 (config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype
             )
-        self.encoder = Encoder(config, execution)
+        self.encoder = BertEncoder(config, execution)
 
     def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
         """As the base, [B T E], then [B T D]."""
@@ -189,12 +199,12 @@ class ElectraModel(EncoderModel):
         return nn.with_logical_constraint(self.embeddings_project(x), ("batch", "length", "embed"))
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """The first tokens as they are."""
+        """The first tokens themselves."""
         return x
 
 
 class ReplacedTokenDetectionHead(nn.Module):
-    """w . activation(W x + b) + c, a score for every token; above 0 it seems to be replaced."""
+    """w . activation(W x + b) + c, a score for every token; above 0 means replaced."""
 
     config: ElectraConfig
     execution: Execution
@@ -209,7 +219,7 @@ class ReplacedTokenDetectionHead(nn.Module):
 
 
 class ElectraForPreTraining(nn.Module):
-    """Both networks with their heads; a module that uses but one of them has the parameters of that one."""
+    """Both networks with their heads; a subclass that uses one network has the parameters of that one only."""
 
     config: ElectraConfig
     execution: Execution = Execution()
@@ -223,24 +233,22 @@ class ElectraForPreTraining(nn.Module):
         self.masked_language_model = MaskedLanguageModelHead(exact, execution)
         self.replaced_token_detection = ReplacedTokenDetectionHead(config, execution)
 
-    def generate(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> EncoderOutput:
+    def generate(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
         """The generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
         output = self.generator(input_ids, **inputs)
-        hidden = gather_positions(output.last_hidden_state, masked_positions)
+        hidden = gather_tokens(output.last_hidden_state, masked_positions)
         words = self.electra.embeddings.word_embeddings
         return output.replace(logits=self.masked_language_model(hidden, words))
 
-    def discriminate(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+    def discriminate(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
         """The discriminator, called as `ElectraModel`: logits [B T]."""
         output = self.electra(input_ids, **inputs)
         return output.replace(logits=self.replaced_token_detection(output.last_hidden_state))
 
     def __call__(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> tuple[EncoderOutput, EncoderOutput]:
-        """What `generate` and `discriminate` say of the same tokens."""
+    ) -> tuple[BertOutput, BertOutput]:
+        """The outputs of `generate` and of `discriminate` for the same tokens."""
         generated = self.generate(input_ids, masked_positions=masked_positions, **inputs)
         return generated, self.discriminate(input_ids, **inputs)
 
@@ -248,7 +256,7 @@ class ElectraForPreTraining(nn.Module):
 class ElectraForMaskedLM(ElectraForPreTraining):
     """The generator alone, with its head and the embeddings."""
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
         """As `generate`."""
         return self.generate(input_ids, **inputs)
 
@@ -256,7 +264,7 @@ class ElectraForMaskedLM(ElectraForPreTraining):
 class ElectraForReplacedTokenDetection(ElectraForPreTraining):
     """The discriminator alone, with its head; transformers calls it ElectraForPreTraining."""
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
         """As `discriminate`."""
         return self.discriminate(input_ids, **inputs)
 
@@ -278,8 +286,8 @@ class ClassificationHead(nn.Module):
         return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 
 
-class ElectraForSequenceClassification(EncoderForSequenceClassification):
-    """The discriminator with a head of two layers on [CLS], drawn for the task."""
+class ElectraForSequenceClassification(BertForSequenceClassification):
+    """The discriminator with a head of two layers on [CLS], initialised for the task."""
 
     config: ElectraConfig
 
@@ -288,7 +296,7 @@ class ElectraForSequenceClassification(EncoderForSequenceClassification):
         self.encoder = self.config.encoder(self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
         """As the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
         return output.replace(logits=self.classifier(output.pooler_output, deterministic))
@@ -309,8 +317,8 @@ class MultipleChoiceHead(nn.Module):
         return Projection((1,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 
 
-class ElectraForMultipleChoice(EncoderForMultipleChoice):
-    """The discriminator with a head of two layers on [CLS] of every choice, drawn for the task."""
+class ElectraForMultipleChoice(BertForMultipleChoice):
+    """The discriminator with a head of two layers on [CLS] of every choice, initialised for the task."""
 
     config: ElectraConfig
 

@@ -1,27 +1,27 @@
 """RoBERTa: a robustly optimised BERT (Liu et al. 2019, arXiv 1907.11692; fairseq 0.12.2 models/roberta).
 
-BERT's encoder, trained longer, on more text in larger batches, on full sentences, on masks drawn anew every time, and
-on the masked language model alone: whether one text follows another is not asked.
+BERT's encoder, trained longer, on more text, in larger batches, on full sentences, with new masks every time, and on
+the masked language model alone, without next sentence prediction.
 
     x = norm(words[input_ids] + positions[p] + types[0])
-    L times:  x = norm(x + attention(x, x, x));  x = norm(x + feed_forward(x))
+    L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
     masked token:   softmax(words . norm(gelu(W x_i + b)) + c)
-    p of the k-th token that is no padding = k + the padding token's id, counted from 1; p of padding = that id
+    p of the k-th real token, counted from 1 = k + the padding token's id; p of padding = that id
 
-fairseq keeps the row of the padding token in the position table too, so with id 1 the first token of a text takes row
-2, and 512 positions make a table of 514. GELU is the exact one and weights are drawn from a normal that is not cut.
+fairseq keeps a row for the padding token in the position table too: with id 1 the first token of a text takes row 2,
+and 512 positions make a table of 514. GELU is the exact form, and initial weights come from a normal that is not cut.
 
-Deviation: rows may hold several packed sequences, as BERT's; each is counted from its own first token.
-Deviation: `type_vocab_size` is 1, one vector added to every token: transformers made it of the released weights, which
-have no types, and it is zero there. Here it is drawn and trained like the others.
-Deviation: rows of the padding token in the tables are drawn like any other; in fairseq they begin at zero.
-Deviation: the masked language model's head has the exact GELU whatever `hidden_act` is, as transformers' has, so that
-every model can be handed to it; fairseq's goes by the activation, which is the exact GELU in all published models.
-Deviation: `RobertaModel` has a pooler if asked for. RoBERTa trains none; transformers' class has one.
+Deviation: rows may hold several packed sequences, as BERT's; positions count from each sequence's first token.
+Deviation: `type_vocab_size` is 1, one vector added to every token. The released weights have no types; transformers
+adds this vector as zeros. Here it is initialised and trained like the others.
+Deviation: rows of the padding token in the tables are initialised like any other; in fairseq they are zero.
+Deviation: the masked language model's head always has the exact GELU, as in transformers, so that every model can be
+exported; fairseq's head has `hidden_act`, which is the exact GELU in all published models.
+Deviation: `RobertaModel` has a pooler only if asked for; transformers' class has one, which RoBERTa does not train.
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -30,25 +30,26 @@ from jax.nn.initializers import Initializer
 
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder import (
-    ClassifierDropoutConfig,
-    EncoderForMaskedLM,
-    EncoderForMultipleChoice,
-    EncoderOutput,
-    MaskedLanguageModelHead,
-    first_tokens,
-)
 from plmjax.layers.execution import Execution
 from plmjax.layers.projection import Projection
-from plmjax.models.bert import BertModel
+from plmjax.layers.template import Template
+from plmjax.layers.tokens import first_tokens
+from plmjax.models.bert import (
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertModel,
+    BertOutput,
+    EncoderConfig,
+    MaskedLanguageModelHead,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class RobertaConfig(ClassifierDropoutConfig):
+class RobertaConfig(EncoderConfig):
     """Sizes of a RoBERTa; the defaults are RoBERTa-Base.
 
     Raises:
-        UserError: besides an encoder's, a padding token that leaves no positions or is none of the vocabulary.
+        UserError: besides an encoder's, a padding token outside the vocabulary, or one that leaves no positions.
     """
 
     vocab_size: int = 50265
@@ -60,15 +61,20 @@ class RobertaConfig(ClassifierDropoutConfig):
     type_vocab_size: int = 1
     """Kinds of segment; texts of a pair are told apart by the separators between them."""
     initializer_range: float = 0.02
-    """Standard deviation of the normal distribution that weights are drawn from."""
+    """Standard deviation of the normal distribution of initial weights."""
     layer_norm_eps: float = 1e-5
     """Added to the variance in layer normalisation."""
     pad_token_id: int = 1
     """Id that fills rows and from which positions are counted; the tokenizer's must be the same."""
     bos_token_id: int | None = 0
-    """Id of <s>; kept for transformers."""
+    """Id of <s>; transformers needs it."""
     eos_token_id: int | None = 2
-    """Id of </s>; kept for transformers."""
+    """Id of </s>; transformers needs it."""
+
+    classifier_dropout: float | None = None
+    """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
+
+    encoder_name: ClassVar[str] = "roberta"
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
@@ -100,9 +106,9 @@ class RobertaConfig(ClassifierDropoutConfig):
         return self.max_position_embeddings - self.pad_token_id - 1
 
     @property
-    def pair_separators(self) -> int:
-        """Two: <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
-        return 2
+    def template(self) -> Template:
+        """<s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
+        return Template(pair="cls A sep sep B:1 sep:1")
 
     @property
     def initializer(self) -> Initializer:
@@ -119,7 +125,7 @@ class RobertaConfig(ClassifierDropoutConfig):
 
     def encoder(self, execution: Execution, *, pooling: bool = False) -> "RobertaModel":
         """The encoder alone, under the name that its parameters have in every other module."""
-        return RobertaModel(self, execution, pooling, name="roberta")
+        return RobertaModel(self, execution, pooling, name=self.encoder_name)
 
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "RobertaForSequenceClassification":
         """The module that labels whole rows, or gives each `outputs` numbers."""
@@ -144,7 +150,7 @@ class RobertaModel(BertModel):
         return jnp.where(real, count + pad, pad)
 
 
-class RobertaForMaskedLM(EncoderForMaskedLM):
+class RobertaForMaskedLM(BertForMaskedLM):
     """RoBERTa with the head it is pretrained with."""
 
     config: RobertaConfig
@@ -174,7 +180,7 @@ class ClassificationHead(nn.Module):
 
 
 class RobertaForSequenceClassification(nn.Module):
-    """RoBERTa with a head of its own on <s>, two layers drawn for the task; one label makes it a regression."""
+    """RoBERTa with a head of two layers on <s>, initialised for the task; one label makes it a regression."""
 
     config: RobertaConfig
     execution: Execution = Execution()
@@ -192,14 +198,14 @@ class RobertaForSequenceClassification(nn.Module):
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
         **inputs: Any,
-    ) -> EncoderOutput:
-        """As `RobertaModel`, with logits [B labels], or [B K labels] of the sequences that begin at `cls_positions`."""
+    ) -> BertOutput:
+        """As `RobertaModel`, with logits [B labels], or [B K labels] of the sequences that start at `cls_positions`."""
         output = self.roberta(input_ids, deterministic=deterministic, **inputs)
         first = first_tokens(output.last_hidden_state, cls_positions)
         return output.replace(logits=self.classifier(first, deterministic))
 
 
-class RobertaForMultipleChoice(EncoderForMultipleChoice):
-    """RoBERTa with a pooler on <s> of every choice, which pretraining does not give, and a linear layer on that."""
+class RobertaForMultipleChoice(BertForMultipleChoice):
+    """RoBERTa with a pooler on <s> of every choice, which is not pretrained, and a linear layer on that."""
 
     config: RobertaConfig

@@ -1,1 +1,1 @@
-"""Pretraining tasks: how a batch is corrupted and what is lost, one file per task."""
+"""Pretraining tasks: how a batch is corrupted and what the loss is, one file per task."""

@@ -13,10 +13,12 @@ those with digits or letters beyond a to z begin one as well.
 import dataclasses
 from typing import ClassVar
 
+import chex
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
+from plmjax.objectives.choosing import sequence_lengths, sums_in_groups
 from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
 from plmjax.objectives.sentence_order import SENTENCE_ORDER
 from plmjax.objectives.sentence_pairs import MaskedTokensAndPairs, PairLabels
@@ -44,7 +46,7 @@ class AlbertPretraining(MaskedTokensAndPairs):
         """Checks the settings."""
         super().__post_init__()
         if self.ngram < 1:
-            raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}.")
+            raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")
 
     def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         """bool [T]: which tokens of a row are to be predicted."""
@@ -53,12 +55,11 @@ class AlbertPretraining(MaskedTokensAndPairs):
         eligible = eligible_tokens(ids, segments, vocabulary)
         starts = word_starts(ids, segments, eligible, vocabulary) if self.whole_word else eligible
         words = jnp.where(eligible, jnp.cumsum(starts), 0)
-        budget = self._budget(size, jnp.sum(segments[:, None] == segments[None, :], axis=1), segments)
+        budget = self._budget(size, sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         runs = 1 + jax.random.categorical(run, -jnp.log(jnp.arange(1, self.ngram + 1)), shape=(length,))
         order = jax.random.permutation(visit, length)
-        most = min(max(1, round(self.rate * length)), self.max_predictions or length)
-        return draw_runs(order, runs, words, starts, segments, budget, self.ngram, most)
+        return draw_runs(order, runs, words, starts, segments, budget, self.ngram)
 
 
 def draw_runs(
@@ -69,32 +70,93 @@ def draw_runs(
     segments: jax.Array,
     budget: jax.Array,
     longest: int,
-    most: int,
 ) -> jax.Array:
     """Visits the words of a row by `order`, lowest first, and takes of each the run that fits.
 
     All [T]; a word is known by its first token. order: int, no two equal. runs: int, words to take from here, at most
     `longest`. words: int, the number of a token's word along the row, 0 for tokens never chosen. starts: bool, first
-    tokens. segments: int, which sequence a token is of. budget: int, predictions of a token's sequence, at most `most`.
+    tokens. segments: int, which sequence a token is of. budget: int, predictions of a token's sequence.
+
+    Rounds decide about many words at once: all of a sequence up to the first whose run is shortened by what the round
+    itself takes before it. Only the last few words of a budget take a round each.
 
     Returns:
         bool [T], the tokens taken.
     """
-    same = segments[:, None] == segments[None, :]  # [t u]
-    within = same & starts[:, None] & (words > 0)[None, :]
-    ahead = jnp.where(within, words[None, :] - words[:, None], -1)  # [t u] how many words u is behind t
-    counts = jnp.arange(1, longest + 1)
-    sizes = jnp.sum((ahead[..., None] >= 0) & (ahead[..., None] < counts), axis=1)  # [t n] tokens of n words from t
+    chex.assert_rank(order, 1)
+    chex.assert_equal_shape([order, runs, words, starts, segments, budget])
+    length = len(order)
+    longest = min(longest, length)
+    sizes = jnp.zeros(length + 1, jnp.int32).at[words].add(1)[1:]  # [W], W = T: tokens of word 1, 2, ...
+    number = jnp.where(starts, words, length + 1)
+    fields = (number, order, runs, segments, budget, starts)
+    _, order, runs, segments, budget, exists = jax.lax.sort(fields, num_keys=1)  # [W], from here on
+    segments = jnp.where(exists, segments, -1)
+    together = jnp.stack([exists & (_ahead(segments, d, -1) == segments) for d in range(longest)])  # [n W]
+    ahead = jnp.stack([_ahead(sizes, d, 0) for d in range(longest)])
+    sizes = jnp.cumsum(together * ahead, axis=0)  # [n W]: tokens of n words from each on
+    counts = jnp.arange(1, longest + 1)[:, None]
+    visited = jax.lax.sort((segments, order, jnp.arange(length)), num_keys=2)[2]  # the words, sequence by sequence
+    visit = jnp.argsort(visited)
 
-    # A trip takes the next run of every sequence. The words visited before it did not fit then, and never will.
-    def take(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        taken, waiting = state
-        left = budget - jnp.sum(same & taken[None, :], axis=1)
-        shortened = jnp.minimum(runs, jnp.sum(sizes <= left[:, None], axis=1))
-        run = (ahead >= 0) & (ahead < shortened[:, None])
-        fits = waiting & (shortened > 0) & ~jnp.any(run & taken[None, :], axis=1)
-        place = jnp.min(jnp.where(same & fits[None, :], order[None, :], len(order)), axis=1)
-        taken = taken | jnp.any(run & (fits & (order == place))[:, None], axis=0)
-        return taken, waiting & (order > place)
+    def sums(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Over the words visited before in a sequence and the word itself; over the sequence."""
+        upto, total = sums_in_groups(values[visited], segments[visited])
+        return upto[visit], total[visit]
 
-    return jax.lax.fori_loop(0, most, take, (jnp.zeros_like(starts), starts))[0]
+    def shortened(left: jax.Array) -> jax.Array:
+        return jnp.minimum(runs, jnp.sum(sizes <= left, axis=0))
+
+    def decide(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        taken, waiting, left = state
+        run = shortened(left)
+        reached = together & (counts <= run)  # [n W]
+        chosen = _first_apart(order, waiting & (run > 0), taken, reached)
+        cost = jnp.sum(sizes * (counts == run) * chosen, axis=0)
+        upto, _ = sums(cost)
+        changed = waiting & (shortened(left - (upto - cost)) != run)
+        decided = waiting & (sums(changed.astype(jnp.int32))[0] == 0)
+        chosen &= decided
+        return taken | _covered(chosen, reached), waiting & ~decided, left - sums(cost * chosen)[1]
+
+    start = jnp.zeros_like(exists), exists, budget
+    taken, _, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), decide, start)
+    return (words > 0) & taken[jnp.maximum(words - 1, 0)]
+
+
+def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reached: jax.Array) -> jax.Array:
+    """bool [W]: the candidates taken when they are visited by `order`, each whose run meets no run taken before.
+
+    A candidate is decided as soon as no earlier one that its run meets is undecided.
+
+    taken: bool [W], words in runs taken already. reached: bool [n W], whether a run holds the n-th word from its first.
+    """
+    longest, last = len(reached), jnp.iinfo(order.dtype).max
+
+    def decide(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        chosen, undecided, taken = state
+        undecided &= ~jnp.any(jnp.stack([reached[d] & _ahead(taken, d, False) for d in range(longest)]), axis=0)
+        visit, earliest = jnp.where(undecided, order, last), jnp.full_like(order, last)
+        for d in range(1, longest):
+            earliest = jnp.minimum(earliest, jnp.where(reached[d], _ahead(visit, d, last), last))
+            earliest = jnp.minimum(earliest, _behind(jnp.where(reached[d], visit, last), d, last))
+        now = undecided & (order < earliest)
+        return chosen | now, undecided & ~now, taken | _covered(now, reached)
+
+    start = jnp.zeros_like(candidates), candidates, taken
+    return jax.lax.while_loop(lambda state: jnp.any(state[1]), decide, start)[0]
+
+
+def _covered(chosen: jax.Array, reached: jax.Array) -> jax.Array:
+    """bool [W]: the words that the runs of the chosen words hold."""
+    return jnp.any(jnp.stack([_behind(chosen & reached[d], d, False) for d in range(len(reached))]), axis=0)
+
+
+def _ahead(values: jax.Array, distance: int, fill: int) -> jax.Array:
+    """[W]: for each word, the value so many words after it."""
+    return jnp.concatenate([values[distance:], jnp.full(distance, fill, values.dtype)])
+
+
+def _behind(values: jax.Array, distance: int, fill: int) -> jax.Array:
+    """[W]: for each word, the value so many words before it."""
+    return jnp.concatenate([jnp.full(distance, fill, values.dtype), values[: len(values) - distance]])

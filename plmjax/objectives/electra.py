@@ -27,19 +27,20 @@ import dataclasses
 import math
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Batch, Objective, Sums, apply
+from plmjax.objectives.masked_language_model import MaskedLanguageModel, check_rows
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class ElectraPretraining(Objective):
-    """Trains a generator and the discriminator of what it generates, at once.
+    """Trains a generator, and the discriminator of what it generates, in one step.
 
     Raises:
         UserError: shares or weights that make no sense.
@@ -77,7 +78,7 @@ class ElectraPretraining(Objective):
         sequences = _sequences(batch)
         return self._most(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
 
-    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Hides tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
 
         Raises:
@@ -85,6 +86,7 @@ class ElectraPretraining(Objective):
         """
         if vocabulary.mask < 0:
             raise UserError("Expected a tokenizer with a mask token, found none; train or take a wordpiece tokenizer.")
+        check_rows(batch)
         never = jnp.array([vocabulary.cls, vocabulary.sep, vocabulary.mask, vocabulary.pad])
         places, sequences = self.predictions(batch), _sequences(batch)
 
@@ -130,16 +132,16 @@ class ElectraPretraining(Objective):
         """The two factors of the loss."""
         return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
 
-    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """The generator's part; then, of what it generated, the discriminator's."""
-        first, second = (None, None) if dropout is None else jax.random.split(dropout)
-        logits = apply(self, module, params, batch, first, "generate").logits
-        generated = MaskedLanguageModel.masked_sums(logits, batch, carry)
+        first, second = jax.random.split(key)
+        logits = apply(self, module, given, batch, first, training=training, method="generate").logits
+        generated = MaskedLanguageModel.masked_sums(logits, batch)
         shown = batch | {"input_ids": replaced(batch, logits)}
         del shown["masked_positions"]
-        scores = apply(self, module, params, shown, second, "discriminate").logits
+        scores = apply(self, module, given, shown, second, training=training, method="discriminate").logits
         found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
-        return Sums(generated.losses | found.losses, generated.metrics | found.metrics, carry)
+        return Sums(generated.losses | found.losses, generated.metrics | found.metrics)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens that the generator is asked for."""
@@ -149,21 +151,22 @@ class ElectraPretraining(Objective):
         """The generator's with P predictions a row, the discriminator's, and 6 (D^2 + D) a token for its head."""
         rows, length = batch["input_ids"].shape
         generator = config.train_flops(rows, length, self.predictions(batch))
-        head = config.hidden_size**2 + config.hidden_size
+        head = config.width**2 + config.width
         return generator + config.train_flops(rows, length, 0) + 6.0 * rows * length * head
 
 
 def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
     """The original tokens with ones drawn from softmax(logits [B P V]) at the masked positions, int32 [B T]."""
+    chex.assert_shape(logits, (*batch["masked_positions"].shape, None))
     shape, length = logits.shape[1:], batch["original_ids"].shape[1]
 
     def row(key: jax.Array, logits: jax.Array, positions: jax.Array, used: jax.Array, ids: jax.Array) -> jax.Array:
         uniform = jax.random.uniform(jax.random.wrap_key_data(key), shape)
         gumbel = -jnp.log(-jnp.log(uniform + 1e-9) + 1e-9)
         drawn = jnp.argmax(logits + gumbel, axis=-1)
-        here = (positions[:, None] == jnp.arange(length)) & used[:, None]  # [P T]
-        times = jnp.sum(here, axis=0)
-        return jnp.where(times > 0, jnp.sum(here * drawn[:, None], axis=0) // jnp.maximum(times, 1), ids)
+        here = jnp.where(used, positions, length)
+        times, total = (jnp.zeros(length, jnp.int32).at[here].add(value, mode="drop") for value in (1, drawn))
+        return jnp.where(times > 0, total // jnp.maximum(times, 1), ids)
 
     logits, used = jax.lax.stop_gradient(logits), batch["masked_weights"] > 0
     return jax.vmap(row)(batch["sampling_keys"], logits, batch["masked_positions"], used, batch["original_ids"])
@@ -171,6 +174,7 @@ def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
 
 def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> Sums:
     """Nats and hits of the labels `fake` bool [B T]: float32 scores [B T] -> sums under the term "rtd"."""
+    chex.assert_equal_shape([scores, fake, batch["segment_ids"]])
     real = batch["segment_ids"] > 0
 
     def count(tokens: jax.Array) -> jax.Array:

@@ -14,13 +14,15 @@ import dataclasses
 import math
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.layers.execution import Execution
-from plmjax.objectives.objective import Batch, Objective, Sums, apply, cross_entropy
+from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
 from plmjax.vocabulary import Vocabulary
 
 MASKING = ("dynamic", "static")
@@ -52,7 +54,9 @@ class MaskedLanguageModel(Objective):
     def __post_init__(self) -> None:
         """Checks the settings."""
         if self.masking not in MASKING:
-            raise UserError(f"Unknown --objective.masking {quoted(self.masking)}; {nearest(self.masking, MASKING)}")
+            raise UserError(
+                f"Expected a known --objective.masking, found {quoted(self.masking)}; {nearest(self.masking, MASKING)}"
+            )
         if not (0 < self.rate < 1 and min(self.mask_share, self.random_share) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
         if self.mask_share + self.random_share > 1:
@@ -71,7 +75,7 @@ class MaskedLanguageModel(Objective):
         room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
         return min(room, sequences * self.max_predictions) if self.max_predictions else room
 
-    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Chooses positions and replaces their tokens.
 
         In a sequence of n tokens exactly min(max_predictions, max(1, round(rate n))) are chosen, uniformly and without
@@ -87,6 +91,7 @@ class MaskedLanguageModel(Objective):
                 "Expected a tokenizer that marks the continuation of words, found one that does not; "
                 "set --objective.whole_word False."
             )
+        check_rows(batch)
         rows = len(batch["input_ids"])
         if self.masking == "static":
             keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.static_seed), batch["row_ids"])
@@ -113,25 +118,18 @@ class MaskedLanguageModel(Objective):
 
     def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         """bool [T]: which tokens of a row are to be predicted."""
-        length = len(ids)
         eligible = eligible_tokens(ids, segments, vocabulary)
-        same = segments[:, None] == segments[None, :]  # [T T]
-        budget = self._budget(jax.random.fold_in(key, 1), jnp.sum(same, axis=1), segments)
+        budget = self._budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
-        # A draw whose low bits are the position: no two are equal, so that the order is strict.
-        draw = jax.random.bits(key, (length,), jnp.uint32)
-        draw = (draw << max(1, (length - 1).bit_length())) | jnp.arange(length, dtype=jnp.uint32)
-        upto = same & (draw[None, :] <= draw[:, None])  # [t s]: s comes before t in the drawing, or is t
+        draws = strict_draws(key, len(ids))
         if not self.whole_word:
-            rank = jnp.sum(upto & eligible[None, :], axis=1)
-            return eligible & (rank <= budget)
+            return eligible & (ranks(draws, segments, eligible) <= budget)
 
         starts = word_starts(ids, segments, eligible, vocabulary)
-        word = jnp.cumsum(starts)
-        together = (word[:, None] == word[None, :]) & eligible[:, None] & eligible[None, :]
-        sizes = jnp.where(starts, jnp.sum(together, axis=1), 0)
-        taken = _draw_words(sizes, starts, budget, same, upto)
-        return jnp.any(together & taken[None, :], axis=1)
+        words = jnp.where(eligible, jnp.cumsum(starts), 0)
+        sizes = jnp.zeros(len(ids) + 1, jnp.int32).at[words].add(1)[words]
+        taken = draw_words(jnp.where(starts, sizes, 0), draws, segments, budget)
+        return eligible & jnp.zeros(len(ids) + 1, bool).at[words].max(taken)[words]
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """int [T]: predictions of each token's sequence by its number of tokens, which Python rounds as released."""
@@ -159,20 +157,21 @@ class MaskedLanguageModel(Objective):
         """Number of predictions; the released code adds 1e-5."""
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-5}
 
-    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats of the hidden tokens, and how many of them are the likeliest."""
-        return self.masked_sums(apply(self, module, params, batch, dropout).logits, batch, carry)
+        return self.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
 
     @staticmethod
-    def masked_sums(logits: jax.Array, batch: Batch, carry: Any) -> Sums:
+    def masked_sums(logits: jax.Array, batch: Batch) -> Sums:
         """The masked language model's part: logits [B P V]."""
         ids, weights = batch["masked_ids"], batch["masked_weights"]
+        chex.assert_equal_shape([ids, weights])
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         count = jnp.sum(weights)
         # The target is the likeliest token iff its logit is the largest, which the loss has computed already.
         chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
         hits = jnp.sum(weights * (chosen >= jnp.max(logits, axis=-1)))
-        return Sums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)}, carry)
+        return Sums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The hidden tokens."""
@@ -181,6 +180,15 @@ class MaskedLanguageModel(Objective):
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """The encoder's, with P predictions a row."""
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
+
+
+def check_rows(batch: Batch) -> None:
+    """Checks that a clean batch has tokens and segments, integers [B T], and the numbers of its rows [B]."""
+    rows = batch["input_ids"], batch["segment_ids"]
+    chex.assert_rank(rows, 2)
+    chex.assert_equal_shape(rows)
+    chex.assert_type(rows, int)
+    chex.assert_shape(batch["row_ids"], (len(rows[0]),))
 
 
 def eligible_tokens(ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
@@ -192,25 +200,3 @@ def word_starts(ids: jax.Array, segments: jax.Array, eligible: jax.Array, vocabu
     """bool [T]: the first tokens of the words of a row."""
     before = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1] & (segments[1:] == segments[:-1])])
     return eligible & ~(jnp.asarray(vocabulary.continuation)[ids] & before)
-
-
-def _draw_words(sizes: jax.Array, words: jax.Array, budget: jax.Array, same: jax.Array, upto: jax.Array) -> jax.Array:
-    """Takes words in their drawn order, skipping each that would exceed what is left of the sequence's budget.
-
-    A word is known by its first token: sizes int [T] (0 elsewhere), words bool [T], budget int [T]. same [T T]: both in
-    one sequence. upto [t s]: s is drawn before t, or is t.
-
-    Returns:
-        bool [T], the first tokens of the words taken.
-    """
-
-    # All words too large for what is left are passed over for good, for it only shrinks; of the others, those up to the
-    # first that exceeds it are taken together. Each round so takes a word or ends.
-    def draw(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        taken, waiting = state
-        left = budget - jnp.sum(same * (taken * sizes)[None, :], axis=1)
-        waiting = waiting & (sizes <= left)
-        fits = waiting & (jnp.sum(upto * (waiting * sizes)[None, :], axis=1) <= left)
-        return taken | fits, waiting & ~fits
-
-    return jax.lax.while_loop(lambda state: jnp.any(state[1]), draw, (jnp.zeros_like(words), words))[0]

@@ -10,12 +10,15 @@ known before the first forward pass, and gradient accumulation gives the gradien
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import chex
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plmjax.layers.execution import Execution
 from plmjax.vocabulary import Vocabulary
@@ -24,17 +27,56 @@ Batch = dict[str, jax.Array]
 
 
 @flax.struct.dataclass
+class Given:
+    """What a loss is computed from besides a batch and a key.
+
+    params: the trained parameters.
+    constants: what `Objective.constants` made: neither differentiated nor updated.
+    collections: further collections of the module's variables, name -> tree, such as running statistics.
+    carry: what travels from step to step, such as a memory or a recurrent state.
+    """
+
+    params: Any
+    constants: Any = ()
+    collections: Any = flax.struct.field(default_factory=dict)
+    carry: Any = ()
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What `module.apply` takes."""
+        return {"params": self.params, **self.collections}
+
+
+@flax.struct.dataclass
 class Sums:
     """What one microbatch contributes.
 
     losses: term -> differentiable sum over the microbatch, float32 scalars; the terms of `Objective.weights`.
     metrics: name -> (sum, weight), reported as sum / weight.
-    carry: what the next step starts from, of the structure and shapes of the carry that came in.
+    carry, collections: what the next step starts from, with the structure and shapes of those that were given.
     """
 
     losses: dict[str, jax.Array]
     metrics: dict[str, tuple[jax.Array, jax.Array]]
     carry: Any = ()
+    collections: Any = flax.struct.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Materials:
+    """What constants are made from.
+
+    vocabulary: of the tokenizer.
+    token_counts: int64 [V], occurrences of every token in the training text.
+    texts: () -> the text of every token.
+    parameters: (checkpoint, init) -> the parameters of a checkpoint. `init` makes parameters from a key, boxed with
+        their logical axes; its names, shapes and boxes are those of the result.
+    """
+
+    vocabulary: Vocabulary
+    token_counts: np.ndarray
+    texts: Callable[[], Sequence[str]]
+    parameters: Callable[[str, Callable[[jax.Array], Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +91,34 @@ class Objective:
         """Keyword arguments of the module's `__call__`, taken from a corrupted batch."""
         raise NotImplementedError(f"{type(self).__name__} must say what its model is given.")
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, carry: Any) -> Any:
-        """Parameters (boxed with their logical axes) for batches shaped as `batch`, which is corrupted already."""
-        return module.init({"params": key}, **self.model_inputs(batch), deterministic=True)["params"]
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+        """The module's variables, boxed with their logical axes: "params" is trained, other collections are kept.
 
-    def initial_carry(self, config: Any, batch_size: int, sequence_length: int) -> Any:
-        """The carry before the first step: arrays, boxed with logical axes where they have a "batch" axis."""
+        batch: corrupted, of the shapes of a training batch; so is the carry.
+        """
+        return module.init({"params": key}, **self.model_inputs(batch), deterministic=True)
+
+    def constants(self, config: Any, materials: Materials) -> Any:
+        """Arrays that losses need and no step changes, boxed with logical axes: a teacher, a mask, a table of counts.
+
+        Made once a run and kept beside its checkpoints. Their shapes must not depend on the counts: a plan is made
+        without any.
+        """
         return ()
 
-    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary) -> Batch:
+    def initial_carry(self, config: Any, batch_size: int, sequence_length: int) -> Any:
+        """The carry before the first step: arrays, boxed with logical axes where they have a "batch" axis.
+
+        Rows of a batch whose field `begins` is 1 do not continue the batch before; their rows of the carry are reset
+        to these values first.
+        """
+        return ()
+
+    def evaluation_carry(self, config: Any, batch_size: int, sequence_length: int) -> Any:
+        """The carry that an evaluation begins with; its shapes may differ, a longer memory for example."""
+        return self.initial_carry(config, batch_size, sequence_length)
+
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """What the model sees and what it must predict, made from the clean batch inside the jitted step."""
         return batch
 
@@ -73,8 +134,8 @@ class Objective:
         """The term whose mean is "nats a target", reported as eval/loss: the first of `weights`."""
         return next(iter(self.weights(batch)))
 
-    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
-        """Losses and metrics of a corrupted (micro)batch. `dropout` is a key, or None for a deterministic pass."""
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """Losses and metrics of a corrupted (micro)batch; `training` is with dropout."""
         raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -89,19 +150,26 @@ class Objective:
 def apply(
     objective: Objective,
     module: nn.Module,
-    params: Any,
+    given: Given,
     batch: Batch,
-    dropout: jax.Array | None,
+    key: jax.Array,
+    *,
+    training: bool,
     method: str = "__call__",
 ) -> Any:
-    """The outputs of the module, or of one of its methods, for a corrupted batch."""
-    rngs = None if dropout is None else {"dropout": dropout}
+    """The outputs of the module, or of one of its methods, for a corrupted batch.
+
+    The random collection "dropout" is there in training alone, "sampling" (hashes, draws) in evaluation too.
+    """
+    rngs = {"sampling": jax.random.fold_in(key, 1)} | ({"dropout": key} if training else {})
     inputs = objective.model_inputs(batch)
-    return module.apply({"params": params}, **inputs, deterministic=dropout is None, rngs=rngs, method=method)
+    return module.apply(given.variables, **inputs, deterministic=not training, rngs=rngs, method=method)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """-log softmax(logits)[targets] in float32: logits [... V], targets int [...] -> nats [...]."""
+    chex.assert_shape(logits, (*targets.shape, None))
+    chex.assert_type(targets, int)
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen

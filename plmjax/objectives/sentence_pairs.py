@@ -3,15 +3,16 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
-from plmjax.layers.encoder import EncoderOutput
 from plmjax.layers.execution import Execution
+from plmjax.models.bert import BertOutput
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Batch, Sums, apply, cross_entropy
+from plmjax.objectives.objective import Batch, Given, Sums, apply, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class PairLabels:
         """Number of sequences in a batch, float32; never 0, so that a batch of filling loses nothing."""
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
-    def sums(self, outputs: EncoderOutput, batch: Batch) -> Sums:
+    def sums(self, outputs: BertOutput, batch: Batch) -> Sums:
         """Nats and hits of the labels; UserError where the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)
@@ -39,6 +40,7 @@ class PairLabels:
                 f"Expected a model with a head for pairs of sentences ({self.term}), found one without; name an "
                 f"experiment whose objective is of the model's system."
             )
+        chex.assert_equal_shape([labels, weights])
         loss = jnp.sum(weights * cross_entropy(logits, labels))
         hits = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
         count = jnp.sum(weights)
@@ -63,8 +65,8 @@ class MaskedTokensAndPairs(MaskedLanguageModel):
         """Predictions and sequences."""
         return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
 
-    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Both parts of one forward pass."""
-        outputs = apply(self, module, params, batch, dropout)
-        tokens, pairs = self.masked_sums(outputs.logits, batch, carry), self.pairs.sums(outputs, batch)
-        return Sums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics, carry)
+        outputs = apply(self, module, given, batch, key, training=training)
+        tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
+        return Sums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

@@ -1,1 +1,1 @@
-"""Meshes, logical axes, TPU topologies, ahead-of-time compilation and the plan made from it."""
+"""Meshes, shardings, TPU topologies, and the hosts of a run: joining, agreeing, watching, stopping."""

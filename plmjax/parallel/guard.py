@@ -1,9 +1,10 @@
-"""The guard of a host: a parent process that watches its trainer, and speaks with the guards of the other hosts.
+"""The guard of a host: a parent process that watches its trainer and exchanges messages with the other guards.
 
 A collective that waits for a dead host waits for ever, and JAX's own coordination service ends every process with
-SIGABRT and pages of addresses. The guard never starts JAX, so nothing that hangs there hangs it: it knows at once of a
-host that dies, within a stated time of one that is silent or does not get on, ends its own trainer, and says in one
-sentence which host it was. The guards are connected to host 0's (`roll.Roll`), one line of JSON a message.
+SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It notices a dead host
+at once, and a host that is silent or makes no progress within a stated time. Then it ends its own trainer and prints
+in one sentence which host it was. All guards are connected to the guard of host 0 (`roll.Roll`); a message is one line
+of JSON.
 """
 
 import contextlib
@@ -24,9 +25,9 @@ from plmjax.parallel.roll import Message, Roll
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 LINGER_SECONDS = 5.0
-"""How long host 0 stays after a stop, so that every host hears why."""
+"""Time that host 0 stays after a stop, so that every host receives the reason."""
 ENDING_SECONDS = 60.0
-"""How long host 0 waits for the others' trainers once its own has ended well."""
+"""Time that host 0 waits for the other trainers after its own has ended without an error."""
 SEND_SECONDS = 5.0
 
 
@@ -43,7 +44,7 @@ class Lines:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message] | None:
-        """The messages that have come; None when the connection is closed."""
+        """The messages received; None when the connection is closed."""
         try:
             read = self.connection.recv(1 << 16)
         except TimeoutError:
@@ -76,23 +77,23 @@ class Guard:
         self._selector = selectors.DefaultSelector()
 
     def join(self) -> str:
-        """Waits until every host is there; the address for JAX's own coordination service.
+        """Waits until every host has joined; returns the address for JAX's own coordination service.
 
         Raises:
-            UserError: hosts are missing, or do not fit together.
+            UserError: hosts are missing, or were started with different settings.
         """
         name, _, port = self.address.rpartition(":")
         if not name or not port.isdecimal() or not 0 <= self.index < self.count:
             raise UserError(
                 f"Expected --coordinator NAME:PORT and --host from 0 to below --hosts, found {self.address}, "
-                f"{self.index} and {self.count}."
+                f"{self.index} and {self.count}; change them."
             )
         if self.index == 0:
             self._listen(int(port))
             while not (self.roll.complete or self.stopped):
                 self._pump()
             if not self.stopped:
-                # Where JAX listens is host 0's to choose: the port that was named is the guards'.
+                # Host 0 chooses the port of JAX's service: the port of --coordinator is used by the guards.
                 with socket.create_server(("", 0)) as free:
                     self.started = f"{name}:{free.getsockname()[1]}"
                 for member in self.members.values():
@@ -107,7 +108,7 @@ class Guard:
         return self.started
 
     def watch(self, pid: int, child: socket.socket, errors: int) -> int:
-        """Stays with the trainer until it ends or has to be ended; the exit code of the whole.
+        """Watches the trainer until it ends or has to be ended; returns the exit code of the command.
 
         errors: file descriptor of the trainer's standard error.
         """
@@ -117,14 +118,14 @@ class Guard:
         self._selector.register(errors, selectors.EVENT_READ, relay.forward)
         signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(pid, number))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the trainer as well
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)  # which the fork was made without
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)  # they were blocked during the fork
         code = None
         while code is None and not self.stopped:
             self._pump()
             code = _ended(pid)
-        if code is not None:  # what it said last may still be on its way
+        if code is not None:  # its last message may not have arrived yet
             self._pump_until(lambda: self._child_closed, LINGER_SECONDS)
-        # Where a host is gone, JAX fails in the others' trainers or aborts them, perhaps before the news is here.
+        # When a host dies, JAX fails in the other trainers or aborts them, perhaps before the stop message arrives.
         follows = code == CRASHED or (code == -signal.SIGABRT and self.index > 0)
         if follows:
             self._pump_until(lambda: self.stopped, LINGER_SECONDS)
@@ -144,14 +145,14 @@ class Guard:
             self.sentence = f"its process was killed by {signal.Signals(-code).name}."
         if code < 0 or code == CRASHED:
             print(f"plmjax: This host stopped: {self.sentence}", file=sys.stderr, flush=True)
-        self._tell({"ended": code, "sentence": self.sentence, "alone": self.alone})
+        self._report({"ended": code, "sentence": self.sentence, "alone": self.alone})
         if self.index == 0 and code in (0, SAVED):
             self._pump_until(lambda: self.stopped or self._all_ended(), ENDING_SECONDS)
         self._linger()
         return code if code >= 0 else HOST_LOST
 
     def leave(self) -> None:
-        """Closes everything; for the trainer, which has inherited it."""
+        """Closes all connections; the trainer calls it, because it has inherited them."""
         self._selector.close()
         for lines in (*self.members.values(), self.server):
             if lines is not None:
@@ -214,14 +215,14 @@ class Guard:
                         f"Expected host 0 at {self.address} to take this host within {self.join_seconds:g} s, found: "
                         f"{last}; start every host with the same --coordinator and --hosts, each with its own --host."
                     )
-                time.sleep(RETRY_SECONDS)  # the host may belong to a run that is just being ended
+                time.sleep(RETRY_SECONDS)  # the host may still be ending an earlier run
         self._server_heard = time.monotonic()
         self._selector.register(self.server.connection, selectors.EVENT_READ, self._from_server)
 
     # -------------------------------------------------------------------------------------------------- messages
 
     def _pump(self) -> None:
-        """Takes in what has come within a beat, and looks at the clock."""
+        """Handles the messages that arrive within a quarter of a beat, then checks the time limits."""
         for key, _ in self._selector.select(BEAT_SECONDS / 4):
             key.data()
         now = time.monotonic()
@@ -250,9 +251,9 @@ class Guard:
                 self.sentence, self.alone = message["failed"], message["alone"]
                 continue
             self._silent_seconds = message.get("beat", {}).get("silent_seconds", self._silent_seconds)
-            self._tell(message)
+            self._report(message)
 
-    def _tell(self, message: Message) -> None:
+    def _report(self, message: Message) -> None:
         """Sends a message to the roll."""
         if self.roll is None:
             self.server.send(message)
@@ -281,7 +282,7 @@ class Guard:
             self._receive(message)
 
     def _receive(self, message: Message) -> None:
-        """What the roll says to this host."""
+        """Handles a message of the roll to this host."""
         if "start" in message:
             self.started = message["start"]
         elif "stop" in message:
@@ -304,7 +305,7 @@ class Guard:
 
 
 class Relay:
-    """A trainer's standard error, without the pages that jaxlib prints when it ends a process on its own."""
+    """A trainer's standard error, without the pages that jaxlib prints when it aborts a process."""
 
     NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
     FATAL = re.compile(rb"F\d{4} [\d:.]+ +\d+ ")
@@ -314,7 +315,7 @@ class Relay:
         os.set_blocking(errors, False)
 
     def forward(self) -> bool:
-        """Passes on what there is; whether there was any."""
+        """Passes on the available output; returns whether there was any."""
         try:
             read = os.read(self._errors, 1 << 16)
         except BlockingIOError:
@@ -326,7 +327,7 @@ class Relay:
                 sys.stderr.buffer.write(line + b"\n")
         sys.stderr.flush()
         if not read:
-            time.sleep(BEAT_SECONDS / 4)  # closed, and always ready to be read
+            time.sleep(BEAT_SECONDS / 4)  # a closed pipe is always ready to be read
         return bool(read)
 
     def drain(self) -> None:
@@ -347,11 +348,11 @@ def _ended(pid: int) -> int | None:
 
 
 def _host_0(what: str) -> Message:
-    sentence = f"Host 0 {what}; run the same command on every host again to go on from the last checkpoint."
+    sentence = f"Host 0 {what}; run the same command on every host again to continue from the last checkpoint."
     return {"stop": HOST_LOST, "sentence": sentence, "stacks": False}
 
 
 def stay(guard: Guard, pid: int, child: socket.socket, errors: int) -> NoReturn:
-    """The rest of a guard's life."""
+    """Watches the trainer and ends this process with its exit code."""
     sys.stdout.flush()
     os._exit(guard.watch(pid, child, errors))

@@ -1,8 +1,8 @@
-"""A trainer among the hosts of its run: joining, taking turns, agreeing, and being watched.
+"""The hosts of a run: joining, working in turn, agreeing on values, and watching for stalls.
 
-Every host runs the same command. On the hosts of a TPU slice they find each other by the metadata of the slice;
-elsewhere host 0's address is given. Each command then is two processes, the trainer and its `guard`, which speak
-over a socket pair (messages: `roll`). A run on one host has no guard, and everything here but the watch does nothing.
+Every host runs the same command. The hosts of a TPU slice find each other by the metadata of the slice; elsewhere the
+address of host 0 is given. Each command is then two processes, the trainer and its `guard`, which exchange messages
+over a socket pair (`roll` lists them). A run on one host has no guard, and only `watched` has an effect.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from plmjax import locks, storage
 from plmjax.errors import HOST_LOST, UserError, quoted
-from plmjax.parallel import guard, platform, stopping
+from plmjax.parallel import guard, platform, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
     from plmjax.experiment import Hosts
 
 GUARD_PORT = 8479
-"""Of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
+"""Port of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
 
 
 class _Here:
@@ -37,12 +37,12 @@ class _Here:
         self.guard: guard.Lines | None = None
         self.settings: Hosts | None = None
         self.count, self.doing, self.timed = 0, "starting", False
-        self.moved = time.monotonic()
+        self.progressed = time.monotonic()
         self._agreed: set[str] = set()
         self._news = threading.Condition()
 
     def beat(self) -> None:
-        """Tells the guard how far this process is."""
+        """Sends the progress of this process to the guard."""
         self.guard.send({"beat": {"count": self.count, "doing": self.doing, "timed": self.timed} | self._limits()})
 
     def _limits(self) -> dict[str, float]:
@@ -52,13 +52,13 @@ class _Here:
         }
 
     def speak(self) -> None:
-        """Beats for as long as the process lives."""
+        """Sends beats for as long as the process lives."""
         while True:
             self.beat()
             time.sleep(guard.BEAT_SECONDS)
 
     def listen(self) -> None:
-        """Takes in what the guard says; without a guard nobody would end this process when it must be."""
+        """Receives the guard's messages; ends this process when the guard is gone, because nobody else could end it."""
         while (messages := self.guard.receive()) is not None:
             with self._news:
                 self._agreed.update(message["agreed"] for message in messages)
@@ -77,7 +77,7 @@ _here = _Here()
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """Where the hosts of a run meet; what is not given, the environment or the metadata of the TPU slice say."""
+    """Where the hosts of a run meet; the defaults come from the environment or the metadata of the TPU slice."""
 
     coordinator: str | None = None
     """NAME:PORT of host 0, where the hosts meet; $JAX_COORDINATOR_ADDRESS by default."""
@@ -90,12 +90,12 @@ class Meeting:
 
 
 def join(meeting: Meeting) -> None:
-    """Joins the hosts of the run, and starts JAX among them; nothing where there is but this one.
+    """Joins the hosts of the run and starts JAX on them; does nothing on a single host.
 
-    Must be called before JAX has been used: it forks, and what returns is the trainer.
+    Must be called before JAX has been used: it forks, and returns in the trainer.
 
     Raises:
-        UserError: part of this is missing or wrong, or not every host came.
+        UserError: a setting is missing or wrong, or not every host joined.
     """
     given = {
         "--coordinator": meeting.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -104,10 +104,10 @@ def join(meeting: Meeting) -> None:
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 3:
-        found = _slice(meeting.join_seconds) if platform.has_tpu() else None
+        found = slice_hosts.find() if platform.has_tpu() else None
         if found is None:
             return
-        given = dict(zip(given, found, strict=True))
+        given = dict(zip(given, (f"{found.first}:{GUARD_PORT}", found.count, found.index), strict=True))
     elif missing:
         raise UserError(
             f"Expected --coordinator, --hosts and --host together, found no {' and no '.join(missing)}; give all "
@@ -118,7 +118,7 @@ def join(meeting: Meeting) -> None:
         count, index = int(count), int(index)
     except ValueError:
         raise UserError(
-            f"Expected whole numbers for --hosts and --host, found {quoted(count)} and {quoted(index)}."
+            f"Expected whole numbers for --hosts and --host, found {quoted(count)} and {quoted(index)}; change them."
         ) from None
     if count == 1:
         return
@@ -135,12 +135,12 @@ def join(meeting: Meeting) -> None:
             os.close(write)
             guard.stay(watcher, pid, ours, read)
         if watched:
-            stopping.watch(tell=lambda sentence: failed(sentence, alone=True))
+            stopping.watch(report=lambda sentence: failed(sentence, alone=True))
     ours.close()
     os.close(read)
     watcher.leave()
     os.dup2(write, sys.stderr.fileno())
-    if index:  # host 0 speaks
+    if index:  # only host 0 prints
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     from plmjax import experiment
 
@@ -151,7 +151,7 @@ def join(meeting: Meeting) -> None:
     threading.Thread(target=_here.speak, name="beat", daemon=True).start()
     import jax
 
-    # The guards watch: JAX's own heartbeats and barriers only need not be sooner.
+    # The guards detect failures, so the limits of JAX's own heartbeats and barriers are made very long.
     jax.config.update("jax_enable_preemption_service", False)
     patience = 24 * 3600
     jax.distributed.initialize(
@@ -165,27 +165,15 @@ def join(meeting: Meeting) -> None:
     )
 
 
-def _slice(seconds: float) -> tuple[str, int, int] | None:
-    """(address, hosts, index) of the TPU slice that this machine is a host of; None where it is the only one."""
-    from jax._src import clusters  # jax.distributed.initialize asks the same, and has no public way of only asking
-
-    address, count, index, _ = clusters.ClusterEnv.auto_detect_unset_distributed_params(
-        None, None, None, None, None, int(seconds)
-    )
-    if address is None or count in (None, 1):
-        return None
-    return f"{address.rpartition(':')[0]}:{GUARD_PORT}", count, index
-
-
 def agree(name: str, value: str = "") -> None:
-    """Waits until every host is here; where they hold different values the run ends, and says which host differs."""
+    """Waits until every host has called it; where values differ the run ends and names the host that differs."""
     if _here.guard is not None:
         _here.agree(name, value)
 
 
 @contextlib.contextmanager
 def in_turn(name: str) -> Iterator[None]:
-    """The body on host 0 first, then on the others, which find done what host 0 did."""
+    """Runs the body on host 0 first, then on the others, which find the results of host 0."""
     import jax
 
     if jax.process_index():
@@ -197,16 +185,16 @@ def in_turn(name: str) -> Iterator[None]:
 
 
 def failed(sentence: str, alone: bool = False) -> None:
-    """Tells the other hosts why this one stops; the process must end next.
+    """Sends the other hosts the reason why this one stops; the process must end next.
 
-    alone: the others are not stopping as well, as they do when all have saved the same step.
+    alone: whether only this host stops. When all hosts have saved the same step, all of them stop.
     """
     if _here.guard is not None:
         _here.guard.send({"failed": sentence, "alone": alone})
 
 
 def leave(code: int) -> None:
-    """Ends this process without waiting for the other hosts, which their guards will end; nothing on one host."""
+    """Ends this process without waiting for the other hosts, which their guards end; does nothing on one host."""
     if _here.guard is not None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -215,36 +203,36 @@ def leave(code: int) -> None:
 
 @contextlib.contextmanager
 def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
-    """Watches the body for a stall; what it yields is to be called as `moved(doing, timed)` whenever it gets on.
+    """Watches the body for a stall; it yields `progressed(doing, timed)`, to be called whenever there is progress.
 
     A timed activity that lasts longer than `settings.stall_minutes` prints every thread's stack to standard error. On
-    several hosts the guards then end the run, naming the host to wait for; on one it goes on when it can.
+    several hosts the guards then end the run, naming the host that is behind; a run on one host continues when it can.
     """
     _here.settings = settings
     done = threading.Event()
 
-    def moved(doing: str, timed: bool = True) -> None:
-        _here.count, _here.doing, _here.timed, _here.moved = _here.count + 1, doing, timed, time.monotonic()
+    def progressed(doing: str, timed: bool = True) -> None:
+        _here.count, _here.doing, _here.timed, _here.progressed = _here.count + 1, doing, timed, time.monotonic()
 
     def look() -> None:
-        told, limit = -1, settings.stall_minutes * 60
+        reported, limit = -1, settings.stall_minutes * 60
         while not done.wait(min(limit / 10, 1.0)):
-            if _here.timed and _here.count != told and time.monotonic() - _here.moved > limit:
-                told = _here.count
+            if _here.timed and _here.count != reported and time.monotonic() - _here.progressed > limit:
+                reported = _here.count
                 print(f"plmjax: No progress for {limit:g} s ({_here.doing}).", file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(all_threads=True)
 
     if settings.stall_minutes and _here.guard is None:
         threading.Thread(target=look, name="watch", daemon=True).start()
     try:
-        yield moved
+        yield progressed
     finally:
-        moved("ending", timed=False)
+        progressed("ending", timed=False)
         done.set()
 
 
 def hold_workdir(run: Callable) -> Callable:
-    """`run`, whose argument `workdir` is a folder that host 0 holds as long as it takes (`plmjax.locks`)."""
+    """`run`, with its argument `workdir` locked by host 0 until it returns (`plmjax.locks`)."""
 
     @functools.wraps(run)
     def holding(*positional: Any, **named: Any) -> Any:
@@ -256,7 +244,7 @@ def hold_workdir(run: Callable) -> Callable:
 
 
 def speaks() -> bool:
-    """Whether this host writes the run's files and its terminal: host 0 alone."""
+    """Whether this host writes the run's files and prints: only host 0 does."""
     import jax
 
     return jax.process_index() == 0

@@ -13,7 +13,7 @@ AXES = ("data", "fsdp", "tensor")
 
 
 def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tuple[int, int, int]]:
-    """Every (data, fsdp, tensor) that the mesh leaves open on so many devices, in the order in which to prefer them.
+    """Every (data, fsdp, tensor) that fits the mesh settings on so many devices, best first.
 
     Data parallelism communicates least, fsdp gathers parameters, tensor waits for sums inside every layer. Only data
     goes from slice to slice, over the slow network between them.
@@ -50,7 +50,7 @@ def slices(devices: Sequence[jax.Device]) -> int:
 
 
 def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """A mesh over `devices`; of axes that are left open, all devices go to data.
+    """A mesh over `devices`; axes that are not set get 1, and data gets all other devices.
 
     The devices of a TPU are laid out along the links of their slice, several slices one after the other along data.
     """
@@ -67,12 +67,12 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.M
 
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
-    """Pieces a batch is cut into: the devices along data and fsdp."""
+    """Pieces that a batch is divided into: the devices along data and fsdp."""
     return math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
 
 
 def check_batch(batch_size: int, accumulation: int, mesh: jax.sharding.Mesh) -> None:
-    """Raises UserError unless every device gets as many whole rows of every microbatch as the next."""
+    """Raises UserError unless every device gets the same number of rows of every microbatch."""
     if accumulation < 1:
         raise UserError(f"Expected at least one microbatch, found {accumulation}; set --training.accumulation 1.")
     pieces = batch_shards(mesh) * accumulation

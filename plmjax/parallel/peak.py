@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices: of its data sheet, or measured where there is none."""
+"""The rate at which this machine multiplies matrices: from its data sheet, or measured where there is none."""
 
 import time
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from plmjax.parallel import topologies
 
 DOUBTED = 0.5
-"""Share of a measured rate above which a step makes it doubtful: other work may have slowed what measured it."""
+"""Share of a measured rate above which a step makes it doubtful: other work may have slowed the measurement."""
 
 
 def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
@@ -27,7 +27,7 @@ def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: fl
 class Yardstick:
     """The rate that the MFU of a mesh is relative to.
 
-    rate: matrix FLOP/s of all its devices: of the data sheet, or without one the largest that this process has seen.
+    rate: matrix FLOP/s of all its devices: from the data sheet, or else the largest that this process has measured.
     origin: which of the two, in words.
     """
 
@@ -43,8 +43,8 @@ class Yardstick:
     def share(self, achieved: float) -> float:
         """The MFU of a step that achieved so many model FLOP/s; at most 1 where the rate is measured.
 
-        A processor that was busy while it was measured and is free now would be said to beat itself. So a step that is
-        much faster than any before it has the products measured again, at most a few times in a run.
+        A processor that was busy during the measurement may be idle now, and the MFU would be above 1. So after a step
+        that is much faster than all before it the products are measured again, at most a few times in a run.
         """
         if self._measured and achieved > self._fastest:
             self.rate = max(self.rate, self._measure())
@@ -54,6 +54,6 @@ class Yardstick:
         return achieved / self.rate
 
     def _measure(self) -> float:
-        if self._on_cpu:  # its simulated devices share its cores, so one device's rate is the rate of them all
+        if self._on_cpu:  # simulated devices share the cores, so the rate of one device is the rate of all
             return measured_flops()
         return measured_flops(jnp.bfloat16, size=8192) * self._devices

@@ -6,7 +6,7 @@ from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
 DRIVER = Path("/proc/driver/nvidia/version")
-"""There while NVIDIA's driver is loaded."""
+"""Exists while NVIDIA's driver is loaded."""
 
 
 def has_tpu() -> bool:
@@ -16,12 +16,12 @@ def has_tpu() -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA GPU's driver is here, and JAX's plugin for it: JAX asked for CUDA without one would fail."""
+    """Whether an NVIDIA GPU's driver and JAX's plugin are installed: JAX fails on CUDA without both."""
     plugins = (f"jax_cuda{version}_plugin" for version in (12, 13))
     return DRIVER.exists() and any(importlib.util.find_spec(plugin) for plugin in plugins)
 
 
 def choose() -> None:
-    """Keeps JAX from starting libtpu where it is installed for planning only: it would print pages about no TPU."""
+    """Prevents JAX from starting libtpu where it is installed for planning only: it would print pages of errors."""
     if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") and not has_tpu():
         os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"

@@ -1,13 +1,13 @@
-"""The hosts of a run as the guard of host 0 knows them: who is there, what they agree on, who is gone.
+"""The hosts of a run as the guard of host 0 knows them: who has joined, which values they agree on, who is gone.
 
-Plain state and time, without a socket: `guard` carries the messages. A message is a JSON object with one of the keys
+It holds state and time limits and no socket: `guard` sends the messages. A message is a JSON object with one key of
 
-    agree   name, "value": a host has come to a place where all hosts must hold the same value
-    beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and how far it is
-    ended   exit code, "sentence", "alone": a trainer is no more, and whether the others knew nothing of its end
-    agreed  name: every host holds the same value
+    agree   name, "value": a host has reached a point where all hosts must have the same value
+    beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and its progress
+    ended   exit code, "sentence", "alone": a trainer has ended, and whether it ended alone
+    agreed  name: every host has the same value
     start   address of JAX's coordinator: every host has joined
-    stop    exit code, "sentence", "stacks": the run is over, and why, and whether stacks would tell more
+    stop    exit code, "sentence", "stacks": the run is over, why, and whether to print stacks
 """
 
 import dataclasses
@@ -22,11 +22,14 @@ Message = dict[str, Any]
 
 @dataclasses.dataclass
 class Host:
-    """One host, as far as it has been heard."""
+    """One host, by the messages received from it.
+
+    heard: time of its last message. progressed: time at which its count last changed.
+    """
 
     heard: float
     beat: dict[str, Any] = dataclasses.field(default_factory=dict)
-    moved: float = 0.0
+    progressed: float = 0.0
     ended: int | None = None
 
 
@@ -49,7 +52,7 @@ class Roll:
         return len(self.hosts) == self.count
 
     def join(self, host: int, count: int, now: float) -> str:
-        """Adds a host; why it cannot be, or an empty string."""
+        """Adds a host; returns why that is not possible, or an empty string."""
         if count != self.count or not 0 <= host < self.count:
             return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
         if host in self.hosts:
@@ -58,12 +61,12 @@ class Roll:
         return ""
 
     def hear(self, host: int, message: Message, now: float) -> None:
-        """Takes in what a host's guard has said."""
+        """Handles a message of a host's guard."""
         member = self.hosts[host]
         member.heard = now
         if "beat" in message:
             if message["beat"].get("count") != member.beat.get("count"):
-                member.moved = now
+                member.progressed = now
             member.beat = message["beat"]
         elif "agree" in message:
             self._agree(host, message["agree"], message["value"])
@@ -78,16 +81,16 @@ class Roll:
         if self.hosts[host].ended is None:
             self.stop(
                 f"Host {host} of {self.count} is gone (its connection closed); run the same command on every host "
-                f"again to go on from the last checkpoint."
+                f"again to continue from the last checkpoint."
             )
 
     def tick(self, now: float) -> None:
-        """Looks for hosts that do not come, that are silent, or that do not get on."""
+        """Checks for hosts that have not joined, that are silent, or that make no progress."""
         if not self.complete:
             if now > self._deadline:
                 missing = ", ".join(str(host) for host in range(self.count) if host not in self.hosts)
                 self.stop(
-                    f"Expected {self.count} hosts within {self._join_seconds:g} s, found none for the place of "
+                    f"Expected {self.count} hosts within {self._join_seconds:g} s, found none for "
                     f"{missing}; start the same command there as well, or give --join_seconds more."
                 )
             return
@@ -96,20 +99,21 @@ class Roll:
             if now - host.heard > host.beat["silent_seconds"]:
                 self.stop(
                     f"Host {index} of {self.count} has not been heard from for {host.beat['silent_seconds']:g} s: it "
-                    f"is dead, hangs or is cut off; run the same command on every host again to go on from the last "
-                    f"checkpoint.",
+                    f"is dead, hangs or is disconnected; run the same command on every host again to continue from the "
+                    f"last checkpoint.",
                     stacks=True,
                 )
         timed = [host for host in running.values() if host.beat["timed"]]
         if timed and len(timed) == len(self.hosts):
             limit = timed[0].beat["stall_seconds"]
-            since = max(host.moved for host in timed)
+            since = max(host.progressed for host in timed)
             if limit and now - since > limit:
                 least = min(host.beat["count"] for host in timed)
                 behind = [f"host {i} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least]
                 self.stop(
-                    f"No host has got on for {limit:g} s, and the one to wait for is {' or '.join(behind)}; its stacks "
-                    f"say where; run the same command on every host again to go on from the last checkpoint.",
+                    f"No host has made progress for {limit:g} s, and the one that is behind is {' or '.join(behind)}; "
+                    f"its stacks say where; run the same command on every host again to continue from the last "
+                    f"checkpoint.",
                     stacks=True,
                 )
 

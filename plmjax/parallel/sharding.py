@@ -1,4 +1,4 @@
-"""Logical axes to mesh axes: where every array of a run lies."""
+"""Logical axes to mesh axes: the sharding of every array of a run."""
 
 import math
 from typing import Any
@@ -18,14 +18,15 @@ RULES = (
     ("head", None),
     ("layers", None),
 )
-"""First match wins and a mesh axis is used once an array: a batch's activations leave nothing for their "embed"."""
+"""The first match wins, and an array uses a mesh axis once: "embed" of activations is not sharded, because their
+"batch" uses fsdp already."""
 
 RULES_WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
 """The rules for one shard of the data axis, where a batch is that shard's rows."""
 
 
 def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The partition of an array with these logical axes; what a mesh axis does not cut evenly stays whole."""
+    """The partition of an array with these logical axes; one that does not divide evenly is not sharded."""
     entries = list(nn.logical_to_mesh_axes(axes, rules=RULES))
     entries += [None] * (len(shape) - len(entries))
     for dimension, entry in enumerate(entries):
@@ -59,7 +60,7 @@ def logical_axes(tree: Any) -> Any:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Bytes that one device holds of a tree of arrays (or of their shapes) with shardings."""
+    """Bytes on one device of a tree of arrays (or of their shapes) with shardings."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
@@ -72,10 +73,10 @@ def batch(tree: Any, mesh: Mesh) -> Any:
 def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
     """Shardings of the gradient and of what an optimizer keeps of it, from boxed parameters and their shardings.
 
-    Each is cut over `data` as well (ZeRO stage 1, arXiv 1910.02054), along its longest dimension that is still whole
-    and divides, so that every replica gets the sum of its own share and updates that. The last dimension is taken when
-    no other will do: a TPU pads it to a multiple of 128. A vocabulary is cut along its features before its rows: what
-    looking up a row adds then goes to the devices that hold its features, and no sum over a whole table is needed.
+    Each is sharded over `data` as well (ZeRO stage 1, arXiv 1910.02054), along the longest dimension that divides and
+    is not sharded yet, so that every replica gets the sum of its own share and updates that. The last dimension is the
+    last choice: a TPU pads it to a multiple of 128. A vocabulary is divided along its features before its rows: the
+    gradient of a row then goes to the devices with its features, and no sum over a whole table is needed.
     """
 
     def place(leaf: Any, sharding: NamedSharding) -> NamedSharding:
@@ -87,9 +88,9 @@ def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
 
 
 def sum_over_data(gradient: Any, shardings: Any, dtype: jnp.dtype) -> Any:
-    """Sums [shards ...], a shard on each device along `data`, to float32 [...] that lies as `shardings` says.
+    """Sums [shards ...], a shard on each device along `data`, to float32 [...] with the shardings `shardings`.
 
-    The network sees arrays of `dtype`. What `shardings` cuts over data may be scattered as it is summed.
+    The devices exchange arrays of `dtype`. Arrays that `shardings` divides over data may be reduce-scattered.
     """
 
     def add(shards: jax.Array, place: NamedSharding) -> jax.Array:
@@ -100,7 +101,7 @@ def sum_over_data(gradient: Any, shardings: Any, dtype: jnp.dtype) -> Any:
 
 
 def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimizer's state: its leaf for a parameter lies as that parameter's gradient in `shardings`."""
+    """Shardings of an optimizer's state: its leaf for a parameter has the sharding of that parameter's gradient."""
     by_path = {
         _names(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(

@@ -1,10 +1,10 @@
-"""How a process is asked to stop, by SIGTERM or Ctrl-C, and does so at any moment from its first line on.
+"""Stopping a process by SIGTERM or Ctrl-C, at any moment from its first line on.
 
 Python calls its signal handlers in the main thread, between two of its own instructions: not while XLA compiles there.
 An exception that a handler raises is lost where C++ or a finalizer has called Python, and an interpreter that unwinds
-while other threads compile ends in a segmentation fault. So a thread of a watched process is told of each signal by
-the interpreter's handler in C (`signal.set_wakeup_fd`), and ends the process itself: one sentence and `os._exit`. Only
-work that would be lost is waited for: it listens with `StopSignals`, saves, and ends by `Interrupted`.
+while other threads compile ends in a segmentation fault. So the interpreter's handler in C passes each signal to a
+thread (`signal.set_wakeup_fd`), and that thread ends the process: it prints one sentence and calls `os._exit`. A
+training loop with unsaved steps is the exception: it uses `StopSignals`, saves, and raises `Interrupted`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from plmjax.errors import SAVED
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CTRL_C = 130
-"""Exit code of what Ctrl-C has ended with nothing to save, as shells have it: 128 + SIGINT."""
+"""Exit code after Ctrl-C with nothing to save, as shells define it: 128 + SIGINT."""
 FLUSH_SECONDS = 1.0
 
 
@@ -34,7 +34,7 @@ class StopSignals:
 
     SIGTERM may come several times: a machine that shuts down sends it to every process, and parents pass it on.
 
-    unsaved: whether there is something that would be lost; a watched process ends at once as long as there is not.
+    unsaved: whether a stop would lose work; a watched process ends at once while it is false.
     """
 
     def __init__(self) -> None:
@@ -70,21 +70,21 @@ class StopSignals:
 class _Watch(threading.Thread):
     """The thread that ends this process.
 
-    tell: called with the sentence before the end.
+    report: called with the sentence before the end.
     """
 
-    def __init__(self, program: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, program: str, report: Callable[[str], None]) -> None:
         super().__init__(name="signals", daemon=True)
-        self.program, self.tell = program, tell
+        self.program, self.report = program, report
         self.listener: StopSignals | None = None
         self.ending = threading.Event()
-        self.heard, self.told = socket.socketpair()
-        self.told.setblocking(False)
+        self.reader, self.writer = socket.socketpair()
+        self.writer.setblocking(False)
 
     def run(self) -> None:
         # The main thread stays the one that signals interrupt: a blocking call there returns to Python for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        while number := self.heard.recv(1):
+        while number := self.reader.recv(1):
             self.hear(signal.Signals(number[0]))
 
     def hear(self, number: signal.Signals) -> None:
@@ -96,12 +96,12 @@ class _Watch(threading.Thread):
             self.end(CTRL_C, f"Stopped at once by a second signal, {number.name}; what is left is the last checkpoint.")
 
     def end(self, code: int, sentence: str) -> NoReturn:
-        """Ends the process in this very moment; what is printed goes past the streams, which others may hold."""
+        """Ends the process now; it prints past the streams, whose locks other threads may hold."""
         self.ending.set()
         flush = threading.Thread(target=sys.stdout.flush, daemon=True)
         flush.start()
         flush.join(FLUSH_SECONDS)
-        self.tell(sentence)
+        self.report(sentence)
         shown = "\x1b[?25h\n" if os.isatty(2) else ""  # a progress bar hides the cursor, and its line is not finished
         workers = _workers()
         with contextlib.suppress(OSError):
@@ -115,30 +115,30 @@ class _Watch(threading.Thread):
 _watch: _Watch | None = None
 
 
-def watch(program: str = "plmjax", tell: Callable[[str], None] = lambda sentence: None) -> None:
+def watch(program: str = "plmjax", report: Callable[[str], None] = lambda sentence: None) -> None:
     """From now on SIGTERM and Ctrl-C end this process at once, unless `StopSignals` listens with something unsaved.
 
-    To be called in the main thread. A signal that the process was started to ignore, as nohup does, stays ignored.
+    Must be called in the main thread. A signal that the process was started to ignore, as nohup does, stays ignored.
 
-    tell: is told the sentence that is printed, before the end.
+    report: called with the sentence that is printed, before the end.
     """
     global _watch
-    _watch = _Watch(program, tell)
+    _watch = _Watch(program, report)
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(_watch.told.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(_watch.writer.fileno(), warn_on_full_buffer=False)
     _watch.start()
 
 
 def unwatch() -> None:
-    """The opposite of `watch`; signals find no reader until it is called again, or they get other handlers."""
+    """Undoes `watch`; signals have no effect until it is called again or other handlers are set."""
     global _watch
     if _watch is not None:
         signal.set_wakeup_fd(-1)
-        _watch.told.close()
+        _watch.writer.close()
         _watch.join()
-        _watch.heard.close()
+        _watch.reader.close()
         _watch = None
 
 
@@ -148,14 +148,14 @@ def is_watched() -> bool:
 
 
 def give_way() -> None:
-    """Returns unless this process is being ended by a signal: what fails meanwhile must not speak as well."""
+    """Returns unless a signal is ending this process: an error that happens meanwhile must not be printed too."""
     if _watch is not None and _watch.ending.is_set():
         threading.Event().wait()
 
 
 @contextlib.contextmanager
 def held(*signals: signal.Signals) -> Iterator[None]:
-    """Signals that wait until the block ends; a process that is started in it never gets them."""
+    """Delays signals until the block ends; a process that is started in it never receives them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -166,7 +166,7 @@ def held(*signals: signal.Signals) -> Iterator[None]:
 def _workers() -> list[int]:
     """The processes of multiprocessing that this one has started, where /proc names them.
 
-    They end by themselves when their parent is gone; one that is only starting says so with a traceback.
+    They end by themselves when their parent is gone, but one that is just starting would print a traceback.
     """
     found = []
     for children in Path("/proc/self/task").glob("*/children"):

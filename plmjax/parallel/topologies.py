@@ -1,6 +1,6 @@
-"""The chips: what each TPU generation can do, how its slices are spelled, and the slices as devices to compile for.
+"""TPU chips: the figures of each generation, the names of its slices, and slices as devices to compile for.
 
-This is the one table of chips of the project. A slice needs no TPU: libtpu describes it and compiles for it on any
+This is the only table of chips of the project. A slice needs no TPU: libtpu describes it and compiles for it on any
 machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
 
 Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}. Links: Norrie et al.,
@@ -51,7 +51,7 @@ class Chip:
     dimensions: int
     """Of the network between the chips."""
     wrap: int
-    """An axis closes to a ring when its size is a multiple of this."""
+    """An axis is a ring when its size is a multiple of this."""
     largest: int
     """Chips of a whole pod."""
     accelerator: str
@@ -63,16 +63,16 @@ class Chip:
     machine: str = ""
     """GKE's machine type before the number of its chips."""
     network: float = 0.0
-    """Its share of its host's network to other slices, one direction, bytes/s; 0 where slices are not joined, or where
-    the speed is not published."""
+    """Its share of its host's network to other slices, one direction, bytes/s; 0 where slices cannot be joined,
+    or where the speed is not published."""
     hosts_of: int = 4
     """Chips of one host in a slice of several."""
     largest_host: int = 4
     """Chips of the largest host that is a slice by itself."""
-    spelling: str = ""
+    libtpu_name: str = ""
     """libtpu's name where it differs."""
     options: tuple[tuple[str, str], ...] = ()
-    """What libtpu must be told besides the name."""
+    """Options of libtpu besides the name."""
 
 
 CHIPS = {
@@ -95,7 +95,7 @@ CHIPS = {
         Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
              largest_host=8, network=12.5e9),
-        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, spelling="tpu7x",
+        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, libtpu_name="tpu7x",
              accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
     )
 }  # fmt: skip
@@ -131,10 +131,10 @@ def chip_of(device_kind: str) -> Chip | None:
 
 
 def device_memory(device: jax.Device) -> float | None:
-    """Memory of a device for arrays and programs, bytes; None where it is the machine's own (a CPU) or not told."""
+    """Memory of a device for arrays and programs, bytes; None where it is the machine's own (a CPU) or not known."""
     if chip := chip_of(device.device_kind):
         return chip.memory / chip.devices
-    if device.platform == "cpu" or jax.process_count() > 1:  # hosts that are told different figures would part ways
+    if device.platform == "cpu" or jax.process_count() > 1:  # different figures, different meshes
         return None
     return (device.memory_stats() or {}).get("bytes_limit")
 
@@ -180,32 +180,32 @@ class Slice:
 
     @property
     def link_bandwidth(self) -> float:
-        """Bytes/s one chip can send over all its links: one an axis longer than one chip, two where it is a ring."""
+        """Bytes/s that one chip can send over all its links: an axis longer than one chip has one link, a ring two."""
         axes = [size for size in self.shape if size > 1]
         return self.chip.link * sum(2 if size % self.chip.wrap == 0 else 1 for size in axes)
 
     def devices(self) -> list[jax.Device]:
-        """The slice's devices, to compile for and never to run on; a `UserError` where libtpu is not installed."""
+        """The slice's devices, to compile for, not to run on; a `UserError` where libtpu is not installed."""
         if importlib.util.find_spec("libtpu") is None:
             raise UserError(
-                f"Planning for {self.name} needs the TPU compiler, found no libtpu here; run `pip install libtpu`."
+                f"Expected the TPU compiler to plan for {self.name}, found no libtpu here; run `pip install libtpu`."
             )
         # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         if not platform.has_tpu():
-            # It would say in five lines that nobody told it which host of which slice it is on; what is compiled for
-            # is given below, whatever stands here.
+            # Without them it prints five lines about a missing host and slice. Their values do not matter: the slice to
+            # compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         from jax.experimental import topologies
 
-        # JAX would keep the programs of a TPU that is not here, and say at the next plan that it cannot read them back.
+        # JAX would cache programs of a TPU that is not here, and warn at the next plan that it cannot read them.
         jax.config.update("jax_enable_compilation_cache", False)
         whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0
         bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
-        name = f"{self.chip.spelling or self.chip.name}:{'x'.join(map(str, self.shape))}"
+        name = f"{self.chip.libtpu_name or self.chip.name}:{'x'.join(map(str, self.shape))}"
         options = dict(self.chip.options) | bounds | ({"num_slices": self.slices} if self.slices > 1 else {})
         return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
 
@@ -216,8 +216,8 @@ def parse(name: str) -> Slice:
     shape, star, count = shape.partition("*")
     if generation not in CHIPS:
         raise UserError(
-            f"A topology is GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4; {quoted(generation)} is no TPU generation, "
-            f"{nearest(generation, CHIPS)}"
+            f"Expected a topology GENERATION:SHAPE, such as v3:8x8 or v4:2x2x4, found the generation "
+            f"{quoted(generation)}; {nearest(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
     sizes = tuple(int(size) if size.isdecimal() else 0 for size in shape.split("x"))
@@ -226,8 +226,8 @@ def parse(name: str) -> Slice:
         known.remove("1x1")
     if shape not in known:
         raise UserError(
-            f"A {generation} slice comes as {', '.join(known)} chips; {quoted(shape)} is none of them, choose one, "
-            f"such as {generation}:{known[len(known) // 2]}."
+            f"Expected one of the shapes of a {generation} slice, {', '.join(known)}, found {quoted(shape)}; choose "
+            f"one, such as {generation}:{known[len(known) // 2]}."
         )
     if not star:
         return Slice(chip, sizes)

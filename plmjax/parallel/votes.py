@@ -1,4 +1,4 @@
-"""What any host asks for, known to all of them at the same step."""
+"""Requests of any host, known to all hosts at the same step."""
 
 import collections
 
@@ -8,14 +8,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DELAY = 2
-"""Steps between a vote and its outcome on several hosts: by then it is computed, and no host waits for it."""
+"""Steps between a vote and its outcome on several hosts: by then it is computed, and no host has to wait."""
 
 
 class Votes:
-    """The largest of all hosts' wishes, one vote per step.
+    """The largest of all hosts' requests, one vote per step.
 
     The votes are reduced over the mesh between two steps, so every host knows the same outcome at the same step without
-    waiting for the slowest; on one host the outcome is the wish itself.
+    waiting for the slowest; on one host the outcome is the request itself.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -27,13 +27,13 @@ class Votes:
             lambda votes: jnp.max(votes, axis=0), out_shardings=NamedSharding(mesh, PartitionSpec())
         )
 
-    def __call__(self, *wishes: int) -> tuple[int, ...]:
-        """Casts this step's wishes, and returns the outcome of the votes `DELAY` steps ago."""
+    def __call__(self, *requests: int) -> tuple[int, ...]:
+        """Casts this step's requests, and returns the outcome of the votes `DELAY` steps ago."""
         if jax.process_count() == 1:
-            return wishes
-        rows = np.broadcast_to(np.asarray(wishes, np.int32), (self._mesh.size, len(wishes)))
+            return requests
+        rows = np.broadcast_to(np.asarray(requests, np.int32), (self._mesh.size, len(requests)))
         votes = jax.make_array_from_callback(rows.shape, self._sharding, rows.__getitem__)
         self._pending.append(self._largest(votes))
         if len(self._pending) <= DELAY:
-            return (0,) * len(wishes)
+            return (0,) * len(requests)
         return tuple(np.asarray(self._pending.popleft().addressable_data(0)).tolist())

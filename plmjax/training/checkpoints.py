@@ -1,19 +1,15 @@
-"""Checkpoints: saved without stopping the run, self-describing, verified when read.
+"""Checkpoints: saved while the run continues, self-describing, verified when read.
 
-WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry,
-key), `description` (the experiment, the metrics) and `tokenizer` (its files). Orbax writes it under a temporary name
-and renames it when it is whole (in a bucket it adds a last object), so an interrupted save is never taken for a
-checkpoint. Just before that `manifest.json` is added, size and digest of every file of an item; nothing is read before
-these agree.
+WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry, key,
+collections), `description` (the experiment, the metrics) and `tokenizer` (its files). WORKDIR/constants/ has the arrays
+that no step changes, written once a run. Orbax writes a checkpoint under a temporary name and renames it when it is
+complete (in a bucket it adds a last object), so an interrupted save is never read as a checkpoint. Just before that,
+`manifest.json` is written with size and digest of every file of an item; they are checked before an item is read.
 """
 
 import base64
 import dataclasses
-import functools
-import json
 import logging
-import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +23,9 @@ import orbax.checkpoint as ocp
 from plmjax import __version__, experiment, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.objectives.objective import Given
+from plmjax.training import items, optimizers
+from plmjax.training.best import Best
 from plmjax.training.state import State
 
 FORMAT = 1
@@ -34,14 +33,14 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a checkpoint says of itself besides its arrays.
+    """The contents of a checkpoint besides its arrays.
 
     experiment: the run it belongs to.
     step: optimizer steps done.
     dataset: fingerprint of the prepared dataset, empty where there is none.
-    metrics: evaluation metrics at this step, empty where none were taken.
+    metrics: evaluation metrics at this step, empty where there was no evaluation.
     tokenizer: file name -> contents.
-    window: what the next logged line averages, of the steps since the last one: name -> (sum, steps).
+    window: sums for the next logged line, over the steps since the last one: name -> (sum, steps).
     record: best score of the run so far, as `score` counts, and how many evaluations have come after it.
     """
 
@@ -61,97 +60,58 @@ class Description:
         return directory
 
 
-MANIFEST = "manifest.json"
-
-
-def write_manifest(directory: Path) -> None:
-    """Notes size and digest of every file in the folders of a checkpoint that is about to be finished."""
-    files = {name: file for name, file in storage.files(directory).items() if "/" in name}
-    entries = {name: [file.size, file.digest()] for name, file in files.items()}
-    storage.write(directory / MANIFEST, json.dumps(entries, indent=1) + "\n")
-
-
-def verify(directory: Path, items: Sequence[str]) -> None:
-    """Compares the files of a checkpoint's items with its manifest.
-
-    Raises:
-        UserError: a file is missing or is not what was written.
-    """
-    with _damage_named(directory):
-        entries = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        found = storage.files(directory)
-        for item in items:
-            if not any(name.startswith(f"{item}/") for name in entries):
-                raise ValueError(f"it has no {item}")
-        for name, (size, digest) in entries.items():
-            if name.partition("/")[0] not in items:
-                continue
-            if name not in found:
-                raise ValueError(f"{name} is missing")
-            if found[name].size != size:
-                raise ValueError(f"{name} has {found[name].size} bytes of {size}")
-            if found[name].digest(like=digest) != digest:
-                raise ValueError(f"{name} is not what was written")
-
-
-def score(best: str, metrics: dict[str, float] | None) -> float | None:
-    """What is smallest for the best checkpoint; `best` names a metric, larger is better after a leading -.
-
-    None where the metric was not taken; what is no number, such as the correlation of a constant, is worst.
-    """
-    value = (metrics or {}).get(best.removeprefix("-"))
-    if value is None or math.isnan(value):
-        return None if value is None else math.inf
-    return -value if best.startswith("-") else value
+CONSTANTS = "constants"
+"""Folder of a run directory for arrays that no step changes."""
+ARRAYS = "arrays"
 
 
 @dataclasses.dataclass
 class Retention:
-    """Which checkpoints stay: the newest, the newest `keep` of those a multiple of `every`, and the best."""
+    """Which checkpoints are kept: the newest, the newest `keep` of those a multiple of `every`, and the best."""
 
     every: int
     keep: int
-    best: str
-
-    def score(self, metrics: dict[str, float] | None) -> float | None:
-        """As the function."""
-        return score(self.best, metrics)
+    best: Best
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Orbax's question, for checkpoints in the order of their steps."""
         regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
         kept = set(regular[-self.keep :] if self.keep else regular)
         kept.add(max(info.step for info in checkpoints))
-        scored = [(self.score(info.metrics), info.step) for info in checkpoints if self.score(info.metrics) is not None]
+        scores = {info.step: self.best.score(info.metrics) for info in checkpoints}
+        scored = [(score, step) for step, score in scores.items() if score is not None]
         kept |= {min(scored)[1]} if scored else set()
         return [info.step in kept for info in checkpoints]
 
 
-def _items(state: State) -> dict[str, Any]:
-    training = {name: getattr(state, name) for name in ("step", "optimizer_state", "carry", "key")}
-    return {"params": state.params, "training": training}
+def _training(state: State) -> dict[str, Any]:
+    """The state that a resume needs besides the model; with averaging also the parameters of the last step."""
+    names = ("step", "optimizer_state", "carry", "key", "collections")
+    if optimizers.averages(state.optimizer_state):
+        names = (*names, "params")
+    return {name: getattr(state, name) for name in names}
 
 
 class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
-        # Orbax reports every file it touches, and logs with its traceback each failure that it raises as well.
+        # Orbax logs every file that it touches, and a traceback of every error that it raises.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
-        policy = Retention(settings.every, settings.keep, settings.best)
+        policy = Retention(settings.every, settings.keep, Best(settings.best))
         self.directory = storage.absolute(storage.path(directory))
         self._saving = -1
-        with _damage_named(self.directory):
+        with items.damage_named(self.directory):
             self._manager = ocp.CheckpointManager(
                 self.directory,
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=policy,
                     cleanup_tmp_directories=True,
                     # Without it Orbax keeps no metrics, and the best checkpoint would be forgotten at a resume.
-                    best_fn=policy.score if settings.best else None,
+                    best_fn=policy.best.score if settings.best else None,
                     enable_async_checkpointing=True,
                     async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
                 ),
@@ -159,11 +119,11 @@ class Checkpoints:
             )
 
     def _before_renaming(self) -> None:
-        if storage.in_bucket(self.directory):  # where nothing can be renamed and a last object says that it is whole
-            write_manifest(self.directory / str(self._saving))
+        if storage.in_bucket(self.directory):  # renaming is not possible: a last object marks it as complete
+            items.write_manifest(self.directory / str(self._saving))
             return
         (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
-        write_manifest(directory)
+        items.write_manifest(directory)
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
@@ -174,18 +134,21 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, state: State, description: Description) -> None:
-        """Begins to save; the arrays are copied before it returns, the files are written while the run goes on.
+        """Begins to save; the arrays are copied before it returns, the files are written while the run continues.
 
         Raises:
-            UserError: this save cannot begin, or the one before it could not be finished (a full disk).
+            UserError: this save cannot begin, or the one before it failed (a full disk).
         """
         step = description.step
         if step in self._manager.all_steps():
             return
-        items = _items(state)
+        arrays = {
+            "params": optimizers.evaluated(state.optimizer_state, state.params),
+            "training": _training(state),
+        }
         if jax.default_backend() == "cpu":
-            # A host copy: on CPU Orbax would go on reading the buffers that the next step overwrites.
-            items = jax.tree.map(_copied, items)
+            # A copy: on CPU Orbax would read the buffers while the next step overwrites them.
+            arrays = jax.tree.map(_copied, arrays)
         text = {
             "format": FORMAT,
             "version": __version__,
@@ -193,7 +156,7 @@ class Checkpoints:
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
-            "window": dict(description.window),  # the run goes on adding to its own while this one is written
+            "window": dict(description.window),  # the run adds to its own window while this copy is written
             "record": description.record,
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
@@ -203,8 +166,8 @@ class Checkpoints:
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    params=ocp.args.StandardSave(items["params"]),
-                    training=ocp.args.StandardSave(items["training"]),
+                    params=ocp.args.StandardSave(arrays["params"]),
+                    training=ocp.args.StandardSave(arrays["training"]),
                     description=ocp.args.JsonSave(text),
                     tokenizer=ocp.args.JsonSave(files),
                 ),
@@ -217,7 +180,7 @@ class Checkpoints:
         """Returns when every save is finished.
 
         Raises:
-            UserError: a save could not be finished.
+            UserError: a save failed.
         """
         try:
             self._manager.wait_until_finished()
@@ -225,36 +188,56 @@ class Checkpoints:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Waits for what is under way and lets go of the folder."""
+        """Waits for the running save and closes the folder."""
         self.wait()
         self._manager.close()
 
     def restore(self, step: int, abstract: State) -> tuple[State, Description]:
-        """The state of a checkpoint, every array placed as `abstract` says, whatever mesh it was saved from.
+        """The state of a checkpoint, every array with the sharding of `abstract`, whatever mesh it was saved from.
 
         Raises:
             UserError: the checkpoint is damaged, or is of another model.
         """
         directory = self.directory / str(step)
         description = describe(directory)
-        params = _restore(directory, "params", abstract.params)
-        training = _restore(directory, "training", _items(abstract)["training"])
-        return State(params=params, **training), description
+        params = items.restore(directory, "params", abstract.params)
+        training = {"params": params} | items.restore(directory, "training", _training(abstract))
+        return State(constants=load_constants(directory, abstract.constants), **training), description
+
+    def save_constants(self, state: State) -> None:
+        """Writes the constants of a new run beside its checkpoints; does nothing where there are none.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        if not jax.tree.leaves(state.constants):
+            return
+        folder = self.directory.parent / CONSTANTS
+        if jax.process_index() == 0:
+            storage.remove(folder)  # left by a start that ended before its first checkpoint
+        try:
+            with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
+                writer.save(folder / ARRAYS, args=ocp.args.StandardSave(state.constants), force=True)
+            if jax.process_index() == 0:
+                items.write_manifest(folder)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> UserError:
-        try:  # Orbax's own list leaves out at once what it would remove if this save were finished
+        try:  # Orbax's own list omits checkpoints that it would remove after this save
             kept = ", ".join(map(str, storage.finished_steps(self.directory))) or "none"
         except Exception:
-            kept = "those that are there"
+            kept = "not known"
         return UserError(
-            f"A checkpoint could not be written to {self.directory} ({_first_line(error)}); free some space, allow "
-            f"writing there or name another --workdir, then run again to go on from a finished one (steps: {kept})."
+            f"Expected to write a checkpoint to {self.directory}, found: {items.first_line(error)}; free some space, "
+            f"allow writing there or name another --workdir, then run again to continue from a finished one (steps: "
+            f"{kept})."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutLateWrites:
-    """The hook of errors that nobody can catch, silent about writes that end after a save has failed.
+    """A hook for errors in threads that ignores writes which end after a save has failed.
 
     Orbax closes its event loop at the first array that cannot be written; tensorstore, still writing the others on
     threads of its own, then finds the loop closed. The failure itself is raised by `save` and `wait`.
@@ -273,9 +256,9 @@ def _copied(x: jax.Array) -> jax.Array:
 
 
 def find(path: str | Path) -> Path:
-    """The checkpoint folder that a user means by a run directory, its checkpoints folder or one checkpoint.
+    """The checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
 
-    Of a run directory it is the last, or the best where the run's `checkpoint.prefer` says so.
+    Of a run directory it is the last checkpoint, or the best with `checkpoint.prefer` best.
 
     Raises:
         UserError: there is no finished checkpoint.
@@ -294,7 +277,8 @@ def find(path: str | Path) -> Path:
     if (folder.parent / "experiment.json").exists():
         settings = experiment.read(folder.parent / "experiment.json").checkpoint
         if settings.prefer == "best":
-            scores = {step: score(settings.best, describe(folder / str(step)).metrics) for step in steps}
+            best = Best(settings.best)
+            scores = {step: best.score(describe(folder / str(step)).metrics) for step in steps}
             scores = {step: value for step, value in scores.items() if value is not None}
             chosen = min(scores, key=lambda step: (scores[step], step), default=chosen)
     return storage.absolute(folder) / str(chosen)
@@ -306,10 +290,10 @@ def describe(directory: Path) -> Description:
     Raises:
         UserError: it is damaged, or of a format this version does not read.
     """
-    verify(directory, ("description", "tokenizer"))
-    with _damage_named(directory):
-        text = _read(directory, "description", ocp.args.JsonRestore())
-        files = _read(directory, "tokenizer", ocp.args.JsonRestore())
+    items.verify(directory, ("description", "tokenizer"))
+    with items.damage_named(directory):
+        text = items.read(directory, "description", ocp.args.JsonRestore())
+        files = items.read(directory, "tokenizer", ocp.args.JsonRestore())
         if text.get("format") != FORMAT:
             raise UserError(
                 f"Expected a checkpoint of format {FORMAT} in {directory}, found {text.get('format')}; read it with "
@@ -327,23 +311,53 @@ def describe(directory: Path) -> Description:
 
 
 def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
-    """(parameters, description) of the checkpoint a path means, for everything that is not a resume.
+    """(parameters, description) of the checkpoint that a path names; a resume uses `Checkpoints.restore`.
 
-    abstract: tree of ShapeDtypeStructs with shardings to place the parameters by; None gives numpy arrays.
+    abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None gives numpy arrays.
 
     Raises:
-        UserError: there is none, it is damaged, or it has other parameters than `abstract`.
+        UserError: there is no checkpoint, it is damaged, or it has other parameters than `abstract`.
     """
     directory = find(path)
     description = describe(directory)
-    return _restore(directory, "params", abstract), description
+    return items.restore(directory, "params", abstract), description
+
+
+def load_given(directory: Path, abstract: State) -> Given:
+    """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
+
+    Raises:
+        UserError: it is damaged, or is of another model.
+    """
+    params = items.restore(directory, "params", abstract.params)
+    constants = load_constants(directory, abstract.constants)
+    collections = abstract.collections
+    if jax.tree.leaves(collections):
+        collections = items.restore_part(directory, "training", {"collections": collections})["collections"]
+    return Given(params, constants, collections)
+
+
+def load_constants(directory: Path, abstract: Any) -> Any:
+    """The constants of the run that a checkpoint folder belongs to, with the shardings of `abstract`.
+
+    Raises:
+        UserError: they are not beside the checkpoints, are damaged, or are of another model.
+    """
+    if not jax.tree.leaves(abstract):
+        return abstract
+    folder = directory.parent.parent / CONSTANTS
+    if not (folder / items.MANIFEST).exists():
+        raise UserError(
+            f"Expected the constants of the run in {folder}, found none; keep that folder beside the checkpoints."
+        )
+    return items.restore(folder, ARRAYS, abstract)
 
 
 def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes]) -> None:
-    """Writes parameters that were not trained here as step 0 of a run directory, with its experiment.json.
+    """Writes imported parameters as step 0 of a run directory, with its experiment.json.
 
     Raises:
-        UserError: the folder holds a run already.
+        UserError: the folder has a run already.
     """
     directory = storage.path(directory)
     if (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
@@ -368,94 +382,3 @@ def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: di
 def tokenizer_files(directory: Path) -> dict[str, bytes]:
     """File name -> contents of a tokenizer folder."""
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}
-
-
-def _restore(directory: Path, item: str, abstract: Any) -> Any:
-    verify(directory, (item,))
-    with _damage_named(directory):
-        if abstract is not None:
-            _check_shapes(directory, item, abstract)
-        arguments = ocp.args.StandardRestore(abstract)
-        if abstract is None:
-            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(directory, item))
-        return _read(directory, item, arguments)
-
-
-def _as_numpy(directory: Path, item: str) -> Any:
-    """Restores every array of an item to the host's memory, whatever devices it was saved from."""
-    with _reader(ocp.PyTreeCheckpointHandler) as reader:
-        tree = reader.metadata(directory / item).item_metadata.tree
-    return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-
-
-def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
-    """Raises UserError that names what a checkpoint lacks, has too much of or has in another shape."""
-    with _reader(ocp.StandardCheckpointHandler) as reader:
-        metadata = reader.metadata(directory / item).item_metadata.tree
-
-    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {
-            re.sub(r"[\[\]'.]+", "/", jax.tree_util.keystr(path)).strip("/"): tuple(leaf.shape)
-            for path, leaf in leaves
-            if hasattr(leaf, "shape")
-        }
-
-    found, expected = shapes(metadata), shapes(abstract)
-    if len(found) == len(expected) and sorted(found.values()) == sorted(expected.values()) and item != "params":
-        return
-    names = [name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)]
-    if names:
-        differing = ", and ".join(
-            f"{item}/{name} of shape {expected.get(name, 'none at all')}, found {found.get(name, 'none at all')}"
-            for name in names[:3]
-        )
-        more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-        raise UserError(
-            f"The checkpoint {directory} is of another model: expected {differing}{more}; use the experiment it was "
-            f"made by."
-        )
-
-
-def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
-    """What reads an item on this host without waiting for the others, which may not be reading it."""
-    here = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
-    )
-    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
-
-
-def _read(directory: Path, item: str, arguments: Any) -> Any:
-    handlers = {
-        ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
-        ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
-        ocp.args.PyTreeRestore: ocp.PyTreeCheckpointHandler,
-    }
-    with _reader(handlers[type(arguments)]) as reader:
-        return reader.restore(directory / item, args=arguments)
-
-
-class _damage_named:  # noqa: N801 - reads as a statement
-    """Turns whatever goes wrong while reading a checkpoint into one sentence."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UserError):
-            in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
-            if in_bucket and (sentence := storage.explain(error)):  # nothing is wrong with what lies there
-                raise UserError(sentence) from error
-            raise UserError(
-                f"The checkpoint {self.directory} cannot be read ({_first_line(error)}); it is half-written or "
-                f"damaged: remove that folder to go on from an earlier one."
-            ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return functools.reduce(lambda line, mark: line.split(mark)[0], ("\n", "; "), text)[:200]

@@ -1,7 +1,7 @@
-"""What is wrong with a run, found before any text is read and anything is made.
+"""Checks of a whole run, before any text is read and any file is written.
 
-A value that is wrong by itself is refused where it is set (`plmjax.experiment`). Here is what does not go together: the
-trainer, the plan, the benchmark and the submission of a job all ask the same functions.
+A value that is wrong by itself is refused where it is set (`plmjax.experiment`). These functions find values that do
+not fit together; the trainer, the plan, the benchmark and the submission of a job all call them.
 """
 
 from collections.abc import Sequence
@@ -12,26 +12,34 @@ from jax.sharding import AbstractMesh
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, optimizers, phases, placement, schedules, step
+from plmjax.training import evaluation, phases, placement, step
+from plmjax.training.optimizers import Optimizer
 from plmjax.vocabulary import Vocabulary
 
 
 def settings(run: Experiment) -> None:
-    """Raises UserError for a rule, a schedule or a way to compute that there is none of."""
-    optimizers.check_name(run.optimizer)
-    schedules.schedule(run.optimizer, max(run.training.steps, 1))
+    """Raises UserError for a run without an optimizer, and for unknown settings of the computation."""
+    if not isinstance(run.optimizer, Optimizer):
+        raise UserError(
+            f"Expected an optimizer of plmjax.training.optimizers in the experiment, found "
+            f"{type(run.optimizer).__name__}; set one, such as optimizer=BertAdamW()."
+        )
     step.execution(run, "cpu")
     step.check_generator(run.training.dropout_generator)
 
 
 def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
-    """Checks a run on text on so many devices, by tracing its step for a single one; nothing is computed.
+    """Checks a run on text for a number of devices, by tracing its step for one device; nothing is computed.
 
     Raises:
         UserError: phases, rows, a batch, a mesh or names of parameters and metrics that do not fit the model, the
             layout or the devices.
     """
     settings(run)
+    if run.finetuning is not None:
+        raise UserError(
+            "Expected no `finetuning` in an experiment of pretraining, found one; leave it out, or run plmjax finetune."
+        )
     resolved = phases.resolve(run)
     for phase in resolved:
         run.data.layout.check(phase.sequence_length)
@@ -39,15 +47,14 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     batches(run, devices, slices)
     first, vocabulary = resolved[0], Vocabulary.placeholder(run.model.vocab_size)
     mesh = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
-    shapes = run.data.layout.batch(first.batch_size, first.sequence_length)
     unigram = evaluation.unigram_nats([], run.model.vocab_size)
-    program = step.build(run, first, mesh, vocabulary, shapes, unigram)
-    judged = run.data.path or run.data.held_out
-    rhythm(run, evaluation.means(program, run.objective.coefficients()) if judged else [])
+    program = step.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
+    has_held_out = run.data.path or run.data.held_out
+    rhythm(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
 
 
 def batches(run: Experiment, devices: int, slices: int = 1) -> None:
-    """Raises UserError where no mesh that the run allows gives every one of the devices the same rows."""
+    """Raises UserError unless some allowed mesh gives every device the same number of rows."""
     every = meshes.candidates(run.mesh, devices, slices)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     if len(every) > 1 and placement.even(run, every, vocabulary, placement.of_layout(run)):
@@ -59,7 +66,7 @@ def batches(run: Experiment, devices: int, slices: int = 1) -> None:
 def text(run: Experiment, brought: bool = False) -> None:
     """Raises UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
 
-    brought: whether a checkpoint brings the tokenizer along.
+    brought: whether the tokenizer comes from a checkpoint.
     """
     from plmjax.data import formats, sentences, tokenizers
 
@@ -86,16 +93,16 @@ def text(run: Experiment, brought: bool = False) -> None:
 
 
 def rhythm(run: Experiment, metrics: Sequence[str]) -> None:
-    """Raises UserError for a rhythm that cannot be kept, or a best checkpoint by a metric that no evaluation takes.
+    """Raises UserError for steps to profile or metrics of the best checkpoint that do not exist.
 
-    metrics: what an evaluation takes.
+    metrics: names of the metrics of an evaluation.
     """
     training, best = run.training, run.checkpoint.best.removeprefix("-")
     profiled = training.profile_steps
     if profiled and profiled[-1] > training.steps:
         raise UserError(
             f"Expected --training.profile_steps to be a first and a last step within 1 and {training.steps}, found "
-            f"{' '.join(map(str, profiled))}."
+            f"{' '.join(map(str, profiled))}; change them."
         )
     known = [f"eval/{name}" for name in metrics]
     if best and not known:

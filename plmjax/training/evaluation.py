@@ -1,30 +1,31 @@
-"""How good parameters are on what was held out."""
+"""Evaluation of parameters on held-out rows."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import UserError
+from plmjax.objectives.objective import Given
 from plmjax.training.feed import Source, on_device, places
 from plmjax.training.step import Program
 
 
 class Evaluation(Protocol):
-    """What a run is judged by: the means of its objective, or the metrics of a downstream task."""
+    """An evaluation of a run: the means of its objective, or the metrics of a downstream task."""
 
     def names(self, program: Program) -> list[str]:
-        """The metrics that it gives."""
+        """Names of its metrics."""
 
-    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
-        """Metric -> value of parameters; `limit` is how many batches are taken, 0 takes all."""
+    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+        """Metric -> value; `given` is from `Program.given`, `limit` is the largest number of batches, 0 for all."""
 
 
 def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
-    """-log of every token's share of the training text, float32 [size]; every token is given one occurrence more."""
+    """-log of every token's share of the training text, float32 [size]; every token counts once more."""
     if counts is None:
         return None
     padded = np.zeros(size, np.float64)
@@ -33,10 +34,10 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
 
 
 def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
-    """The metrics of `HeldOut`, found by tracing the program's evaluation."""
+    """Names of the metrics of `HeldOut`, found by tracing the program's evaluation."""
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state = program.state
-    names = list(jax.eval_shape(program.evaluate, state.params, state.carry, program.batch, key)[1])
+    given = program.state.given.replace(carry=jax.eval_shape(program.start_evaluation_carry))
+    names = list(jax.eval_shape(program.evaluate, given, program.evaluation_batch, key)[1])
     return [*names, "joint_loss"] if coefficients else names
 
 
@@ -54,18 +55,20 @@ class HeldOut:
     coefficients: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def names(self, program: Program) -> list[str]:
-        """Whatever the evaluation step adds up."""
+        """Names of the sums of the evaluation step."""
         return means(program, self.coefficients)
 
-    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
-        """The means; UserError where nothing is held out."""
+    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+        """The means; raises UserError where no row is held out."""
         totals: dict[str, np.ndarray] = {}
-        carry = program.start_carry()
         key = jax.random.fold_in(jax.random.key(self.seed), 2)
-        for number, batch in enumerate(on_device(self.source.evaluation(program.phase, places(program)), program)):
+        shapes = program.evaluation_batch
+        batches = on_device(self.source.evaluation(program.evaluation_phase, places(shapes)), shapes)
+        for number, batch in enumerate(batches):
             if limit and number >= limit:
                 break
-            carry, sums = program.evaluate(params, carry, batch, jax.random.fold_in(key, number))
+            carry, sums = program.evaluate(given, batch, jax.random.fold_in(key, number))
+            given = given.replace(carry=carry)
             for name, pair in jax.device_get(sums).items():
                 totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
         if not totals:
@@ -79,11 +82,11 @@ class HeldOut:
         return means
 
 
-class Unjudged:
-    """Of a run without held-out text: no metric, and nothing is computed."""
+class NoEvaluation:
+    """The evaluation of a run without held-out text: it has no metrics and computes nothing."""
 
     def names(self, program: Program) -> list[str]:
         return []
 
-    def __call__(self, program: Program, params: Any, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
         return {}

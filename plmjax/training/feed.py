@@ -1,4 +1,4 @@
-"""Where batches come from, and how they get onto the mesh."""
+"""Sources of batches, and how batches are placed on the mesh."""
 
 import collections
 import functools
@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from plmjax.training.phases import ResolvedPhase
-from plmjax.training.step import Program
+from plmjax.training.step import Shapes
 from plmjax.vocabulary import Vocabulary
 
 HostBatch = dict[str, np.ndarray]
 
 
 class Source(Protocol):
-    """Where batches come from: a prepared dataset, or the examples of a downstream task.
+    """A source of batches: a prepared dataset, or the examples of a downstream task.
 
     vocabulary: of the tokenizer that made the tokens.
-    unigram_counts: int64 [V], occurrences of every token in the training text; None where nothing is to be compared.
+    unigram_counts: int64 [V], occurrences of every token in the training text; None in fine-tuning.
     fingerprint: of the data, so that a resume on other data is refused.
     """
 
@@ -32,35 +32,35 @@ class Source(Protocol):
         """Field -> shape and dtype of the phase's global batch."""
 
     def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
-        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: those that this host holds."""
+        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: the rows of this host."""
 
     def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
-        """The same of the held-out batches, once and in order; rows that only fill a batch weigh nothing."""
+        """The same for the held-out batches, once and in order; rows that only fill a batch have weight 0."""
 
 
-def places(program: Program) -> np.ndarray:
-    """The rows of the program's global batches that the devices of this host hold, int64, ascending."""
-    spec = next(iter(program.batch.values()))
+def places(shapes: Shapes) -> np.ndarray:
+    """The rows of global batches of these shapes on the devices of this host, int64, ascending."""
+    spec = next(iter(shapes.values()))
     pieces = spec.sharding.addressable_devices_indices_map(spec.shape).values()
     return np.unique(np.concatenate([np.arange(spec.shape[0])[piece[0]] for piece in pieces]))
 
 
-def on_device(batches: Iterator[HostBatch], program: Program, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Batches as global arrays on the mesh, so many of them sent ahead of the step that needs them by a thread.
+def on_device(batches: Iterator[HostBatch], shapes: Shapes, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
+    """Batches as global arrays with the shardings of `shapes`; a thread sends each of them `ahead` steps early.
 
-    batches: of the rows `places(program)`.
+    batches: of the rows `places(shapes)`.
     """
-    held = places(program)
+    held, size = places(shapes), next(iter(shapes.values())).shape[0]
 
     def place(batch: HostBatch) -> dict[str, jax.Array]:
         def piece(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(program.phase.batch_size)
-            first = np.searchsorted(held, start)  # a device's rows are neighbours here as they are in the batch
+            start, stop, _ = index[0].indices(size)
+            first = np.searchsorted(held, start)  # the rows of a device are contiguous, here and in the batch
             return rows[first : first + stop - start]
 
         return {
             name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(piece, batch[name]))
-            for name, spec in program.batch.items()
+            for name, spec in shapes.items()
         }
 
     def fetch() -> dict[str, jax.Array] | None:

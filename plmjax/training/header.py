@@ -1,4 +1,4 @@
-"""What a run prints before its first step: the arithmetic of devices, batch, model and memory."""
+"""The lines that a run prints before its first step: devices, batch, model and memory."""
 
 import math
 from typing import Any
@@ -9,13 +9,18 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import Yardstick
 from plmjax.training.metrics import compact, duration
-from plmjax.training.placement import Placement, spelled
+from plmjax.training.placement import Placement, mesh_text
 from plmjax.training.step import Program
 
 
 def mesh(placed: Placement) -> str:
     """The mesh of a run and why it is this one."""
-    return f"mesh     {spelled(placed.mesh.shape.values())}: {placed.reason}"
+    return f"mesh     {mesh_text(placed.mesh.shape.values())}: {placed.reason}"
+
+
+def tokens(run: Experiment, program: Program) -> int:
+    """Tokens of one global batch."""
+    return run.data.tokens(program.phase.batch_size, program.phase.sequence_length)
 
 
 def lines(
@@ -38,13 +43,13 @@ def lines(
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    going_on = f", going on from step {step}" if step else ""
-    tokens = phase.batch_size * phase.sequence_length
+    continuing = f", continuing from step {step}" if step else ""
+    count = tokens(run, program)
     return [
-        f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{going_on}",
+        f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{continuing}",
         f"devices  {devices.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s)",
         f"batch    {rows} rows x {pieces} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
-        f"{phase.sequence_length} = {tokens:,} tokens a step",
+        f"{phase.sequence_length} = {count:,} tokens a step",
         f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",
         f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
         f"compile  {duration(compile_seconds)}; MFU is relative to {compact(yardstick.rate)}FLOP/s, {yardstick.origin}",

@@ -1,19 +1,20 @@
-"""A learning rate for every layer, and layers that begin to be trained one after the other: for fine-tuning.
+"""A learning rate for every layer, and gradual unfreezing: for fine-tuning.
 
-    rate of a parameter = learning rate x layer_decay ** (L + 2 - depth)
+    rate of a parameter = learning rate x layer_decay ** (groups from its own to the head)
 
-The depth of embeddings (and of what brings them to the encoder's width) is 0, of layer i, counted from 0, i + 1, of
-what else the encoder holds, such as a pooler, L + 1, and of the head and all else outside the encoder L + 2. This is
-the rule of ELECTRA (Clark et al., ICLR 2020, arXiv 2003.10555; its released model/optimization.py), whose top
-layer thus gets layer_decay ** 2: the place between it and the head is a pooler's, which ELECTRA does not have.
+The model says which parameters are a group (`ModelConfig.parameter_groups`): from the bottom to the top the embeddings
+(with what brings them to the encoder's width), each layer, and other parts of the encoder such as a pooler. The head
+and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020,
+arXiv 2003.10555; its released model/optimization.py), whose top layer gets layer_decay ** 2: the group between it and
+the head is a pooler, which ELECTRA does not have.
 
 Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): the head alone is trained at first, then
-with it whatever is nearest below it, and so on down to the embeddings.
+together with the group below it, and so on down to the embeddings.
 
 Deviation: ULMFiT unfreezes a group after every epoch; here it is after a number of steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -23,6 +24,7 @@ import numpy as np
 import optax
 
 from plmjax.errors import UserError
+from plmjax.layers.model_config import ParameterGroup
 from plmjax.training import paths
 
 Params = Any
@@ -36,24 +38,32 @@ class LayerRatesState(NamedTuple):
 
 
 def layer_rates(
-    update: optax.GradientTransformation, layer_decay: float, unfreeze_every: int, params: Params
+    update: optax.GradientTransformation,
+    layer_decay: float,
+    unfreeze_every: int,
+    params: Params,
+    groups: Sequence[ParameterGroup],
 ) -> optax.GradientTransformation:
-    """`update` with each layer's own rate; every `unfreeze_every` steps one more group is trained, 0 trains them all.
+    """`update` with each group's own rate; every `unfreeze_every` steps one more group is trained, 0 trains them all.
 
-    A group that still waits has no gradient, so that its moments stay zero and the global norm leaves it out, and no
-    update, so that it does not decay either. params: boxed with their logical axes, abstract ones too.
+    A frozen group has no gradient, so that its moments stay zero and the global norm leaves it out, and no update, so
+    that it does not decay either.
+
+    Args:
+        params: boxed with their logical axes, abstract ones too.
+        groups: the model's parameters below the head, from the bottom to the top.
 
     Raises:
-        UserError: parameters without an encoder.
+        UserError: no parameter is in a group.
     """
-    below = below_the_head(params)
+    below = groups_below_the_head(params, groups)
     rates = {name: (layer_decay**distance).astype(np.float32) for name, distance in below.items()}
-    groups = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))
+    distances = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))
 
     def unfrozen(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
         if not unfreeze_every:
             return leaf
-        return jnp.where(np.searchsorted(groups, below[name]) <= step // unfreeze_every, leaf, 0)
+        return jnp.where(np.searchsorted(distances, below[name]) <= step // unfreeze_every, leaf, 0)
 
     def init(params: Params) -> LayerRatesState:
         return LayerRatesState(jnp.zeros((), jnp.int32), update.init(params))
@@ -67,48 +77,44 @@ def layer_rates(
     return optax.GradientTransformation(init, apply)
 
 
-def below_the_head(params: Params) -> dict[str, np.ndarray]:
-    """Path -> how far below the head the parameter lies, L + 2 - depth, of a shape that broadcasts to the parameter's.
+def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
+    """Path -> its number of groups below the head, int, of a shape that broadcasts to the parameter's.
 
-    The encoder is the part of the tree that begins with embeddings; of several encoders each has its own L. Layers that
-    are stacked lie apart along their axis "layers"; those that share their parameters lie where a pooler does.
+    Raises:
+        UserError: no parameter is in a group.
+        ValueError: parameters without their logical axes, or a stack of layers of which one is in no group.
     """
-    leaves = {}
-    paths.map_named(lambda name, leaf: leaves.setdefault(name, leaf), params)
-    if not any(map(_embeds, leaves)):
+    found: dict[str, np.ndarray] = {}
+    paths.map_named(lambda name, leaf: found.setdefault(name, _distance(name, leaf, groups)), params)
+    if not any(distance.any() for distance in found.values()):
         raise UserError(
-            "--optimizer.layer_decay and --optimizer.unfreeze_every need a model whose encoder begins with embeddings, "
-            f"found {', '.join(sorted({name.split('/')[0] for name in leaves}))}; leave both as they are by default."
+            "Expected a model with groups of parameters for --optimizer.layer_decay and --optimizer.unfreeze_every, "
+            f"found none among {', '.join(sorted({name.split('/')[0] for name in found}))}; leave both at their "
+            "defaults."
         )
-    encoders = {name.split("/")[0] for name in leaves if _embeds(name)}
-    layers = dict.fromkeys(encoders, 0)
-    for name, leaf in leaves.items():
-        if _stacked(name, leaf) is not None and name.split("/")[0] in encoders:
-            layers[name.split("/")[0]] = leaf.value.shape[_stacked(name, leaf)]
-
-    def distance(name: str, leaf: Any) -> np.ndarray:
-        encoder, axis = name.split("/")[0], _stacked(name, leaf)
-        if encoder not in encoders:
-            return np.array(0)
-        if _embeds(name):
-            return np.array(layers[encoder] + 2)
-        if axis is None:
-            return np.array(1)
-        shape = [-1 if other == axis else 1 for other in range(leaf.value.ndim)]
-        return (layers[encoder] + 1 - np.arange(layers[encoder])).reshape(shape)
-
-    return {name: distance(name, leaf) for name, leaf in leaves.items()}
+    return found
 
 
-def _embeds(name: str) -> bool:
-    return name.split("/")[1:2] != [] and name.split("/")[1].startswith("embeddings")
-
-
-def _stacked(name: str, leaf: Any) -> int | None:
-    """The axis along which a parameter holds one layer after the other."""
+def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndarray:
+    """Groups between a parameter and the head, for every layer that it has."""
     if not isinstance(leaf, nn.LogicallyPartitioned):
-        raise ValueError(f"Rates of layers need the logical axes of {name!r}: build them from boxed parameters.")
-    return leaf.names.index(paths.LAYERS) if paths.LAYERS in leaf.names else None
+        raise ValueError(f"Expected parameters with logical axes, found {name!r} without; box them.")
+    lengths = [
+        max((len(prefix) for prefix in group.prefixes if f"{name}/".startswith(f"{prefix}/")), default=0)
+        for group in groups
+    ]
+    best = max(lengths, default=0)
+    own = {group.index: len(groups) - k for k, group in enumerate(groups) if best and lengths[k] == best}
+    if not own:
+        return np.array(0)
+    if None in own:
+        return np.array(own[None])
+    axis = leaf.names.index(paths.LAYERS)
+    layers = range(leaf.value.shape[axis])
+    if missing := set(layers) - own.keys():
+        raise ValueError(f"Expected a group for each of the {len(layers)} layers of {name!r}, found none for {missing}")
+    shape = [-1 if other == axis else 1 for other in range(leaf.value.ndim)]
+    return np.array([own[layer] for layer in layers]).reshape(shape)
 
 
 def _map(function: Callable[[str, jax.Array], jax.Array], tree: Params) -> Params:

@@ -1,7 +1,7 @@
 """The training loop: build, restore, and for every step: step, log, evaluate, save.
 
-The order at a step is fixed. The checkpoint comes last, so a run that is killed anywhere and started again repeats
-whatever of the step's logging and evaluation it had not finished, and ends in the same parameters.
+The order within a step is fixed. The checkpoint comes last, so a run that is killed at any moment and started again
+repeats the logging and the evaluation that it had not finished, and ends in the same parameters.
 """
 
 import contextlib
@@ -22,18 +22,21 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checkpoints, checks, extension, header, memory, phases, placement
+from plmjax.training import checks, constants, extension, header, memory, phases, placement
+from plmjax.training.best import Best
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
+from plmjax.training.pace import Pace, Window
+from plmjax.training.profiling import Profile
 from plmjax.training.state import State
 from plmjax.training.step import Program, build
 
 
 @dataclasses.dataclass
 class Result:
-    """What is left of a run: its last state, the program that made it, its last evaluation."""
+    """The result of a run: its last state, the program that made it, its last evaluation."""
 
     state: State
     program: Program
@@ -44,7 +47,7 @@ def devices(platform: str) -> list[jax.Device]:
     """The devices to run on.
 
     Raises:
-        UserError: the platform asked for is not here.
+        UserError: this machine has no device of that platform.
     """
     if platform == "auto":
         return jax.devices()
@@ -59,16 +62,16 @@ def devices(platform: str) -> list[jax.Device]:
 
 
 def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = print) -> None:
-    """Writes WORKDIR/experiment.json, or compares it with what is there.
+    """Writes WORKDIR/experiment.json, or compares it with the file that is there.
 
-    Before the first checkpoint there is nothing to go on from: only what the tokenizer and the dataset in WORKDIR were
-    made by must be the same, so that a command whose first try failed can be fixed. After it, a run may be given more
-    steps; what they mean is said.
+    Before the first checkpoint only the settings of the tokenizer and the dataset in WORKDIR must be the same, so that
+    a command whose first try failed can be fixed. Afterwards a run may be given more steps, and `say` gets a line about
+    them.
 
-    On several hosts only host 0 writes; the others must find what it wrote.
+    On several hosts only host 0 writes; the others must find its file.
 
     Raises:
-        UserError: the folder belongs to a run that would be changed, naming the first difference.
+        UserError: the run in the folder would be changed; the message names the first difference.
     """
     path = workdir / "experiment.json"
     if not hosts.speaks() and not path.exists():
@@ -87,8 +90,8 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
             if not trained and not name.startswith(experiments.PREPARED):
                 continue
             raise UserError(
-                f"{workdir} holds a run with {name} = {before}, found {after}; resume it unchanged or name another "
-                f"--workdir."
+                f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "
+                f"another --workdir."
             )
         if longer:
             sentence = extension.check(known, run, max(trained), workdir)
@@ -104,17 +107,17 @@ def train(
     workdir: str | Path,
     source: Source,
     tokenizer: dict[str, bytes],
-    begin: Callable[[Program], State] | None = None,
+    begin: Callable[[State], State] | None = None,
     evaluation: Evaluation | None = None,
 ) -> Result:
     """Trains a run to its last step, from its last checkpoint if there is one.
 
     tokenizer: file name -> contents, kept in every checkpoint.
-    begin: makes the first state when it is not the random initialisation (fine-tuning).
-    evaluation: what the run is judged by, the held-out rows of its source by default.
+    begin: makes the first state of a new run from its random initialisation (fine-tuning).
+    evaluation: the evaluation of the run; of the held-out rows of its source by default.
 
     Raises:
-        UserError: anything the user can put right; nothing that was saved is lost.
+        UserError: an error that the user can correct; no checkpoint is lost.
         Interrupted: SIGTERM or Ctrl-C, after saving.
     """
     workdir = storage.path(workdir)
@@ -124,23 +127,35 @@ def train(
     placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
-    programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch(phase), unigram) for phase in plan]
+    programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram) for phase in plan]
     evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
     checks.rhythm(run, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
-        state = begin(programs[0]) if begin else programs[0].initialize(run.training.seed)
         description = Description(run, 0, tokenizer, source.fingerprint)
+        materials = constants.of_run(source.vocabulary, source.unigram_counts, description)
+        state = programs[0].initialize(run.training.seed, materials)
+        state = begin(state) if begin else state
+        keeper.save_constants(state)
     else:
         made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])
         state, description = keeper.restore(latest, made_by.state)
         if description.dataset != source.fingerprint:
             raise UserError(
-                f"{workdir} was trained on a dataset with fingerprint {description.dataset}, found "
+                f"Expected the dataset that {workdir} was trained on, with fingerprint {description.dataset}, found "
                 f"{source.fingerprint}; resume with the data it began with or name another --workdir."
             )
-    session = _Session(run, workdir, source, tokenizer, keeper, description, Votes(placed.mesh), evaluation)
+    session = _Session(
+        run=run,
+        workdir=workdir,
+        source=source,
+        tokenizer=tokenizer,
+        keeper=keeper,
+        start=description,
+        votes=Votes(placed.mesh),
+        evaluation=evaluation,
+    )
     with hosts.watched(run.hosts) as session.watch, session:
         if session.speaks:
             session.terminal.say(header.mesh(placed))
@@ -152,24 +167,38 @@ def train(
                 state = state.replace(carry=program.start_carry())
             with memory.exhaustion_named(run, program.phase):
                 state, step = session.phase(program, state, step)
-        metrics = session.evaluate(programs[-1], state, step)
+        state = session.evaluate(programs[-1], state, step)
         session.save(state, step)
     if session.stop.received and jax.process_count() == 1:  # after the last step; on several hosts the run is done
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
-    return Result(state=state, program=programs[-1], metrics=metrics)
+    return Result(state=state, program=programs[-1], metrics=session.metrics)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Due:
+    """The work due after a step; `stop` is the number of the signal that stops the run, or 0."""
+
+    log: bool
+    evaluate: bool
+    save: bool
+    stop: int
+
+    def __bool__(self) -> bool:
+        return bool(self.log or self.evaluate or self.save or self.stop)
 
 
 class _Session:
     """One invocation of a run: its files, its terminal, its signals.
 
-    speaks: whether this host writes them, which is host 0 alone.
-    watch: is told whenever the run gets on (`hosts.watched`).
+    speaks: whether this host writes files and prints; only host 0 does.
+    watch: called whenever the run makes progress (`hosts.watched`).
     """
 
     watch: Callable[..., None]
 
     def __init__(
         self,
+        *,
         run: Experiment,
         workdir: Path,
         source: Source,
@@ -181,133 +210,121 @@ class _Session:
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = start.step
-        self.evaluated = (start.step if start.metrics else -1, start.metrics)
-        self.window = dict(start.window)
-        self.record = start.record
+        self.evaluated = start.step if start.metrics else -1
+        self.metrics = start.metrics
+        self.window = Window(start.window)
+        self.best, self.record = Best.of(run), start.record
         self.saved_at = time.monotonic()
-        self.profiling = False
         self.votes = votes
-        self.judge = evaluation
+        self.evaluation = evaluation
         self.speaks = hosts.speaks()
 
     def __enter__(self) -> "_Session":
+        profiled: tuple[int, ...] = ()
         if self.speaks:
             self.file = MetricsFile(self.workdir, self.first, self.run)
             self.terminal = Terminal(self.run.training.steps, self.first)
+            profiled = self.run.training.profile_steps
+        folder = self.file.folder / "profile" if self.speaks else self.workdir
+        self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps)
         self.stop = StopSignals().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        with contextlib.ExitStack() as closing:  # the last first; a failed save is told after what stopped the run
+        with contextlib.ExitStack() as closing:  # the last first; a failed save is reported after what stopped the run
             closing.push(self.stop)
             if error is not None and not isinstance(error, Interrupted):
                 closing.enter_context(contextlib.suppress(UserError))
-            closing.callback(self.keeper.close)  # a save that is under way is finished whatever stopped the run
+            closing.callback(self.keeper.close)  # a running save is finished, whatever stopped the run
             if self.speaks:
                 closing.callback(self.file.close, whole=error is None)
                 closing.callback(self.terminal.close)
-            if self.profiling:
-                jax.profiler.stop_trace()
+            closing.callback(self.profile.close)
 
-    def moved(self, doing: str, timed: bool = True) -> None:
-        """To be called whenever the run gets on, equally often on every host."""
+    def progressed(self, doing: str, timed: bool = True) -> None:
+        """To be called whenever the run makes progress, equally often on every host."""
         self.watch(doing, timed)
         if self.speaks:
             self.terminal.doing(doing)
 
     @property
     def exhausted(self) -> bool:
-        """Whether the metric that the run is judged by has not improved for too long."""
-        patience = self.run.training.patience
-        return bool(patience and self.record and self.record[1] >= patience)
+        """Whether the metric of the best checkpoint has not improved for too long."""
+        return self.best.exhausted(self.record)
 
     def phase(self, program: Program, state: State, done: int) -> tuple[State, int]:
         """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
-        training, phase = self.run.training, program.phase
-        self.moved("compiling", timed=False)
-        if self.speaks:
-            self.terminal.say(f"compile  the step of phase {phase.index}, for {program.mesh.size} device(s)")
-        start = time.perf_counter()
-        compiled = program.train.lower(state, program.batch).compile()
-        compile_seconds = time.perf_counter() - start
-        tokens = phase.batch_size * phase.sequence_length
-        flops = self.run.objective.train_flops(self.run.model, program.batch)
-        if self.speaks:
-            yardstick = peak.Yardstick(program.mesh)
-            for line in header.lines(self.run, program, compiled, flops, yardstick, compile_seconds, done):
-                self.terminal.say(line)
-        memory.check(self.run, program, compiled)
-        hosts.agree(f"the start of phase {phase.index}")
-        batches = on_device(self.source.train(phase, done - phase.first_step, places(program)), program)
-
-        def told(step: int, metrics: dict[str, jax.Array], seconds: float, steps: int) -> None:
-            if self.speaks:
-                pace = (tokens * steps / seconds, (training.steps - step) * seconds / steps)
-                self.terminal.between(
-                    step, metrics["loss"], pace if steps > 1 else None
-                )  # one alone may have waited for text
-
-        pending: list[dict[str, jax.Array]] = []
-        mark, waited, elapsed, steps = time.perf_counter(), 0.0, 0.0, 0
-        for step in range(done + 1, phase.last_step + 1):
-            self._profile(step)
-            if len(pending) > 1:  # two steps are enough to be ahead of the device
-                jax.block_until_ready(pending[-2])
-                # Done by now, so that its loss can be read without holding up the step under way.
-                told(step - 2, pending[-2], elapsed + time.perf_counter() - mark, steps + len(pending) - 1)
-            self.moved(f"waiting for the batch of step {step}", timed=step > done + 1)  # the first may index the text
-            asked = time.perf_counter()
-            batch = next(batches)
-            if not pending or pending[-1]["loss"].is_ready():  # nothing was left to compute while it was waited for
-                waited += time.perf_counter() - asked
-            self.moved(f"computing step {step}", timed=step > done + 1)
+        compiled, rates = self.compile(program, state, done)
+        hosts.agree(f"the start of phase {program.phase.index}")
+        rows = self.source.train(program.phase, done - program.phase.first_step, places(program.batch))
+        batches, pace = on_device(rows, program.batch), Pace()
+        for step in range(done + 1, program.phase.last_step + 1):
+            timed = step > done + 1  # the first batch may have to wait for an index of the text
+            self.profile.before(step)
+            if earlier := pace.keep_up():
+                self.show_unlogged(step - 2, earlier["loss"], pace, rates)
+            self.progressed(f"waiting for the batch of step {step}", timed)
+            batch = pace.next_batch(batches)
+            self.progressed(f"computing step {step}", timed)
             self.stop.unsaved = True
             state, metrics = compiled(state, batch)
-            pending.append(metrics)
-            self._profile(step, state)
-            last = step == phase.last_step
-            logging = step % training.log_every == 0 or last
-            evaluating = training.evaluate_every and step % training.evaluate_every == 0
-            saving = self.run.checkpoint.every and step % self.run.checkpoint.every == 0
-            minutes = self.run.checkpoint.minutes
-            due = bool(minutes) and time.monotonic() - self.saved_at > minutes * 60
-            stop, due = self.votes(self.stop.received or 0, due)
-            if logging or evaluating or saving or due or stop:
-                self._fetch(pending, step)
-                elapsed, steps = elapsed + time.perf_counter() - mark, steps + len(pending)
-                if logging and self.speaks:
-                    values = {f"train/{name}": total / count for name, (total, count) in self.window.items()}
-                    values["learning_rate"] = float(metrics["learning_rate"])
-                    seconds = elapsed / steps
-                    values["tokens_per_second"] = tokens / seconds
-                    values["mfu"] = yardstick.share(flops / seconds)
-                    values["input_wait"] = waited / elapsed
-                    self.file.write(step, values)
-                    self.terminal.step(step, values, (training.steps - step) * seconds)
-                if logging:
-                    self.window, waited, elapsed, steps = {}, 0.0, 0.0, 0
+            pace.add(metrics)
+            self.profile.after(step, state)
+            if due := self.due(step, last=step == program.phase.last_step):
+                self.gather(pace, step)
+                if due.log:
+                    self.log(step, metrics, pace, rates)
                 else:
-                    told(step, metrics, elapsed, steps)
-                if evaluating:
-                    self.evaluate(program, state, step)
-                    last = last or self.exhausted
-                    stop = max(stop, self.votes(self.stop.received or 0, due)[0])
+                    self.show_unlogged(step, metrics["loss"], pace, rates)
+                if due.evaluate:
+                    state = self.evaluate(program, state, step)
+                    due = dataclasses.replace(due, stop=max(due.stop, self.votes(self.stop.received or 0, 0)[0]))
+                over = step == self.run.training.steps or self.exhausted
                 # The checkpoint of the run's last step waits for the last evaluation.
-                if (saving or due or stop) and step < training.steps and not self.exhausted:
+                if (due.save or due.stop) and not over:
                     self.save(state, step)
-                pending, mark = [], time.perf_counter()
-            if stop and step < training.steps and not self.exhausted:
-                batches.close()
-                whose = "" if self.stop.received else " on another host"
-                raise Interrupted(f"Stopped by {signal.Signals(stop).name}{whose} and saved at step {step}.")
-            if last:
-                break
+                if due.stop and not over:
+                    batches.close()
+                    where = "" if self.stop.received else " on another host"
+                    raise Interrupted(f"Stopped by {signal.Signals(due.stop).name}{where} and saved at step {step}.")
+                if self.exhausted:
+                    break
+                pace.go_on()
         batches.close()
         return state, step
 
-    def _fetch(self, pending: list[dict[str, jax.Array]], step: int) -> None:
-        """Adds steps to the window of the next line; stops a run whose loss is no number, before it is saved."""
-        values = jax.device_get(pending)
+    def compile(self, program: Program, state: State, done: int) -> tuple[Any, "_Rates"]:
+        """The compiled train step of a phase; shows the header of the phase."""
+        self.progressed("compiling", timed=False)
+        if self.speaks:
+            devices = program.mesh.size
+            self.terminal.say(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
+        start = time.perf_counter()
+        compiled = program.train.lower(state, program.batch).compile()
+        seconds = time.perf_counter() - start
+        flops = self.run.objective.train_flops(self.run.model, program.batch)
+        rates = _Rates(header.tokens(self.run, program), flops, peak.Yardstick(program.mesh) if self.speaks else None)
+        if self.speaks:
+            for line in header.lines(self.run, program, compiled, flops, rates.yardstick, seconds, done):
+                self.terminal.say(line)
+        memory.check(self.run, program, compiled)
+        return compiled, rates
+
+    def due(self, step: int, last: bool) -> _Due:
+        """The work due after a step, the same on every host."""
+        training, checkpoint = self.run.training, self.run.checkpoint
+        overdue = bool(checkpoint.minutes) and time.monotonic() - self.saved_at > checkpoint.minutes * 60
+        stop, overdue = self.votes(self.stop.received or 0, overdue)
+        return _Due(
+            log=step % training.log_every == 0 or last,
+            evaluate=bool(training.evaluate_every) and step % training.evaluate_every == 0,
+            save=bool(overdue or (checkpoint.every and step % checkpoint.every == 0)),
+            stop=stop,
+        )
+
+    def gather(self, pace: Pace, step: int) -> None:
+        """Adds the steps done to the window of the next logged line; raises UserError for a loss that is not finite."""
+        values = pace.settle()
         for number, metrics in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(metrics["loss"]):
                 self.keeper.wait()
@@ -317,55 +334,70 @@ class _Session:
                     f"--optimizer.learning_rate or look at that batch (the last checkpoint is of "
                     f"{'step ' + str(kept) if kept is not None else 'no step yet'})."
                 )
-            for name in (name for name in metrics if name != "learning_rate"):
-                total, count = self.window.get(name, (0.0, 0))
-                self.window[name] = (total + float(metrics[name]), count + 1)
+            self.window.add(metrics)
 
-    def evaluate(self, program: Program, state: State, step: int) -> dict[str, float]:
-        """Evaluates once a step, logs it, and returns {"eval/...": ...}."""
-        if self.evaluated[0] != step:
-            self.moved(f"evaluating at step {step}", timed=False)
-            means = self.judge(program, state.params, self.run.training.evaluation_batches)
-            values = {f"eval/{name}": value for name, value in means.items()}
-            if self.speaks and values:
-                self.file.write(step, values)
-                self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
-            self.evaluated = (step, values)
-            self._judge(step)
-        return self.evaluated[1]
+    def show_unlogged(self, step: int, loss: jax.Array, pace: Pace, rates: "_Rates") -> None:
+        """Shows a step that is done but not logged."""
+        if self.speaks:
+            seconds, left = pace.seconds, self.run.training.steps - step
+            # The time of a single step may include a wait for text.
+            self.terminal.between(step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None)
 
-    def _judge(self, step: int) -> None:
-        """Notes the best score so far and how many evaluations have come after it."""
-        score = checkpoints.score(self.run.checkpoint.best, self.evaluated[1])
-        if score is None:
-            return
-        best, since = self.record or (math.inf, 0)
-        self.record = (score, 0) if score < best else (best, since + 1)
+    def log(self, step: int, metrics: dict[str, jax.Array], pace: Pace, rates: "_Rates") -> None:
+        """Writes the line of a step: means over the window, and the rates since the last line."""
+        values = self.window.means()
+        if self.speaks:
+            seconds = pace.seconds
+            values["learning_rate"] = float(metrics["learning_rate"])
+            values["tokens_per_second"] = rates.tokens / seconds
+            values["mfu"] = rates.yardstick.share(rates.flops / seconds)
+            values["input_wait"] = pace.input_wait
+            self.file.write(step, values)
+            self.terminal.step(step, values, (self.run.training.steps - step) * seconds)
+        pace.restart()
+
+    def evaluate(self, program: Program, state: State, step: int) -> State:
+        """Evaluates once a step and logs it; returns the state after the optimizer has received the loss."""
+        if self.evaluated == step:
+            return state
+        self.progressed(f"evaluating at step {step}", timed=False)
+        means = self.evaluation(program, program.given(state), self.run.training.evaluation_batches)
+        values = {f"eval/{name}": value for name, value in means.items()}
+        if self.speaks and values:
+            self.file.write(step, values)
+            self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
+        self.evaluated, self.metrics = step, values
+        self.record = self.best.after(self.record, values)
         if self.exhausted and self.speaks:
+            score, since = self.record
             self.terminal.say(
-                f"stopped    {self.run.checkpoint.best.removeprefix('-')} has not been better than {abs(best):.4f} for "
-                f"{self.record[1]} evaluations"
+                f"stopped    {self.best.name} has not been better than {abs(score):.4f} for {since} evaluations"
             )
+        return program.hear(state, means["loss"]) if "loss" in means else state
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
         if self.speaks:
-            self.file.flush()  # what was logged up to this step is not written again by a run that goes on from it
-        self.moved(f"saving at step {step}")
-        metrics = self.evaluated[1] if self.evaluated[0] == step else {}
+            self.file.flush()  # a run that continues from this step does not write these records again
+        self.progressed(f"saving at step {step}")
+        metrics = self.metrics if self.evaluated == step else {}
         description = Description(
-            self.run, step, self.tokenizer, self.source.fingerprint, metrics, self.window, self.record
+            experiment=self.run,
+            step=step,
+            tokenizer=self.tokenizer,
+            dataset=self.source.fingerprint,
+            metrics=metrics,
+            window=self.window.sums,
+            record=self.record,
         )
         self.keeper.save(state, description)
         self.saved_at = time.monotonic()
 
-    def _profile(self, step: int, state: State | None = None) -> None:
-        """Begins the profile before its first step; ends it when the last one, whose state is given, is computed."""
-        steps = self.run.training.profile_steps
-        if self.speaks and steps and state is None and step == max(steps[0], self.first + 1) and step <= steps[-1]:
-            jax.profiler.start_trace(str(self.file.folder / "profile"))
-            self.profiling = True
-        if self.profiling and state is not None and step in (steps[-1], self.run.training.steps):
-            jax.block_until_ready(state)
-            jax.profiler.stop_trace()
-            self.profiling = False
+
+@dataclasses.dataclass(frozen=True)
+class _Rates:
+    """Tokens and model FLOPs of a step, and the yardstick of the mesh on host 0."""
+
+    tokens: int
+    flops: float
+    yardstick: peak.Yardstick | None

@@ -1,4 +1,4 @@
-"""What a step needs of a device's memory, and what to do where there is too little."""
+"""The memory that a step needs on a device, and advice where there is too little."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
     if available is None or needed <= available:
         return
     rows = phase.batch_size // (meshes.batch_shards(program.mesh) * phase.accumulation)
-    # What is temporary grows with the rows of a microbatch, and what they add up to takes room once more.
+    # Temporary memory grows with the rows of a microbatch; the accumulated gradient needs memory of its own.
     parts = (part for part in range(2, rows + 1) if rows % part == 0)
     enough = (part for part in parts if held + sizes.temp_size_in_bytes / part <= 0.9 * available)
     raise UserError(
@@ -36,7 +36,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
 
 @contextlib.contextmanager
 def exhaustion_named(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
-    """Turns an allocation that failed on a device into one sentence with what helps."""
+    """Turns a failed allocation on a device into one sentence with advice."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""Where a run reports: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
+"""The reports of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
 import json
 import math
@@ -16,15 +16,15 @@ from plmjax.training import tracking
 
 
 class MetricsFile:
-    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record per logged step; and whatever else the run reports to.
+    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record per logged step; and the run's tracker.
 
-    On a resume the lines after the restored step are taken back: the run will write them again.
+    On a resume the lines after the restored step are removed: the run writes them again.
 
-    run: the experiment, whose `tracking` names where else to report.
-    folder: local folder that stands for WORKDIR; what else is written there, a profile, appears in WORKDIR as well.
+    run: the experiment, whose `tracking` names the tracker.
+    folder: local folder that stands for WORKDIR; other files written there, such as a profile, appear in WORKDIR too.
 
     Raises:
-        UserError: what the run reports to is not installed or does not answer.
+        UserError: the tracker is not installed or does not answer.
     """
 
     def __init__(self, workdir: Path, step: int, run: Experiment | None = None) -> None:
@@ -47,11 +47,11 @@ class MetricsFile:
             self._tracker.write(step, values)
 
     def flush(self) -> None:
-        """Returns when every record is in WORKDIR; what is not survives a kill of the process on a disk only."""
+        """Returns when every record is in WORKDIR; before that, a kill may lose records of a run in a bucket."""
         self._mirror.flush()
 
     def close(self, whole: bool = True) -> None:
-        """Closes the files; `whole` says elsewhere whether the run came to its end."""
+        """Closes the files; `whole` tells the tracker whether the run has ended."""
         self._file.close()
         self._events.close()
         if self._tracker:
@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl; a last line that a kill cut short is left out.
 
     Raises:
-        UserError: the file is missing or no text, or a line before the last is not JSON.
+        UserError: the file is missing or not text, or a line before the last is not JSON.
     """
     if not path.is_file():
         raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
@@ -85,7 +85,9 @@ def read(path: Path) -> list[dict[str, Any]]:
             records.append(json.loads(line))
         except json.JSONDecodeError:
             if number < len(lines):
-                raise UserError(f"Line {number} of {path} is not JSON; fix or remove that line.") from None
+                raise UserError(
+                    f"Expected JSON in line {number} of {path}, found none; fix or remove that line."
+                ) from None
     return records
 
 
@@ -98,7 +100,7 @@ class _Events:
         except ImportError:
             self._writer = None
         else:
-            directory.mkdir(parents=True, exist_ok=True)  # as the umask has it; tensorboard's own is for its owner
+            directory.mkdir(parents=True, exist_ok=True)  # with the umask; a folder made by tensorboard is private
             self._writer = EventFileWriter(str(directory))
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -116,7 +118,7 @@ class _Events:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss); inf where no float is as large."""
+    """exp(loss); inf where it is too large for a float."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -124,7 +126,7 @@ def perplexity(loss: float) -> float:
 
 
 def compact(value: float) -> str:
-    """4215 -> 4.2k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346: what a column of a log has room for."""
+    """4215 -> 4.2k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346: short enough for a column of a log."""
     if not math.isfinite(value):
         return str(value)
     for limit, suffix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -143,7 +145,7 @@ def duration(seconds: float) -> str:
 
 
 QUIET_SECONDS = 10.0
-"""Longest silence of a log while a run gets on, and of the numbers under the bar of a terminal."""
+"""Longest time without a line in a log, or without new numbers under the bar of a terminal."""
 
 
 class Terminal:
@@ -152,7 +154,7 @@ class Terminal:
     def __init__(self, steps: int, step: int) -> None:
         self._bar = None
         self._steps = steps
-        self._told = -math.inf  # so that the first step done is told at once
+        self._shown = -math.inf  # the first step is shown at once
         if sys.stdout.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
             from rich.text import Text
@@ -172,14 +174,14 @@ class Terminal:
         self._thread.start()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line above the bar."""
         if self._bar is None:
             print(text, flush=True)
         else:
             self._bar.console.print(text, highlight=False)
 
     def doing(self, what: str) -> None:
-        """Notes what is done now; it is told if it lasts longer than QUIET_SECONDS."""
+        """Sets the current activity, which is shown if it lasts longer than QUIET_SECONDS."""
         self._doing = (what, time.monotonic())
 
     def step(self, step: int, values: dict[str, float], eta: float) -> None:
@@ -187,31 +189,31 @@ class Terminal:
         self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
 
     def between(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
-        """A step that is done but not logged: the bar moves, and after QUIET_SECONDS of silence its own loss is told.
+        """A step that is done but not logged: the bar moves, and after QUIET_SECONDS without a line its loss is shown.
 
-        loss: read only when it is told. pace: tokens a second and seconds left, where they are known.
+        loss: read only when it is shown. pace: tokens a second and seconds left, where they are known.
         """
-        if time.monotonic() - self._told >= QUIET_SECONDS:
+        if time.monotonic() - self._shown >= QUIET_SECONDS:
             known = f"  {compact(pace[0]):>7} tok/s  eta {duration(pace[1])}" if pace else ""
             self._show(step, f"loss {float(loss):7.4f}{known}")
         elif self._bar is not None:
             self._bar.update(self._task, completed=step)
 
     def _remind(self) -> None:
-        """Tells what lasts: compiling, the first batch of a large text, an evaluation."""
-        told = -math.inf
+        """Shows long activities: compiling, the first batch of a large text, an evaluation."""
+        reported = -math.inf
         while not self._closed.wait(QUIET_SECONDS / 10):
             (doing, since), now = self._doing, time.monotonic()
-            if now - max(since, told) < QUIET_SECONDS:
+            if now - max(since, reported) < QUIET_SECONDS:
                 continue
-            told, line = now, f"{doing}, {duration(now - since)} so far"
+            reported, line = now, f"{doing}, {duration(now - since)} so far"
             if self._bar is None:
                 print(line, flush=True)
             else:
                 self._bar.update(self._task, description=line)
 
     def _show(self, step: int, line: str) -> None:
-        self._told = time.monotonic()
+        self._shown = time.monotonic()
         if self._bar is None:
             print(f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}", flush=True)
         else:

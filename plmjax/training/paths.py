@@ -1,4 +1,4 @@
-"""What a parameter is called: its path, "bert/encoder/layers/attention/query/kernel", boxed with axes or not."""
+"""Names of parameters: the path of each, "bert/encoder/layers/attention/query/kernel", boxed with axes or not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ LAYERS = "layers"
 
 
 def is_parameter(node: Any) -> bool:
-    """Whether a node of a tree is a box, or the axes in place of one: what counts as one parameter."""
+    """Whether a node of a tree stands for one parameter: a box, or a partition."""
     return isinstance(node, nn.meta.AxisMetadata | jax.sharding.PartitionSpec)
 
 

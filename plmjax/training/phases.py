@@ -27,7 +27,7 @@ def resolve(experiment: Experiment) -> list[ResolvedPhase]:
     """The phases of a run; one when the experiment names none.
 
     Raises:
-        UserError: the fractions do not add up to one, or a phase is left without a step.
+        UserError: the fractions do not add up to one, or a phase has no step.
     """
     training = experiment.training
     length = experiment.data.sequence_length
@@ -48,7 +48,8 @@ def resolve(experiment: Experiment) -> list[ResolvedPhase]:
         end = round(share * training.steps)
         if end == start:
             raise UserError(
-                f"Phase {index} has no step: {phase.fraction:g} of {training.steps} steps; raise --training.steps."
+                f"Expected at least one step in phase {index}, found {phase.fraction:g} of {training.steps} steps; "
+                f"raise --training.steps."
             )
         phases.append(
             ResolvedPhase(

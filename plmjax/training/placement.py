@@ -1,13 +1,13 @@
-"""Which mesh a run is placed on: the one it names, or the one that is chosen for the model and the devices.
+"""The mesh of a run: the one that it names, or the one that is chosen for the model and the devices.
 
-Data parallelism is preferred, with its optimizer state cut over the devices (ZeRO); where a device has too little
-memory for that, parameters are cut as well (fsdp); heads and feed-forward are cut (tensor) where the batch has fewer
-rows than there are devices, or nothing else fits. What a device needs is estimated from shapes, nothing is compiled:
+Data parallelism is preferred, with the optimizer state sharded over the devices (ZeRO). Where a device has too little
+memory for that, parameters are sharded as well (fsdp). Heads and feed-forward are sharded (tensor) where the batch has
+fewer rows than there are devices, or nothing else fits. The memory is estimated from shapes, without compiling:
 
-    parameters + optimizer state + gradient + rows x residuals of a row + residuals that no row adds to
+    parameters + optimizer state + gradient + rows x residuals of a row + residuals that do not depend on rows
 
-Residuals are what the backward pass keeps, taken from the traced model itself, so that every model, remat policy and
-dtype counts as it is. For BERT-Large on v5e:8x8 the estimate is within 1 % of what the compiler takes.
+Residuals are the arrays that the backward pass needs. They are counted in the traced model itself, for every model,
+remat policy and dtype. For BERT-Large on v5e:8x8 the estimate is within 1 % of what the compiler takes.
 """
 
 import dataclasses
@@ -20,27 +20,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.experiment import Experiment
+from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.training import phases, step
+from plmjax.training import constants, phases, step
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
 USABLE = 0.9
-"""Share of a device's memory that an estimate may fill; the program, padding and fragments take the rest."""
+"""Share of a device's memory that an estimate may fill; the program, padding and fragmentation need the rest."""
 
 Sizes = tuple[int, int, int]
 Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
 
 
 def of_layout(run: Experiment) -> Shapes:
-    """The shapes of an experiment on text: what its layout makes of a phase."""
+    """The shapes of the batches of an experiment on text, as its layout gives them for a phase."""
     return lambda phase: run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A mesh over the devices of a run and, in a sentence, why it is this one."""
+    """A mesh over the devices of a run, and the reason for it in words."""
 
     mesh: jax.sharding.Mesh
     reason: str
@@ -52,17 +53,17 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     shapes: the global batch of a phase, field -> shape and dtype.
 
     Raises:
-        UserError: a mesh that the devices do not make up.
+        UserError: a mesh whose size is not the number of devices.
     """
     resolved = phases.resolve(run)
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
     if len(every) == 1:
-        return Placement(meshes.make(run.mesh, devices), "one device" if len(devices) == 1 else "as the run names it")
+        return Placement(meshes.make(run.mesh, devices), "one device" if len(devices) == 1 else "as the run sets it")
     possible = even(run, every, vocabulary, shapes)
     rows = _rows(resolved)
     few_rows = rows < len(devices)
     if not possible:
-        # No mesh gives every device the same rows; the step's own sentence says which batch does.
+        # No mesh gives every device the same rows; the error of `step.build` names batch sizes that fit.
         return Placement(meshes.make(run.mesh, devices), "all devices share the batch")
     why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
     memory = topologies.device_memory(devices[0])
@@ -70,29 +71,31 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
         chosen = possible[0]
         why += ["the memory of a device is not known"]
     else:
-        kept = kept_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
+        row_residuals = residuals_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
         bytes_of: dict[Sizes, float] = {}
         for sizes in possible:
-            state = held(run, resolved[0], sizes, devices, vocabulary, shapes)
-            bytes_of[sizes] = max(needed(phase, sizes, state, one) for phase, one in zip(resolved, kept, strict=True))
+            state = state_bytes(run, resolved[0], sizes, devices, vocabulary, shapes)
+            bytes_of[sizes] = max(
+                bytes_needed(phase, sizes, state, one) for phase, one in zip(resolved, row_residuals, strict=True)
+            )
             if bytes_of[sizes] <= USABLE * memory:
                 break
         chosen = min(bytes_of, key=bytes_of.get)
         if len(bytes_of) > 1:
             first = next(iter(bytes_of))
-            why += [f"{spelled(first)} would need about {bytes_of[first] / 2**30:.1f} GiB a device"]
-        fits = "" if bytes_of[chosen] <= USABLE * memory else "none is likely to fit, the best "
+            why += [f"{mesh_text(first)} would need about {bytes_of[first] / 2**30:.1f} GiB a device"]
+        fits = "" if bytes_of[chosen] <= USABLE * memory else "no mesh is likely to fit, the best "
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
     return Placement(meshes.make(named, devices), "; ".join(why))
 
 
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
-    """Those of the meshes that give every device the same rows and cut the parameters evenly."""
+    """The meshes that give every device the same number of rows and divide the parameters evenly."""
     resolved = phases.resolve(run)
     cut = _cut_dimensions(run, resolved[0], vocabulary, shapes)
     found = [sizes for sizes in every if _divides(sizes, resolved, cut)]
-    # Where the batch has rows for every device, none is worth cutting the layers for an odd size of the batch.
+    # With enough rows for every device, an odd batch size is no reason to shard the layers.
     return [] if found and found[0][2] > every[0][2] and _rows(resolved) >= math.prod(every[0]) else found
 
 
@@ -100,7 +103,7 @@ def _rows(resolved: Sequence[ResolvedPhase]) -> int:
     return min(phase.batch_size // phase.accumulation for phase in resolved)
 
 
-def spelled(sizes: Iterable[int]) -> str:
+def mesh_text(sizes: Iterable[int]) -> str:
     """`data 8 x fsdp 2 x tensor 1`."""
     return " x ".join(f"{axis} {size}" for axis, size in zip(meshes.AXES, sizes, strict=True))
 
@@ -108,13 +111,14 @@ def spelled(sizes: Iterable[int]) -> str:
 def _cut_dimensions(
     run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
 ) -> dict[str, set[int]]:
-    """Mesh axis -> the sizes of the parameters' dimensions that it must cut evenly to be worth having."""
+    """Mesh axis -> sizes of the parameters' dimensions that it must divide."""
     module = run.objective.module(run.model, step.execution(run, "cpu"))
-    init = step.initial_parameters(run, phase, module, vocabulary, shapes(phase))
+    init = step.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
     boxes = jax.tree.leaves(
-        jax.eval_shape(init, jax.random.key(0)), is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
+        jax.eval_shape(init, jax.random.key(0))["params"],
+        is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
     )
     for box in (box for box in boxes if isinstance(box, nn.LogicallyPartitioned)):
         for name, size in zip(box.names, box.value.shape, strict=True):
@@ -131,7 +135,7 @@ def _divides(sizes: Sizes, resolved: list[ResolvedPhase], cut: dict[str, set[int
     )
 
 
-def held(
+def state_bytes(
     run: Experiment,
     phase: ResolvedPhase,
     sizes: Sizes,
@@ -139,25 +143,27 @@ def held(
     vocabulary: Vocabulary,
     shapes: Shapes,
 ) -> tuple[int, int]:
-    """Bytes of (the parameters, the optimizer's state) on a device of a mesh of these sizes."""
+    """Bytes on a device of a mesh of these sizes: of the parameters, and of the rest of the state without its carry."""
     grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
-    state = step.build(run, phase, grid, vocabulary, shapes(phase)).state
-    return sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
+    state = step.build(run, phase, grid, vocabulary, shapes).state
+    return sharding.bytes_on_device(state.params), sharding.bytes_on_device(
+        (state.optimizer_state, state.collections, state.constants)
+    )
 
 
-def needed(phase: ResolvedPhase, sizes: Sizes, held: tuple[int, int], kept: tuple[int, int]) -> float:
+def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: tuple[int, int], residuals: tuple[int, int]) -> float:
     """Bytes that a phase needs on a device of a mesh of these sizes.
 
-    held: what `held` counts. kept: `residuals` of one row and of two.
+    state: what `state_bytes` counts. residuals: `residuals` of one row and of two.
     """
     data, fsdp, tensor = sizes
     rows = phase.batch_size // (data * fsdp * phase.accumulation)
-    gradients = held[0] * (1 if phase.accumulation == 1 else 2)
-    one, two = kept
-    return sum(held) + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
+    gradients = state[0] * (1 if phase.accumulation == 1 else 2)
+    one, two = residuals
+    return sum(state) + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
 
 
-def kept_of_rows(
+def residuals_of_rows(
     run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> list[tuple[int, int]]:
     """`residuals` of one row and of two, for every phase."""
@@ -167,26 +173,29 @@ def kept_of_rows(
 def residuals(
     run: Experiment, phase: ResolvedPhase, rows: int, platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> int:
-    """Bytes that the backward pass over so many rows keeps of the forward pass, compute copies of parameters included.
+    """Bytes of the forward pass that the backward pass needs, for `rows` rows; with copies of parameters in its dtype.
 
-    Nothing is computed: the forward pass is traced, and what its transpose closes over is counted.
+    Nothing is computed: the forward pass is traced, and the arrays that its transpose closes over are counted.
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
     objective, module = run.objective, run.objective.module(run.model, step.execution(run, platform))
-    init = step.initial_parameters(run, few, module, vocabulary, batch)
+    init = step.initial_variables(run, few, module, vocabulary, batch)
+    fixed = nn.meta.unbox(constants.shapes(objective, run.model, vocabulary))
 
-    def kept(key: jax.Array) -> jax.tree_util.Partial:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
+    def backward(key: jax.Array) -> jax.tree_util.Partial:
+        zeros, held = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
         carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
-        corrupted = objective.corrupt(zeros, key, vocabulary)
+        corrupted = objective.corrupt(zeros, key, vocabulary, held)
+        variables = nn.meta.unbox(init(key))
+        given = Given(variables.pop("params"), held, variables, carry)
         weights = objective.weights(corrupted)
 
         def loss(params: object) -> jax.Array:
-            sums = objective.sums(module, params, carry, corrupted, key)
+            sums = objective.sums(module, given.replace(params=params), corrupted, key, training=True)
             return step.total_loss(objective, sums.losses, weights)
 
-        return jax.vjp(loss, nn.meta.unbox(init(key)))[1]
+        return jax.vjp(loss, given.params)[1]
 
-    leaves = jax.tree.leaves(jax.eval_shape(kept, jax.random.key(0)))
+    leaves = jax.tree.leaves(jax.eval_shape(backward, jax.random.key(0)))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

@@ -1,87 +1,220 @@
-"""Learning-rate schedules: the peak of `experiment.Optimizer` times a shape, after a linear warm-up.
+"""Learning-rate schedules, one class each: the shape that multiplies the optimizer's peak learning rate.
 
-The warm-up is BERT's: step / warmup_steps * peak, so that step 0 changes no parameter.
+A warm-up is BERT's: step / warmup_steps * peak, so that step 0 changes no parameter.
 """
 
-from collections.abc import Callable
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax import experiment
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.experiment import Choice
 
 
-def schedule(optimizer: experiment.Optimizer, steps: int) -> optax.Schedule:
-    """Step (int32 scalar, from 0) -> learning rate (float32 scalar) of a run of `steps` optimizer steps.
+@dataclasses.dataclass(frozen=True)
+class Schedule(Choice):
+    """Base of the schedules. A subclass gives `rates`; one that hears evaluations also `start`, `heard`, `factor`."""
 
-    Raises:
-        UserError: the schedule has no such name, or its warm-up is one that it cannot have.
+    def rates(self, peak: float, steps: int) -> optax.Schedule:
+        """Step (int32 scalar, from 0) -> learning rate (float32 scalar) of a run of `steps` optimizer steps."""
+        raise NotImplementedError(f"{type(self).__name__} must give its learning rates.")
+
+    def start(self) -> Any:
+        """What the schedule remembers of evaluations, before the first one: a pytree in the optimizer's state."""
+        return ()
+
+    def heard(self, state: Any, value: jax.Array) -> Any:
+        """The state after an evaluation of `value`, a float32 scalar of which less is better."""
+        return state
+
+    def factor(self, state: Any) -> jax.Array | float:
+        """What the state multiplies the learning rate by."""
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmedUp(Schedule):
+    """Base of the schedules that begin with a linear warm-up."""
+
+    multiplied: ClassVar[bool] = False
+    """Whether the warm-up multiplies the schedule, or replaces its first steps by a rise to the peak."""
+
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("optimizer.schedule", self, warmup_steps=FROM_0)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """Step -> learning rate past the warm-up."""
+        raise NotImplementedError(f"{type(self).__name__} must give its learning rates.")
+
+    def rates(self, peak: float, steps: int) -> optax.Schedule:
+        """The warm-up, then `after`."""
+        warmup, after = self.warmup_steps, self.after(peak, steps)
+        if warmup == 0:
+            return lambda step: jnp.asarray(after(step), jnp.float32)
+        before = after if self.multiplied else optax.constant_schedule(peak)
+        return lambda step: jnp.where(step < warmup, before(step) * (step / warmup), after(step)).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(WarmedUp):
+    """From the peak at step 0 to 0 at the end of the run (BERT).
+
+    Deviation: BERT's paper (appendix A.2) describes warm-up followed by decay; its released optimization.py, which made
+    the published models and is followed here, decays from step 0 and lets the warm-up replace the first steps. The rate
+    therefore jumps at the end of the warm-up, from almost the peak to (1 - warmup / steps) * peak.
     """
-    if optimizer.schedule not in SCHEDULES:
-        raise UserError(
-            f"Unknown --optimizer.schedule {quoted(optimizer.schedule)}; {nearest(optimizer.schedule, SCHEDULES)}"
-        )
-    peak, warmup = optimizer.learning_rate, optimizer.warmup_steps
-    after = SCHEDULES[optimizer.schedule](peak, warmup, steps)
-    if warmup == 0:
-        return lambda step: jnp.asarray(after(step), jnp.float32)
-    before = after if optimizer.schedule in MULTIPLIED else optax.constant_schedule(peak)
-    return lambda step: jnp.where(step < warmup, before(step) * (step / warmup), after(step)).astype(jnp.float32)
+
+    name: ClassVar[str] = "linear"
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """peak * (1 - step / steps)."""
+        # The steps left are counted in whole numbers, so that the last rates are exact and the end is 0.
+        return lambda step: peak * ((steps - jnp.minimum(step, steps)) / steps)
 
 
-def _linear(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    # Deviation: BERT's paper (appendix A.2) describes warm-up followed by decay; its released optimization.py, which
-    # made the published models and is kept here, decays from step 0 and lets the warm-up replace the first steps, so
-    # that the rate jumps at the end of the warm-up from almost the peak to (1 - warmup / steps) * peak.
-    # The steps left are counted in whole numbers, so that the last rates are exact and the end is 0.
-    return lambda step: peak * ((steps - jnp.minimum(step, steps)) / steps)
+@dataclasses.dataclass(frozen=True)
+class LinearTimesWarmup(Linear):
+    """ELECTRA's: the warm-up multiplies the decay and the rate does not jump (Clark et al. 2020,
+    google-research/electra model/optimization.py)."""
+
+    name: ClassVar[str] = "linear_times_warmup"
+    multiplied: ClassVar[bool] = True
 
 
-def _constant(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    return optax.constant_schedule(peak)
+@dataclasses.dataclass(frozen=True)
+class Constant(WarmedUp):
+    """The peak."""
+
+    name: ClassVar[str] = "constant"
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """peak."""
+        return optax.constant_schedule(peak)
 
 
-def _cosine(peak: float, warmup: int, steps: int) -> optax.Schedule:
+@dataclasses.dataclass(frozen=True)
+class Cosine(WarmedUp):
     """From the peak at the end of the warm-up to 0 at the end of the run (GPT, Radford et al. 2018, section 4.1)."""
-    decay = optax.cosine_decay_schedule(peak, max(steps - warmup, 1))
-    return lambda step: decay(step - warmup)
+
+    name: ClassVar[str] = "cosine"
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """Half a cosine over the steps after the warm-up."""
+        decay = optax.cosine_decay_schedule(peak, max(steps - self.warmup_steps, 1))
+        return lambda step: decay(step - self.warmup_steps)
 
 
-def _inverse_square_root(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """peak * sqrt(warmup / step), the Transformer's (Vaswani et al. 2017, equation 3); without warm-up from step 1."""
-    return lambda step: peak * jnp.sqrt(max(warmup, 1) / jnp.maximum(step, max(warmup, 1)))
+@dataclasses.dataclass(frozen=True)
+class InverseSquareRoot(WarmedUp):
+    """Falls with the square root of the step: the Transformer's (Vaswani et al. 2017, equation 3), T5's.
+
+    The Transformer's is `InverseSquareRoot(warmup_steps=4000)`. T5's, 1 / sqrt(max(step, 10,000)) (Raffel et al. 2020,
+    section 3.1.2), is `InverseSquareRoot(constant_steps=10_000)` with a peak of 0.01.
+    """
+
+    name: ClassVar[str] = "inverse_square_root"
+
+    constant_steps: int = 0
+    """Steps, the warm-up among them, after which the rate begins to fall; 0 begins at the end of the warm-up."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, constant_steps=FROM_0)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """peak * sqrt(first / step) from the step `first` on."""
+        first = max(self.warmup_steps, self.constant_steps, 1)
+        return lambda step: peak * jnp.sqrt(first / jnp.maximum(step, first))
 
 
-def _slanted_triangular(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """ULMFiT's (Howard and Ruder 2018, equation 3): cut_frac 0.1, ratio 32; its short rise is its warm-up."""
-    if warmup:
-        raise UserError(
-            f"The slanted_triangular schedule rises over the first tenth of the run instead of a warm-up, found "
-            f"{warmup} steps of it; set --optimizer.warmup_steps 0."
+@dataclasses.dataclass(frozen=True)
+class SlantedTriangular(Schedule):
+    """ULMFiT's: a short rise and a long fall, both linear (Howard and Ruder 2018, equation 3)."""
+
+    name: ClassVar[str] = "slanted_triangular"
+
+    cut_fraction: float = 0.1
+    """Share of the run over which the rate rises."""
+    ratio: float = 32.0
+    """How many times smaller than the peak the smallest rate is."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("optimizer.schedule", self, cut_fraction=SHARE, ratio=FROM_1)
+
+    def rates(self, peak: float, steps: int) -> optax.Schedule:
+        """peak * (1 + p * (ratio - 1)) / ratio, where p rises from 0 to 1 and falls back to 0."""
+        cut, ratio = max(int(steps * self.cut_fraction), 1), self.ratio
+
+        def learning_rate(step: jax.Array) -> jax.Array:
+            # Deviation: the equation divides the fall by cut * (1 / cut_fraction - 1), which is steps - cut up to the
+            # rounding of cut; in a run of few steps that rounding would take the rate below zero.
+            share = jnp.where(step < cut, step / cut, 1 - (step - cut) / max(steps - cut, 1))
+            return jnp.asarray(peak * (1 + share * (ratio - 1)) / ratio, jnp.float32)
+
+        return learning_rate
+
+
+class PlateauState(NamedTuple):
+    """factor: float32, of the learning rate. best: float32, the smallest value heard. waited: int32, evaluations since.
+
+    All three are scalars.
+    """
+
+    factor: jax.Array
+    best: jax.Array
+    waited: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau(Constant):
+    """The peak, multiplied by a factor whenever the evaluation has not improved for a while.
+
+    As torch.optim.lr_scheduler.ReduceLROnPlateau: a value improves when it is less than the best one by more than a
+    share of it, and after more than `patience` evaluations without improvement the rate falls.
+    """
+
+    name: ClassVar[str] = "plateau"
+
+    reduction: float = 0.1
+    """Factor of the learning rate on a plateau."""
+    patience: int = 10
+    """Evaluations without improvement that do not lower the learning rate yet."""
+    threshold: float = 1e-4
+    """Share of the best value by which a better one must be less."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, reduction=SHARE, patience=FROM_0, threshold=SHARE)
+
+    def start(self) -> PlateauState:
+        """A factor of 1."""
+        return PlateauState(
+            factor=jnp.ones((), jnp.float32),
+            best=jnp.full((), jnp.inf, jnp.float32),
+            waited=jnp.zeros((), jnp.int32),
         )
-    cut_fraction, ratio = 0.1, 32
-    cut = max(int(steps * cut_fraction), 1)
 
-    def learning_rate(step):
-        # Deviation: the equation divides the fall by cut * (1 / cut_frac - 1), which is steps - cut up to the rounding
-        # of cut; in a run of few steps that rounding would take the rate below zero.
-        share = jnp.where(step < cut, step / cut, 1 - (step - cut) / max(steps - cut, 1))
-        return peak * (1 + share * (ratio - 1)) / ratio
+    def heard(self, state: PlateauState, value: jax.Array) -> PlateauState:
+        """The state with a smaller factor where `value` ends the patience."""
+        better = value < state.best * (1 - self.threshold)
+        waited = jnp.where(better, 0, state.waited + 1)
+        falls = waited > self.patience
+        return PlateauState(
+            factor=jnp.where(falls, state.factor * self.reduction, state.factor),
+            best=jnp.where(better, value, state.best),
+            waited=jnp.where(falls, 0, waited),
+        )
 
-    return learning_rate
-
-
-SCHEDULES: dict[str, Callable[[float, int, int], optax.Schedule]] = {
-    "linear": _linear,
-    "linear_times_warmup": _linear,
-    "constant": _constant,
-    "cosine": _cosine,
-    "inverse_square_root": _inverse_square_root,
-    "slanted_triangular": _slanted_triangular,
-}
-"""Name -> (peak, warmup_steps, steps) -> learning rate of a step that is past the warm-up."""
-
-MULTIPLIED = ("linear_times_warmup",)
-"""Schedules that the warm-up does not replace but multiplies, so that no rate jumps: ELECTRA's (Clark et al. 2020,
-google-research/electra model/optimization.py)."""
+    def factor(self, state: PlateauState) -> jax.Array:
+        """float32 scalar."""
+        return state.factor

@@ -1,7 +1,7 @@
-"""Where a run begins that does not begin with random parameters: with those of a checkpoint, noted beside it.
+"""Starting a run from the parameters of a checkpoint, which start.json in the run directory names.
 
-Whatever another system makes of a checkpoint before it begins with it, a student's layers of its teacher's say, is a
-mapping of the tree of parameters between `checkpoints.load_parameters` and `transfer`.
+The experiment's `start` maps the checkpoint's parameters to those of the run: a student may take every other layer, a
+model of longer rows may repeat its positions.
 """
 
 import dataclasses
@@ -20,24 +20,23 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.layers.execution import Execution
 from plmjax.parallel import hosts
 from plmjax.training.checkpoints import Description
 
 RANDOM = "random"
-"""In place of a checkpoint: begin with random parameters."""
+"""In place of a checkpoint: start from random parameters."""
 RECORD = "start.json"
 POOLER = "pooler"
-"""The part of an encoder that a pretraining without sentence pairs does not train."""
+"""The part of an encoder that pretraining without sentence pairs does not train."""
 
 
 def with_model(run: Experiment, description: Description) -> Experiment:
-    """The experiment with the checkpoint's model.
+    """The experiment with the checkpoint's model, as its `start` maps it.
 
     Raises:
-        UserError: it has a model of its own, and another one.
+        UserError: the experiment has a model, and a different one.
     """
-    model = description.experiment.model
+    model = run.start.model(description.experiment.model)
     if run.model is not None:
         before, after = experiments.flatten(model), experiments.flatten(run.model)
         for name in sorted(before.keys() | after.keys()):
@@ -49,8 +48,14 @@ def with_model(run: Experiment, description: Description) -> Experiment:
     return dataclasses.replace(run, model=model)
 
 
+def mapped(run: Experiment, pretrained: Any, description: Description) -> Any:
+    """The parameters of a checkpoint as the experiment's `start` maps them; `run` has its model already."""
+    flat = flax.traverse_util.flatten_dict(pretrained, sep="/")
+    return flax.traverse_util.unflatten_dict(run.start.map(flat, description.experiment.model, run.model), sep="/")
+
+
 def tokenizer_of(description: Description) -> Any:
-    """The tokenizer (plmjax.data.tokenizers.Tokenizer) that a checkpoint brings along."""
+    """The tokenizer (plmjax.data.tokenizers.Tokenizer) of a checkpoint."""
     from plmjax.data import tokenizers  # here, so that training imports without a tokenizer library
 
     with tempfile.TemporaryDirectory() as folder:
@@ -75,12 +80,12 @@ def tokenizer(run: Experiment, origin: str | Path, description: Description) -> 
 
 
 def check(workdir: Path, origin: str | Path, params: Any) -> None:
-    """Writes WORKDIR/start.json, which names the parameters that the run begins with, or compares it with them.
+    """Writes WORKDIR/start.json, which names the first parameters of the run, or compares it with them.
 
-    params: those of the checkpoint `origin`; None where it is "random".
+    params: parameters of the checkpoint `origin`; None where it is "random".
 
     Raises:
-        UserError: the run in WORKDIR began with others.
+        UserError: the run in WORKDIR started from other parameters.
     """
     digest = hashlib.sha256()
     for parameter in jax.tree.leaves(params):
@@ -95,15 +100,15 @@ def check(workdir: Path, origin: str | Path, params: Any) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))
     if before["sha256"] != start["sha256"]:
         raise UserError(
-            f"{workdir} holds a run that began with {_named(before['from'])}, found {_named(start['from'])}; begin "
-            f"with the same (--from {before['from']}) or name another --workdir."
+            f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {_named(start['from'])}; "
+            f"begin with the same (--from {before['from']}) or name another --workdir."
         )
 
 
 def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[str], bool]) -> Any:
-    """The parameters `params` with all but what is drawn anew taken from `pretrained`, each array placed as it was.
+    """`params` with the values of `pretrained`, except for parameters that are drawn; shardings do not change.
 
-    drawn: whether a parameter (`bert/pooler/kernel`) stays as it is in `params`.
+    drawn: whether a parameter (`bert/pooler/kernel`) keeps its value in `params`.
 
     Raises:
         UserError: the checkpoint `origin` lacks a parameter, or has it in another shape.
@@ -116,25 +121,24 @@ def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[
         if name not in found or found[name].shape != leaf.shape:
             shape = found[name].shape if name in found else "no such parameter"
             raise UserError(
-                f"The checkpoint {origin} is of another model: expected {name} of shape {leaf.shape}, found {shape}; "
-                f"begin with one of the model that the experiment trains."
+                f"Expected {name} of shape {leaf.shape} in the checkpoint {origin}, found {shape}; begin with a "
+                f"checkpoint of the model that the experiment trains."
             )
         wanted[name] = jax.make_array_from_callback(leaf.shape, leaf.sharding, np.asarray(found[name]).__getitem__)
     return flax.traverse_util.unflatten_dict(wanted, sep="/")
 
 
 def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
-    """The parameters of heads that a checkpoint has not: of all but the encoder, and of its pooler.
+    """Names of the parameters of heads that a checkpoint lacks: those outside the encoder, and those of its pooler.
 
-    A model without an encoder of its own name has no heads that it could do without.
+    A model without a named encoder has no heads: the list is empty.
     """
     found = flax.traverse_util.flatten_dict(pretrained, sep="/")
     names = flax.traverse_util.flatten_dict(params, sep="/").keys()
-    if not hasattr(model, "encoder"):
+    if model.encoder_name is None:
         return []
-    encoder = model.encoder(Execution()).name
     parts = {name: name.split("/") for name in names}
-    heads = [name for name, part in parts.items() if part[0] != encoder or part[1] == POOLER]
+    heads = [name for name, part in parts.items() if part[0] != model.encoder_name or part[1] == POOLER]
     return sorted(name for name in heads if name not in found)
 
 

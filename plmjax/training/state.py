@@ -1,19 +1,23 @@
-"""What a step starts from and leaves behind."""
+"""The state of a run, which every step takes and returns."""
 
 from typing import Any
 
 import flax.struct
 import jax
 
+from plmjax.objectives.objective import Given
+
 
 @flax.struct.dataclass
 class State:
-    """Everything that a run changes.
+    """The state of a run.
 
     step: int32 scalar, optimizer steps done.
     params: the model's parameters, float32, unboxed.
+    collections: further collections of the model's variables, name -> tree; empty for most.
+    constants: arrays that are neither differentiated nor updated; made once a run, saved beside its checkpoints.
     optimizer_state: optax state.
-    carry: what the model takes from step to step; empty for most.
+    carry: state of the model from step to step; empty for most.
     key: uint32 [2], data of the run's threefry key; never advanced, folded with the step.
     """
 
@@ -22,3 +26,10 @@ class State:
     optimizer_state: Any
     carry: Any
     key: jax.Array
+    collections: Any = flax.struct.field(default_factory=dict)
+    constants: Any = ()
+
+    @property
+    def given(self) -> Given:
+        """The part of the state that an objective uses."""
+        return Given(self.params, self.constants, self.collections, self.carry)

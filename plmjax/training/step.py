@@ -1,31 +1,38 @@
 """The train step, the same for every system, and the program it is compiled into.
 
-The trainer, the plan, the benchmark and the tests all take the step from `build`, so that what is planned and measured
-is what runs.
+The trainer, the plan, the benchmark and the tests all use the step of `build`, so the planned and the measured step is
+the one that runs.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
+from plmjax.layers.attention_backends import BACKENDS
 from plmjax.layers.execution import REMAT_POLICIES, Execution
-from plmjax.objectives.objective import Batch, Objective, Sums
+from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
-from plmjax.training import optimizers, schedules
+from plmjax.training import constants, optimizers
+from plmjax.training.accumulation import accumulate
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 
 Metrics = dict[str, jax.Array]
+Shapes = dict[str, jax.ShapeDtypeStruct]
+BEGINS = "begins"
+"""Field of a batch, int32 [B]: 1 where a row does not continue the row at its place in the batch before."""
 GENERATORS = ("auto", "rbg", "threefry2x32")
 
 
@@ -34,54 +41,64 @@ class Program:
     """One phase of a run, ready to compile for its mesh.
 
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
-    evaluate: (params, carry, batch, key) -> (carry, {name: (sum, weight)}), jitted.
-    initialize: (seed) -> State, jitted, every array created where it lies.
-    start_carry: () -> the carry that a phase or an evaluation begins with.
+    evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}), jitted.
+    initialize: (seed, materials) -> State, every array created on its devices. Materials are needed where the
+        objective has constants.
+    averaged: (state) -> the parameters that the optimizer has averaged, jitted.
+    hear: (state, loss of an evaluation) -> the state after the optimizer has received it, jitted, the state donated.
+    start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
     state: State of ShapeDtypeStructs with their shardings.
-    batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
+    batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
+    evaluation_phase: the phase with the batch size of an evaluation.
     axes: logical axis names of the parameters.
     """
 
     phase: ResolvedPhase
+    evaluation_phase: ResolvedPhase
     mesh: jax.sharding.Mesh
     module: nn.Module
     train: Any
     evaluate: Any
-    initialize: Callable[[int], State]
+    initialize: Callable[..., State]
+    averaged: Callable[[State], Any]
+    hear: Callable[[State, float], State]
     start_carry: Callable[[], Any]
+    start_evaluation_carry: Callable[[], Any]
     state: State
-    batch: dict[str, jax.ShapeDtypeStruct]
+    batch: Shapes
+    evaluation_batch: Shapes
     axes: Any
+
+    def given(self, state: State) -> Given:
+        """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
+        params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
+        return state.given.replace(params=params, carry=self.start_evaluation_carry())
 
 
 def execution(experiment: Experiment, platform: str) -> Execution:
     """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
-        UserError: an unknown dtype or remat policy.
+        UserError: an unknown dtype, remat policy or backend of attention.
     """
     training = experiment.training
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
     dtype = training.dtype if training.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
-    if dtype not in dtypes:
-        raise UserError(f"Unknown --training.dtype {quoted(dtype)}; {nearest(dtype, [*dtypes, 'auto'])}")
-    if training.gradient_dtype not in dtypes:
-        found = training.gradient_dtype
-        raise UserError(f"Unknown --training.gradient_dtype {quoted(found)}; {nearest(found, dtypes)}")
-    if training.remat not in REMAT_POLICIES:
-        raise UserError(f"Unknown --training.remat {quoted(training.remat)}; {nearest(training.remat, REMAT_POLICIES)}")
+    check_choice("--training.dtype", training.dtype, [*dtypes, "auto"])
+    check_choice("--training.gradient_dtype", training.gradient_dtype, dtypes)
+    check_choice("--training.remat", training.remat, REMAT_POLICIES)
+    check_choice("--training.attention", training.attention, BACKENDS)
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
-    layers = getattr(experiment.model, "num_hidden_layers", 1)
-    unroll = training.unroll or (layers if platform == "cpu" else 1)
-    return Execution(dtype=dtypes[dtype], unroll=unroll, remat=training.remat)
+    unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
+    return Execution(dtypes[dtype], unroll, training.remat, training.attention)
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
     """Name of the generator of dropout's bits.
 
-    rbg is the TPU's own and nearly free, but the compiler cannot divide it: every device draws the bits of the whole
-    batch. Planned for v3:8x8, a step of BERT-Large at length 512 so moves 96 GB a device; with threefry,
-    computed where its bits are used, 29 GB for 2 % more cycles.
+    rbg is the TPU's own generator and almost free, but the compiler cannot divide it: every device draws the bits of
+    the whole batch. In the plan for v3:8x8, a step of BERT-Large at length 512 moves 96 GB a device with it; with
+    threefry, computed on the device that uses its bits, 29 GB for 2 % more cycles.
     """
     name = experiment.training.dropout_generator
     alone_on_tpu = mesh.size == 1 and mesh.devices.flat[0].platform == "tpu"
@@ -91,8 +108,7 @@ def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
 
 def check_generator(name: str) -> None:
     """Raises UserError unless it is a generator of dropout's bits, or auto."""
-    if name not in GENERATORS:
-        raise UserError(f"Unknown --training.dropout_generator {quoted(name)}; {nearest(name, GENERATORS)}")
+    check_choice("--training.dropout_generator", name, GENERATORS)
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
@@ -108,9 +124,10 @@ def train_step(
     objective: Objective,
     module: nn.Module,
     optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
+    learning_rate: Callable[[optax.OptState, jax.Array], jax.Array],
     vocabulary: Vocabulary,
     accumulation: int,
+    initial_carry: Any,
     carry_axes: Any,
     shards: int,
     add_shards: Callable[[Any], Any],
@@ -119,126 +136,86 @@ def train_step(
 ) -> tuple[State, Metrics]:
     """One optimizer step on one global batch."""
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
-    batch = objective.corrupt(batch, corruption, vocabulary)
+    batch = objective.corrupt(batch, corruption, vocabulary, state.constants)
     weights = objective.weights(batch)
-    # Differentiated with respect to the cast parameters, gradients are summed over devices in that dtype.
+    # Gradients with respect to the cast parameters are summed over devices in that dtype.
     params = jax.tree.map(lambda p: p.astype(gradient_dtype), state.params)
+    carry = restarted(state.carry, initial_carry, carry_axes, batch)
 
-    def microstep(carry: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+    def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+        carry, collections = carried
+
         def loss(params: Any) -> tuple[jax.Array, Sums]:
-            sums = objective.sums(module, params, carry, microbatch, _generator_key(key, generator))
+            given = Given(params, state.constants, collections, carry)
+            sums = objective.sums(module, given, microbatch, _generator_key(key, generator), training=True)
             return total_loss(objective, sums.losses, weights), sums
 
         gradient, sums = jax.grad(loss, has_aux=True)(params)
-        return jax.tree.map(lambda g: g.astype(jnp.float32), gradient), sums
+        gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
+        return gradient, sums.replace(carry=(sums.carry, sums.collections), collections={})
 
-    gradient, sums = accumulate(microstep, state.carry, carry_axes, batch, dropout, accumulation, shards, add_shards)
+    axes = (carry_axes, jax.tree.map(lambda _: (), state.collections))
+    carried = (carry, state.collections)
+    gradient, sums = accumulate(microstep, carried, axes, batch, dropout, accumulation, shards, add_shards)
+    carry, collections = sums.carry
     updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
-    metrics = {"loss": total_loss(objective, sums.losses, weights), "learning_rate": schedule(state.step)}
+    metrics = {"loss": total_loss(objective, sums.losses, weights)}
+    metrics["learning_rate"] = learning_rate(state.optimizer_state, state.step)
     metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
     metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
     return state.replace(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
         optimizer_state=optimizer_state,
-        carry=sums.carry,
+        carry=carry,
+        collections=collections,
     ), metrics
 
 
-def accumulate(
-    microstep: Callable[[Any, Batch, jax.Array], tuple[Any, Sums]],
-    carry: Any,
-    carry_axes: Any,
-    batch: Batch,
-    key: jax.Array,
-    accumulation: int,
-    shards: int = 1,
-    add_shards: Callable[[Any], Any] | None = None,
-) -> tuple[Any, Sums]:
-    """Gradient and sums of a batch taken in so many microbatches.
+def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
+    """The carry, with its initial value in the rows that do not continue the batch before (`BEGINS`).
 
-    Microbatch i holds the rows i, i + accumulation, ...: with contiguous rows on every device no row has to move. Carry
-    leaves with a "batch" axis are cut alike; others go from microbatch to microbatch.
-
-    Each of the `shards` along the mesh's data axis adds up the gradient of its own rows and drops out by a key of its
-    own; `add_shards` sums gradients [shards ...] once, after the last microbatch. Only where a leaf of the carry has no
-    rows, and so belongs to all shards, is the gradient summed for every microbatch.
+    axes: logical axis names of the carry's leaves; those without a "batch" axis stay as they are.
     """
-    if accumulation == 1:
-        return microstep(carry, batch, key)
-    structure = jax.tree.structure(carry)
-    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(carry_axes)]
-    shards = 1 if None in axes else shards
+    if BEGINS not in batch:
+        return carry
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [accumulation, shards, .. B / both ..]
-        shape = (*x.shape[:axis], shards, x.shape[axis] // (shards * accumulation), accumulation, *x.shape[axis + 1 :])
-        return jnp.moveaxis(x.reshape(shape), (axis + 2, axis), (0, 1))
+    def restart(names: tuple[str | None, ...], x: jax.Array, first: jax.Array) -> jax.Array:
+        if "batch" not in names:
+            return x
+        shape = [1] * x.ndim
+        shape[names.index("batch")] = -1
+        return jnp.where(batch[BEGINS].reshape(shape) > 0, first, x)
 
-    def join(x: jax.Array, axis: int) -> jax.Array:
-        x = jnp.moveaxis(x, (0, 1), (axis + 2, axis))
-        return x.reshape((*x.shape[:axis], -1, *x.shape[axis + 3 :]))
+    return jax.tree.map(restart, axes, carry, initial, is_leaf=lambda leaf: _is_axes(leaf))
 
-    def merge(rows: list[jax.Array], others: list[jax.Array]) -> Any:
-        rows, others = iter(rows), iter(others)
-        return structure.unflatten([next(others) if axis is None else next(rows) for axis in axes])
 
-    def parts(tree: Any) -> tuple[list[jax.Array], list[jax.Array]]:
-        pairs = list(zip(structure.flatten_up_to(tree), axes, strict=True))
-        return [leaf for leaf, axis in pairs if axis is not None], [leaf for leaf, axis in pairs if axis is None]
-
-    def every_shard(rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
-        """(gradient, losses, metrics) of every shard, its rows of the carry; the carry's leaves without rows."""
-
-        def shard(rows: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
-            gradient, sums = microstep(merge(rows, others), microbatch, key)
-            after, shared = parts(sums.carry)
-            return ((gradient, sums.losses, sums.metrics), after), shared
-
-        if shards == 1:
-            made, shared = shard(*jax.tree.map(lambda x: x[0], (rows, microbatch)), key)
-            return *jax.tree.map(lambda x: x[None], made), shared
-        with nn.logical_axis_rules(sharding.RULES_WITHIN_DATA):
-            made, shared = jax.vmap(shard, spmd_axis_name="data")(rows, microbatch, jax.random.split(key, shards))
-        return *made, shared
-
-    def body(scanned: Any, slices: Any) -> tuple[Any, list[jax.Array]]:
-        total, others = scanned
-        rows, microbatch, key = slices
-        made, rows, others = every_shard(rows, others, microbatch, key)
-        return (jax.tree.map(jnp.add, total, made), others), rows
-
-    rows, others = parts(carry)
-    rows = [split(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    slices = (rows, jax.tree.map(split, batch), jax.random.split(key, accumulation))
-    first = jax.tree.map(lambda x: x[0], slices)
-    shapes = jax.eval_shape(every_shard, first[0], others, *first[1:])[0]
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (total, others), rows = jax.lax.scan(body, (zeros, others), slices)
-    gradient = add_shards(total[0]) if shards > 1 else jax.tree.map(lambda g: g[0], total[0])
-    losses, metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), total[1:])
-    rows = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    return gradient, Sums(losses=losses, metrics=metrics, carry=merge(rows, others))
+def _is_axes(leaf: Any) -> bool:
+    """Whether a leaf is the names of an array's axes; the tree around them may hold tuples too."""
+    return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
 
 
 def evaluation_step(
-    params: Any,
-    carry: Any,
+    given: Given,
     batch: Batch,
     key: jax.Array,
     *,
     objective: Objective,
     module: nn.Module,
     vocabulary: Vocabulary,
+    initial_carry: Any,
+    carry_axes: Any,
     unigram: jax.Array | None,
 ) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]]]:
-    """Sums and weights of one held-out batch, corrupted by `key` and computed without dropout.
+    """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights.
 
-    `loss` is the term that counts nats a target; `unigram_entropy` is what a model that knows only how often each token
-    occurs in the training text (`unigram`, nats [V]) would lose on the same targets.
+    `loss` is the term in nats a target; `unigram_entropy` is the loss on the same targets of a model that knows
+    only the frequency of each token in the training text (`unigram`, nats [V]).
     """
-    batch = objective.corrupt(batch, key, vocabulary)
+    batch = objective.corrupt(batch, key, vocabulary, given.constants)
     weights = objective.weights(batch)
-    sums = objective.sums(module, params, carry, batch, None)
+    given = given.replace(carry=restarted(given.carry, initial_carry, carry_axes, batch))
+    sums = objective.sums(module, given, batch, jax.random.fold_in(key, 1), training=False)
     term = objective.target_term(batch)
     totals = {"loss": (sums.losses[term], weights[term])}
     totals |= {f"{name}_loss": (sums.losses[name], weights[name]) for name in weights if len(weights) > 1}
@@ -254,38 +231,54 @@ def build(
     phase: ResolvedPhase,
     mesh: jax.sharding.Mesh,
     vocabulary: Vocabulary,
-    batch: dict[str, jax.ShapeDtypeStruct],
+    shapes: Callable[[ResolvedPhase], Shapes],
     unigram: jax.Array | None = None,
 ) -> Program:
     """The program of one phase on a mesh; nothing is computed or stored yet.
 
-    batch: field -> shape and dtype of the phase's global batch.
+    shapes: phase -> field -> shape and dtype of its global batch.
     unigram: nats [V] of the training text's tokens, for evaluation.
 
     Raises:
         UserError: the batch does not divide, or the vocabulary or the length does not fit the model.
     """
+    evaluation_phase = dataclasses.replace(
+        phase, batch_size=experiment.training.evaluation_batch_size or phase.batch_size, accumulation=1
+    )
     meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
+    if evaluation_phase.batch_size % meshes.batch_shards(mesh):
+        raise UserError(
+            f"Expected --training.evaluation_batch_size to divide by {meshes.batch_shards(mesh)} devices that share "
+            f"a batch, found {evaluation_phase.batch_size}; change it."
+        )
     check_model(experiment, phase, vocabulary)
-    platform = mesh.devices.flat[0].platform
-    objective = experiment.objective
-    module = objective.module(experiment.model, execution(experiment, platform))
-    schedule = schedules.schedule(experiment.optimizer, experiment.training.steps)
-
-    init = initial_parameters(experiment, phase, module, vocabulary, batch)
+    objective, config = experiment.objective, experiment.model
+    module = objective.module(config, execution(experiment, mesh.devices.flat[0].platform))
+    batch, evaluation_batch = shapes(phase), shapes(evaluation_phase)
+    init = initial_variables(experiment, phase, module, vocabulary, batch)
 
     def carry() -> Any:
-        return objective.initial_carry(experiment.model, phase.batch_size, phase.sequence_length)
+        return objective.initial_carry(config, phase.batch_size, phase.sequence_length)
 
-    boxed_params = jax.eval_shape(_scoped(init, mesh), jax.random.key(0))
-    boxed_carry = jax.eval_shape(carry)
-    optimizer = optimizers.build(experiment.optimizer, experiment.training.steps, boxed_params)
+    def evaluation_carry() -> Any:
+        return objective.evaluation_carry(config, evaluation_phase.batch_size, evaluation_phase.sequence_length)
+
+    boxed = jax.eval_shape(_scoped(init, mesh), jax.random.key(0))
+    boxed_params = boxed.pop("params")
+    boxed_carry, boxed_evaluation_carry = jax.eval_shape(carry), jax.eval_shape(evaluation_carry)
+    boxed_constants = constants.shapes(objective, config, vocabulary)
+    optimizer = optax.identity()  # for a model that is evaluated and never trained
+    if experiment.optimizer is not None:
+        groups = experiment.model.parameter_groups
+        optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
 
     def initialize(key: jax.Array) -> State:
-        params = nn.meta.unbox(init(jax.random.fold_in(key, 0)))
+        variables = nn.meta.unbox(init(jax.random.fold_in(key, 0)))
+        params = variables.pop("params")
         return State(
             step=jnp.zeros((), jnp.int32),
             params=params,
+            collections=variables,
             optimizer_state=optimizer.init(params),
             carry=nn.meta.unbox(carry()),
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
@@ -300,11 +293,25 @@ def build(
     shardings = State(
         step=whole,
         params=params_shardings,
+        collections=sharding.boxed(boxed, mesh),
         optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, gradient_shardings, mesh),
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
     )
-    batch_shardings = sharding.batch(batch, mesh)
+    begin = jax.jit(_scoped(initialize, mesh), out_shardings=shardings)
+    shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
+    abstract = jax.tree.map(_place, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
+    evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
+    batch_shardings, evaluation_batch_shardings = sharding.batch(batch, mesh), sharding.batch(evaluation_batch, mesh)
+
+    def start(seed: int, materials: Materials | None = None) -> State:
+        state = begin(jax.random.key(seed))
+        if not jax.tree.leaves(boxed_constants):
+            return state
+        if materials is None:
+            raise ValueError(f"Expected materials for the constants of {type(objective).__name__}, found none.")
+        made = nn.meta.unbox(objective.constants(config, materials))
+        return state.replace(constants=placed(made, abstract.constants))
 
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         return train_step(
@@ -313,9 +320,12 @@ def build(
             objective=objective,
             module=module,
             optimizer=optimizer,
-            schedule=schedule,
+            learning_rate=lambda optimizer_state, step: optimizers.learning_rate(
+                experiment.optimizer, optimizer_state, experiment.training.steps, step
+            ),
             vocabulary=vocabulary,
             accumulation=phase.accumulation,
+            initial_carry=nn.meta.unbox(carry()),
             carry_axes=sharding.logical_axes(boxed_carry),
             shards=mesh.shape["data"],
             add_shards=lambda gradient: sharding.sum_over_data(gradient, gradient_shardings, gradient_dtype),
@@ -323,14 +333,25 @@ def build(
             generator=dropout_generator(experiment, mesh),
         )
 
-    def evaluate(params: Any, carry: Any, batch: Batch, key: jax.Array) -> Any:
+    def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(
-            params, carry, batch, key, objective=objective, module=module, vocabulary=vocabulary, unigram=unigram
+            given,
+            batch,
+            key,
+            objective=objective,
+            module=module,
+            vocabulary=vocabulary,
+            initial_carry=nn.meta.unbox(evaluation_carry()),
+            carry_axes=sharding.logical_axes(boxed_evaluation_carry),
+            unigram=unigram,
         )
 
-    begin = jax.jit(_scoped(initialize, mesh), out_shardings=shardings)
+    def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:
+        return jax.jit(_scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
+
     return Program(
         phase=phase,
+        evaluation_phase=evaluation_phase,
         mesh=mesh,
         module=module,
         train=jax.jit(
@@ -341,33 +362,66 @@ def build(
         ),
         evaluate=jax.jit(
             _scoped(evaluate, mesh),
-            in_shardings=(shardings.params, shardings.carry, batch_shardings, whole),
-            out_shardings=(shardings.carry, whole),
+            in_shardings=(evaluation_shardings, evaluation_batch_shardings, whole),
+            out_shardings=(evaluation_shardings.carry, whole),
         ),
-        initialize=lambda seed: begin(jax.random.key(seed)),
-        start_carry=jax.jit(_scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=shardings.carry),
-        state=jax.tree.map(_place, abstract, shardings),
+        initialize=start,
+        averaged=jax.jit(
+            lambda state: optimizers.evaluated(state.optimizer_state, state.params),
+            in_shardings=(shardings,),
+            out_shardings=shardings.params,
+        ),
+        hear=jax.jit(
+            lambda state, loss: state.replace(
+                optimizer_state=optimizers.hear(experiment.optimizer, state.optimizer_state, loss)
+            ),
+            in_shardings=(shardings, whole),
+            out_shardings=shardings,
+            donate_argnums=0,
+        ),
+        start_carry=starter(carry, shardings.carry),
+        start_evaluation_carry=starter(evaluation_carry, evaluation_shardings.carry),
+        state=abstract,
         batch=jax.tree.map(_place, batch, batch_shardings),
+        evaluation_batch=jax.tree.map(_place, evaluation_batch, evaluation_batch_shardings),
         axes=sharding.logical_axes(boxed_params),
     )
 
 
-def initial_parameters(
+def initial_variables(
     experiment: Experiment,
     phase: ResolvedPhase,
     module: nn.Module,
     vocabulary: Vocabulary,
-    batch: dict[str, jax.ShapeDtypeStruct],
-) -> Callable[[jax.Array], Any]:
-    """What makes the parameters of the phase's module from a key, boxed with their logical axes."""
-    objective = experiment.objective
+    batch: Shapes,
+) -> Callable[[jax.Array], dict[str, Any]]:
+    """A function from a key to the variables of the phase's module, boxed with their logical axes."""
+    objective, config = experiment.objective, experiment.model
+    shapes = constants.shapes(objective, config, vocabulary)
 
-    def init(key: jax.Array) -> Any:
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
-        carry = nn.meta.unbox(objective.initial_carry(experiment.model, phase.batch_size, phase.sequence_length))
-        return objective.init(module, key, objective.corrupt(zeros, key, vocabulary), carry)
+    def init(key: jax.Array) -> dict[str, Any]:
+        zeros, held = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, nn.meta.unbox(shapes)))
+        carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
+        corrupted = objective.corrupt(zeros, key, vocabulary, held)
+        variables = dict(objective.init(module, key, corrupted, held, carry))
+        variables.pop("intermediates", None)  # outputs for inspection, not variables
+        return variables
 
     return init
+
+
+def placed(tree: Any, abstract: Any) -> Any:
+    """Host arrays as global arrays with the shardings of `abstract`; each device gets its own piece.
+
+    Raises:
+        ValueError: a tree, shape or dtype that differs from `abstract`.
+    """
+    chex.assert_trees_all_equal_shapes_and_dtypes(tree, abstract, exception_type=ValueError)
+
+    def place(x: Any, described: jax.ShapeDtypeStruct) -> jax.Array:
+        return jax.make_array_from_callback(described.shape, described.sharding, np.asarray(x).__getitem__)
+
+    return jax.tree.map(place, tree, abstract)
 
 
 def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:
@@ -383,19 +437,19 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
 
 
 def check_length(experiment: Experiment, length: int) -> None:
-    """Raises UserError when rows have more positions than the model; fine-tuning takes the model as it is."""
-    positions = getattr(experiment.model, "longest", length)
-    if length > positions:
-        or_model = " or raise --model.max_position_embeddings" if isinstance(experiment.data, Data) else ""
+    """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model."""
+    longest = experiment.model.longest
+    if longest is not None and length > longest:
+        or_model = f" or raise {experiment.model.option('longest')}" if isinstance(experiment.data, Data) else ""
         option = "--phases.N.sequence_length" if experiment.phases else "--data.sequence_length"
         raise UserError(
-            f"Expected rows of at most the model's {positions} positions, found a sequence length of {length}; shorten "
+            f"Expected rows of at most the model's {longest} positions, found a sequence length of {length}; shorten "
             f"{option}{or_model}."
         )
 
 
 def _scoped(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
-    """The function traced with the mesh and the logical axis rules in force, for the model's activation constraints."""
+    """The function within the mesh and the logical axis rules, for the model's activation constraints."""
 
     def scoped(*arguments: Any) -> Any:
         with mesh, nn.logical_axis_rules(sharding.RULES):

@@ -1,4 +1,4 @@
-"""Weights & Biases: the project there that a run reports to beside its own files."""
+"""Weights & Biases: a run can report to one of its projects, besides its own files."""
 
 import importlib.util
 import json
@@ -11,21 +11,21 @@ from plmjax.experiment import Experiment, flatten
 
 
 def check(run: Experiment) -> None:
-    """Raises UserError where a run is to report to Weights & Biases, and its library is not here."""
+    """Raises UserError where a run reports to Weights & Biases and its library is not installed."""
     if run.tracking.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("Expected wandb for --tracking.wandb, found none; pip install 'plmjax[wandb]'.")
 
 
 def begin(run: Experiment, workdir: Path, folder: Path) -> "WeightsAndBiases | None":
-    """The project that the experiment names, if it names one; `folder` is local and stands for WORKDIR."""
+    """The tracker of the project that the experiment names, or None; `folder` is local and stands for WORKDIR."""
     return WeightsAndBiases(run, workdir, folder) if run.tracking.wandb else None
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; a resume goes on with the same one, which WORKDIR/wandb.json names.
+    """A run of Weights & Biases; a resume continues the same one, which WORKDIR/wandb.json names.
 
     Raises:
-        UserError: the library is missing, nobody is logged in, or the project is not to be reached.
+        UserError: the library is missing, nobody is logged in, or the project cannot be reached.
     """
 
     def __init__(self, run: Experiment, workdir: Path, folder: Path) -> None:
@@ -56,10 +56,10 @@ class WeightsAndBiases:
         self._next = self._run.step
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Sends one record; those that a resume repeats are there already, and equal."""
+        """Sends one record; records that a resume repeats were sent already, and are skipped."""
         if step >= self._next:
             self._run.log(values, step=step)
 
     def close(self, whole: bool) -> None:
-        """Sends the rest; a run that is not whole is shown as failed until it goes on."""
+        """Sends the rest; a run that has not ended is shown as failed until it continues."""
         self._run.finish(exit_code=0 if whole else 1)

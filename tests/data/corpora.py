@@ -42,11 +42,11 @@ def write(directory: Path, train: list, validation: list, vocab_size: int, shard
     for index in reversed(range(shards)):
         writer = store.ShardWriter(directory, "train", index, vocab_size)
         for document in train[index * len(train) // shards : (index + 1) * len(train) // shards]:
-            writer.add(document)
+            writer.add({"text": document})
         records["train"].append(writer.close())
     writer = store.ShardWriter(directory, "validation", 0, vocab_size)
     for document in validation:
-        writer.add(document)
+        writer.add({"text": document})
     records["validation"].append(writer.close())
     store.finish(directory, records, Words(vocab_size), [{"path": "a.txt", "bytes": 7}], {"made": "here"})
     return store.open_dataset(directory)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
-from plmjax.data.pipeline import open_source
+from plmjax.data.pipeline import Source
 from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ def dataset(tmp_path_factory):
 
 
 def source(dataset, layout, **settings):
-    return open_source(Data(layout=layout), dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
+    return Source(Data(layout=layout), dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
 
 
 def take(batches, count):
@@ -151,13 +151,13 @@ def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
     assert next(batches, None) is None
     program = f"""
 from plmjax.data.layouts import SentencePairs
-from plmjax.data.pipeline import open_source
+from plmjax.data.pipeline import Source
 from plmjax.data.store import open_dataset
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import phase
 dataset = open_dataset({str(dataset.directory)!r})
-source = open_source(Data(layout=SentencePairs(duplicates=2)), dataset, Vocabulary.placeholder({V}), seed=0)
+source = Source(Data(layout=SentencePairs(duplicates=2)), dataset, Vocabulary.placeholder({V}), seed=0)
 batches = source.train(phase(64, 512), 0)
 next(batches)
 """

@@ -63,7 +63,7 @@ def test_every_sentence_is_there_in_order(corpus, tokenizer, tmp_path):
     key = json.dumps
     assert sorted(map(key, found["train"] + found["validation"])) == sorted(map(key, expected))
     assert dataset.tokenizer_fingerprint == tokenizer.fingerprint
-    assert dataset.unigram_counts.sum() == dataset.split("train").token_count
+    assert dataset.unigram_counts().sum() == dataset.split("train").token_count
     assert not (tmp_path / "out" / prepare.BEGUN).exists()
 
 
@@ -225,7 +225,7 @@ def test_a_little_of_the_unknown_is_told(tokenizer, tmp_path, capsys):
     known = "\n\n".join(document(seed) for seed in range(20))
     (tmp_path / "a.txt").write_text(f"{known}\n\n天\n\n气\n", encoding="utf-8")
     dataset = prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", validation=0)
-    share = dataset.unigram_counts[tokenizer.vocabulary.unknown] / dataset.unigram_counts.sum()
+    share = dataset.unigram_counts()[tokenizer.vocabulary.unknown] / dataset.unigram_counts().sum()
     assert 0 < share < 0.01 and f"unknown    {share:.2%} of the tokens" in capsys.readouterr().out
 
 

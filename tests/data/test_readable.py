@@ -7,7 +7,7 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
 from plmjax.data.readable import readable
 from plmjax.experiment import Data, Experiment
-from plmjax.inference import fill_mask
+from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers.execution import Execution
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining

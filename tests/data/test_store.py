@@ -13,12 +13,12 @@ import pytest
 
 from plmjax.data import checksums, store
 from plmjax.errors import UserError
-from tests.data.corpora import documents, write
+from tests.data.corpora import Words, documents, write
 
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(store, "PIECE_TOKENS", 1000)
+    monkeypatch.setattr(store.writer, "PIECE_TOKENS", 1000)
 
 
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
@@ -38,7 +38,7 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
             view = split.tokens(*split.document_tokens[document : document + 2])
             assert view.base is not None and view.flags.aligned
     counts = np.bincount([t for d in train for s in d for t in s], minlength=vocab_size)
-    np.testing.assert_array_equal(dataset.unigram_counts, counts)
+    np.testing.assert_array_equal(dataset.unigram_counts(), counts)
     assert dataset.tokenizer_fingerprint == "f00d" and (tmp_path / "tokenizer/vocab.txt").is_file()
 
 
@@ -59,10 +59,86 @@ def test_tfds_reads_the_folder(tmp_path, small_pieces, vocab_size):
     assert set(builder.info.splits) == {"train", "validation"}
     pieces = list(tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
     assert len(pieces) == builder.info.splits["train"].num_examples > 3
-    joined = {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
+    joined = {key: np.concatenate([piece["text"][key] for piece in pieces]) for key in pieces[0]["text"]}
     np.testing.assert_array_equal(joined["tokens"], split.tokens(0, split.token_count))
     np.testing.assert_array_equal(joined["sentence_lengths"], np.diff(split.sentence_offsets))
     np.testing.assert_array_equal(joined["document_lengths"], np.diff(split.document_offsets))
+
+
+def write_two_streams(folder, count=60, vocab_size=300):
+    """Documents of two streams and their numbers, in two files; and the dataset of them."""
+    texts = {name: documents(count, vocab_size, seed, words=20) for seed, name in enumerate(("source", "target"))}
+    numbers = {"label": np.arange(count) % 3, "score": np.arange(count) / 7}
+    records = {"train": [], "validation": []}
+    for index in range(2):
+        writer = store.ShardWriter(folder, "train", index, vocab_size, tuple(texts), tuple(numbers))
+        for number in range(index * count // 2, (index + 1) * count // 2):
+            document = {name: texts[name][number] for name in texts}
+            writer.add(document, {name: values[number] for name, values in numbers.items()})
+        records["train"].append(writer.close())
+    store.finish(folder, records, Words(vocab_size), [{"path": "a.tsv", "bytes": 7}], {})
+    return texts, numbers, store.open_dataset(folder)
+
+
+def test_streams_and_numbers_of_the_same_documents_are_read_back(tmp_path, small_pieces):
+    texts, numbers, dataset = write_two_streams(tmp_path)
+    assert dataset.streams == ("source", "target")
+    for name, stream in texts.items():
+        split = dataset.split("train", name)
+        assert split.documents == 60 == len(split.document_tokens) - 1
+        for number, document in enumerate(stream):
+            view = split.tokens(*split.document_tokens[number : number + 2])
+            assert view.tolist() == [token for sentence in document for token in sentence]
+            assert view.base is not None and view.flags.aligned
+        tokens = [token for document in stream for sentence in document for token in sentence]
+        np.testing.assert_array_equal(dataset.unigram_counts(name), np.bincount(tokens, minlength=300))
+    for name, values in dataset.fields("train").items():
+        np.testing.assert_array_equal(values, numbers[name])
+    assert dataset.split("validation", "target").documents == 0 == len(dataset.fields("validation")["label"])
+    with pytest.raises(UserError, match=r"Expected the stream 'text' in .*, found source, target; .* --streams"):
+        dataset.split("train")
+
+
+def test_tfds_reads_streams_and_numbers(tmp_path, small_pieces):
+    import tensorflow_datasets as tfds
+
+    _, numbers, dataset = write_two_streams(tmp_path)
+    builder = tfds.builder_from_directory(tmp_path)
+    pieces = list(tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
+    assert len(pieces) > 3
+    for name in dataset.streams:
+        split = dataset.split("train", name)
+        tokens = np.concatenate([piece[name]["tokens"] for piece in pieces])
+        np.testing.assert_array_equal(tokens, split.tokens(0, split.token_count))
+        lengths = np.concatenate([piece[name]["document_lengths"] for piece in pieces])
+        np.testing.assert_array_equal(lengths, np.diff(split.document_offsets))
+    for name, values in numbers.items():
+        np.testing.assert_array_equal(np.concatenate([piece["fields"][name] for piece in pieces]), values)
+
+
+def test_a_document_without_one_of_its_streams_is_left_out(tmp_path):
+    writer = store.ShardWriter(tmp_path, "train", 0, 10, ("source", "target"))
+    for source, target in (([[5]], [[]]), ([[6]], [[7], []]), ([], [[8]])):
+        writer.add({"source": source, "target": target})
+    store.finish(tmp_path, {"train": [writer.close()]}, Words(10), [], {})
+    dataset = store.open_dataset(tmp_path)
+    assert [dataset.split("train", name).tokens(0, 1).tolist() for name in dataset.streams] == [[6], [7]]
+    assert dataset.split("train", "source").documents == 1
+
+
+@pytest.mark.parametrize("name", ["Source", "a/b", "fields", ""])
+def test_names_that_no_file_can_have_are_refused(tmp_path, name):
+    with pytest.raises(UserError, match="Expected a name of small letters"):
+        store.ShardWriter(tmp_path, "train", 0, 10, (name,))
+
+
+def test_all_of_a_dataset_may_be_held_out(tmp_path):
+    dataset = write(tmp_path, documents(6, 300), documents(2, 300, seed=1), 300)
+    held_out = dataset.all_held_out()
+    train, validation = dataset.split("train"), held_out.split("validation")
+    assert (validation.name, validation.documents) == ("validation", 6)
+    np.testing.assert_array_equal(validation.tokens(0, validation.token_count), train.tokens(0, train.token_count))
+    assert held_out.fingerprint != dataset.fingerprint  # an index of its rows is another one
 
 
 def test_empty_sentences_documents_and_files_are_left_out(tmp_path):
@@ -78,19 +154,19 @@ def test_empty_sentences_documents_and_files_are_left_out(tmp_path):
 
 def test_files_left_by_an_interrupted_preparation_are_removed(tmp_path):
     writer = store.ShardWriter(tmp_path, "train", 17, 300)
-    writer.add([[5, 6, 7]])
+    writer.add({"text": [[5, 6, 7]]})
     writer.close()
     write(tmp_path, documents(4, 300), [], 300)
     assert not (tmp_path / "corpus-train.tfrecord-00017").exists()
-    store.ShardWriter(tmp_path, "train", 0, 300).add([[5]])
+    store.ShardWriter(tmp_path, "train", 0, 300).add({"text": [[5]]})
     with pytest.raises(UserError, match="never finished"):
         store.open_dataset(tmp_path)
 
 
 def test_ids_outside_the_vocabulary_are_refused(tmp_path):
     writer = store.ShardWriter(tmp_path, "train", 0, 300)
-    writer.add([[5, 300]])
-    with pytest.raises(ValueError, match=r"0\.\.299; found 5\.\.300"):
+    writer.add({"text": [[5, 300]]})
+    with pytest.raises(ValueError, match=r"0\.\.299, found 5\.\.300"):
         writer.close()
 
 
@@ -111,7 +187,7 @@ def damage_truncated(folder):
 
 
 def damage_offsets(folder):
-    (folder / "train.sentences.npy").unlink()
+    (folder / "train.text.sentences.npy").unlink()
 
 
 def damage_unfinished(folder):
@@ -130,12 +206,12 @@ def damage_ledger(folder):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (damage_missing, "tfrecord-00001 .* is missing"),
-        (damage_truncated, "tfrecord-00001 .* bytes but has"),
-        (damage_offsets, "train.sentences.npy .* is missing"),
+        (damage_missing, "tfrecord-00001 .* found no such file"),
+        (damage_truncated, "tfrecord-00001 to have .* bytes, found"),
+        (damage_offsets, "train.text.sentences.npy .* found no such file"),
         (damage_unfinished, "never finished"),
-        (damage_version, "format 2 but is in format 99"),
-        (damage_ledger, "ledger.json .* damaged"),
+        (damage_version, "in dataset format 3, found format 99"),
+        (damage_ledger, "ledger.json, found a damaged file"),
     ],
 )
 def test_damage_is_named(tmp_path, damage, message):
@@ -166,9 +242,9 @@ def flip(path):
     [
         "corpus-train.tfrecord-00001",
         "corpus-validation.tfrecord-00000",
-        "train.sentences.npy",
-        "validation.documents.npy",
-        "unigram.npy",
+        "train.text.sentences.npy",
+        "validation.text.documents.npy",
+        "unigram.text.npy",
         "tokenizer/vocab.txt",
         "dataset_info.json",
     ],
@@ -186,7 +262,7 @@ def test_a_flipped_digit_of_the_ledger_is_named(tmp_path):
     write(tmp_path, documents(6, 300), documents(2, 300), 300)
     path = tmp_path / store.LEDGER
     ledger = json.loads(path.read_text())
-    ledger["splits"]["train"]["shards"][0]["pieces"][0]["tokens"][0] += 2
+    ledger["splits"]["train"]["shards"][0]["pieces"][0]["text/tokens"][0] += 2
     path.write_text(json.dumps(ledger))
     with pytest.raises(UserError, match=r"ledger.json .* checksum differs"):
         store.open_dataset(tmp_path)
@@ -198,16 +274,16 @@ def test_a_file_is_read_for_its_checksum_once_and_again_when_it_changes(tmp_path
     monkeypatch.setattr(checksums, "sum_file", lambda path: read.append(path.name) or sum_file(path))
     store.open_dataset(tmp_path)
     assert read == []  # since `write` opened it
-    changed = tmp_path / "unigram.npy"
+    changed = tmp_path / "unigram.text.npy"
     times = changed.stat()
     changed.write_bytes(changed.read_bytes())
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a copy that keeps the times would
     store.open_dataset(tmp_path)
-    assert read == ["unigram.npy"]
+    assert read == ["unigram.text.npy"]
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="another-host"))
     read.clear()
     store.open_dataset(tmp_path)
-    assert {"unigram.npy", "corpus-train.tfrecord-00000", "vocab.txt"} <= set(read)
+    assert {"unigram.text.npy", "corpus-train.tfrecord-00000", "vocab.txt"} <= set(read)
 
 
 def test_a_long_reading_is_told(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import transformers
 
 from plmjax.finetuning.source import Rows
 from plmjax.interop import huggingface
+from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(97)
@@ -68,7 +69,10 @@ def loss_and_gradient(objective, module, params, given):
     """(mean loss, its gradient)."""
 
     def loss(params):
-        return objective.sums(module, params, (), given, None).losses["task"] / objective.weights(given)["task"]
+        return (
+            objective.sums(module, Given(params), given, jax.random.key(0), training=False).losses["task"]
+            / objective.weights(given)["task"]
+        )
 
     return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, params))
 

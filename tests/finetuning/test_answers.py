@@ -29,7 +29,7 @@ def test_windows_begin_where_the_script_has_them():
             assert [(start, min(room, length - start)) for start in starts] == plain_windows(length, room, stride)
 
 
-def plain_knows_best(spans: list[tuple[int, int]], place: int) -> int:
+def plain_best_context(spans: list[tuple[int, int]], place: int) -> int:
     """The span with the highest score for a token, as _check_is_max_context finds it."""
     best_score, best = None, None
     for number, (start, length) in enumerate(spans):
@@ -48,8 +48,8 @@ def windows_of(length: int, room: int, stride: int, begin: int = 4) -> list[Wind
 def test_the_window_with_most_context_is_the_scripts():
     for length, room, stride in itertools.product((1, 7, 23, 40), (5, 8, 13), (1, 3, 4, 5)):
         spans = plain_windows(length, room, stride)
-        found = answers._knows_best(windows_of(length, room, stride), length)
-        assert found.tolist() == [plain_knows_best(spans, place) for place in range(length)]
+        found = answers._best_context(windows_of(length, room, stride), length)
+        assert found.tolist() == [plain_best_context(spans, place) for place in range(length)]
 
 
 def text(length: int) -> tuple[str, np.ndarray]:
@@ -65,7 +65,7 @@ def plain_candidates(windows, scores, words, spans, best, longest):
     for number, (window, score) in enumerate(zip(windows, scores, strict=True)):
         tokens = range(window.first, window.first + window.length)
         at = {token: window.begin + token - window.first for token in tokens}
-        starts = [token for token in tokens if plain_knows_best(known, token) == number]
+        starts = [token for token in tokens if plain_best_context(known, token) == number]
         starts = sorted(starts, key=lambda token: -score[at[token], 0])[:best]
         ends = sorted(tokens, key=lambda token: -score[at[token], 1])[:best]
         found += [

@@ -1,5 +1,6 @@
 """Questions with choices: files, sequences side by side, losses, predictions."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.finetuning.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.interop import huggingface
+from plmjax.layers.template import Template
+from plmjax.objectives.objective import Given
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.finetuning.test_tagging import written
@@ -90,7 +93,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     theirs = parity.reference(tmp_path, "BertForMultipleChoice", 1)
     module, params = huggingface.load(tmp_path)
     objective, examples = MultipleChoice(), draws(7, 3)
-    encoded = objective.encode(examples, Numbers(), module.config, Choices(sequence_length=14))
+    encoded = objective.encode(examples, Numbers(), module.config.template, Choices(sequence_length=14))
     given = parity.batch(encoded, 14, 1)
     assert given["input_ids"].shape == (7, 3, 14)
     loss, gradient = parity.loss_and_gradient(objective, module, params, given)
@@ -104,7 +107,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     their.loss.backward()
     np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
     parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
-    hits, weight = objective.sums(module, params, (), given, None).metrics["accuracy"]
+    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
     assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == np.array(examples.answers)[order]), 7)
 
     packed = parity.batch(encoded, 40, 3)
@@ -117,7 +120,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 def test_sequences_and_predictions():
     examples = ChoiceExamples("", [2, 5], ["10 11 12", "20"], [["30", "31 32"], ["33", "34"]], [1, 0])
     objective = MultipleChoice()
-    encoded = objective.encode(examples, Numbers(), None, Choices(sequence_length=7))
+    encoded = objective.encode(examples, Numbers(), Template(), Choices(sequence_length=7))
     cls, sep = VOCABULARY.cls, VOCABULARY.sep
     rows = [encoded.tokens[a:b].tolist() for a, b in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
     assert rows == [

@@ -87,7 +87,8 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.local_devices())
     (phase,) = phases.resolve(run)
-    state = begin(step.build(run, phase, mesh, source.vocabulary, source.batch(phase)))
+    program = step.build(run, phase, mesh, source.vocabulary, source.batch)
+    state = begin(program.initialize(run.training.seed))
     (workdir / "experiment.json").unlink()
     checkpoints.save_parameters(workdir, jax.device_get(state.params), run, tokenizer)
     raise Reached

@@ -89,9 +89,9 @@ MISTAKES = {
     "no text": ("rows.tsv", "text\tlabel\na\tb\n \tb\n", "Expected text in 'text' in line 3 .*found it empty"),
     "no label": ("rows.tsv", "text\tlabel\na\t\n", "Expected text in 'label' in line 2"),
     "number as text": ("rows.jsonl", '{"text": 3, "label": 1}\n', "Expected text in 'text' in line 1 .*found 3"),
-    "json": ("rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', "Line 2 of .* is not JSON"),
+    "json": ("rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', "Expected JSON in line 2 of .*, found"),
     "json list": ("rows.jsonl", "[1]\n", "Expected a JSON object in line 1"),
-    "quote": ("rows.csv", 'text,label\n"a,b\n', "Line . of .* cannot be read"),
+    "quote": ("rows.csv", 'text,label\n"a,b\n', "Expected a row in line . of .*, found"),
 }
 
 

@@ -73,7 +73,7 @@ def test_reads_and_resolves_the_official_files(tmp_path, name):
     assert run.checkpoint.best.removeprefix("-eval/") in objective.metric_names
     resolved = resolve(dataclasses.replace(run, model=BertConfig.tiny()), 400)
     epoch = 400 // run.training.batch_size
-    assert resolved.training.steps == 3 * epoch and resolved.optimizer.warmup_steps == round(0.3 * epoch)
+    assert resolved.training.steps == 3 * epoch and resolved.optimizer.schedule.warmup_steps == round(0.3 * epoch)
     assert resolved.training.evaluate_every == resolved.checkpoint.every == epoch
 
 

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Experiment, Optimizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.choices import Choices, MultipleChoice
 from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.tagging import Tagging, TokenTagging
-from plmjax.inference import evaluate
+from plmjax.inference.evaluate import evaluate
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints
 from plmjax.training.metrics import read
+from plmjax.training.optimizers import BertAdamW
 
 PRAISE, BLAME = ("good", "fine", "great"), ("bad", "poor", "awful")
 OTHER = ("film", "plot", "actor", "scene", "the", "was", "a")
@@ -92,15 +93,14 @@ def experiment(kind: str, folder, **training) -> Experiment:
     for number, (split, count) in enumerate(SPLITS.items()):
         (folder / f"{split}.{suffix}").write_text(make(np.random.default_rng(number), count), encoding="utf-8")
     files = {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
-    data = dataclasses.replace(
-        data, **files, sequence_length=48, pack=4, epochs=20.0 if kind == "tagging" else 12.0, warmup=0.1
-    )
+    data = dataclasses.replace(data, **files, sequence_length=48, pack=4)
     return Experiment(
         model=None,
         objective=objective,
         data=data,
-        optimizer=Optimizer(learning_rate=2e-3 if kind == "label sets" else 4e-3),
+        optimizer=BertAdamW(learning_rate=0.002 if kind == "label sets" else 0.004),
         training=Training(steps=0, batch_size=8, log_every=10, **training),
+        finetuning=Finetuning(epochs=20.0 if kind == "tagging" else 12.0, warmup=0.1),
         checkpoint=Checkpoint(every=0),
     )
 
@@ -174,7 +174,7 @@ def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_ru
 def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys, monkeypatch):
     run = experiment("tagging", tmp_path, patience=2)
     best = Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best")
-    run = dataclasses.replace(run, checkpoint=best, data=dataclasses.replace(run.data, epochs=60.0, evaluations=0.5))
+    run = dataclasses.replace(run, checkpoint=best, finetuning=Finetuning(epochs=60.0, warmup=0.1, evaluations=0.5))
     workdir = tmp_path / "run"
     metrics = finetune(run, small_run, workdir)
     said = capsys.readouterr().out
@@ -214,9 +214,9 @@ def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
     run = experiment(kind, tmp_path)
     run = dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, epochs=0.0),
+        finetuning=Finetuning(warmup=0.1),
         training=dataclasses.replace(run.training, steps=3),
-        optimizer=Optimizer(learning_rate=1e-2, frozen=("encoder",)),
+        optimizer=BertAdamW(learning_rate=1e-2, frozen=("encoder",)),
     )
     finetune(run, small_run, tmp_path / "run")
     before, after = (checkpoints.load_parameters(workdir)[0] for workdir in (small_run, tmp_path / "run"))

@@ -14,7 +14,8 @@ def test_each_seed_is_a_run_and_the_table_sums_them_up(sentiment, small_run, tmp
     command = [
         *("finetune", "experiments/finetune_sentences.py", "--from", str(small_run), "--workdir", str(tmp_path)),
         *("--data.train", sentiment[0], "--data.validation", sentiment[1], "--data.text", "sentence"),
-        *("--data.sequence_length", "24", "--data.epochs", "0", "--data.warmup", "0", "--training.steps", "4"),
+        *("--finetuning.epochs", "0", "--finetuning.warmup", "0", "--training.steps", "4"),
+        *("--data.sequence_length", "24"),
     ]
     cli.run([*command, "--seeds", "0", "7"])
     said = capsys.readouterr().out

@@ -9,6 +9,7 @@ import transformers
 
 from plmjax.finetuning.sentences import Regression, SequenceClassification
 from plmjax.interop import huggingface
+from plmjax.objectives.objective import Given
 
 B, T = 5, 11
 
@@ -62,7 +63,7 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
     given = batch(labels)
 
     def loss(params):
-        sums = objective.sums(module, params, (), given, None)
+        sums = objective.sums(module, Given(params), given, jax.random.key(0), training=False)
         return sums.losses["task"] / objective.weights(given)["task"], sums
 
     (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
@@ -98,8 +99,8 @@ def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
     given = batch(np.zeros(B, np.int32))
     objective = SequenceClassification(("a", "b"))
     losses = {
-        float(objective.sums(module, params, (), given, key).losses["task"])
-        for key in (None, jax.random.key(0), jax.random.key(1))
+        float(objective.sums(module, Given(params), given, jax.random.key(seed), training=training).losses["task"])
+        for seed, training in ((0, False), (0, True), (1, True))
     }
     assert len(losses) == 3
 

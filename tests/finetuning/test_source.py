@@ -7,9 +7,10 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.finetuning.choices import ChoiceExamples, Choices, MultipleChoice
-from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification, join, room
+from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Encoded
+from plmjax.layers.template import Template
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -26,32 +27,12 @@ class Numbers:
         return [[int(word) for word in text.split()] for text in texts]
 
 
-def cut_one_by_one(first: int, second: int, tokens: int) -> tuple[int, int]:
-    """google-research/bert run_classifier.py, _truncate_seq_pair, on lengths."""
-    while first + second > tokens:
-        first, second = (first - 1, second) if first > second else (first, second - 1)
-    return first, second
-
-
-def test_the_longer_text_is_cut_first():
-    for first, second, tokens in itertools.product(range(1, 9), range(1, 9), range(2, 17)):
-        assert room(first, second, tokens) == cut_one_by_one(first, second, tokens)
-
-
-def test_a_row_begins_with_cls_and_every_text_ends_with_sep():
-    assert join([[7, 8, 9]], 8, VOCABULARY) == ([2, 7, 8, 9, 3], 5)
-    assert join([[7, 8, 9]], 4, VOCABULARY) == ([2, 7, 8, 3], 4)
-    assert join([[7, 8, 9], [5]], 8, VOCABULARY) == ([2, 7, 8, 9, 3, 5, 3], 5)
-    assert join([[7, 8, 9], [5, 6]], 6, VOCABULARY) == ([2, 7, 8, 3, 5, 3], 4)
-    assert join([[7, 8, 9], [5, 6]], 7, VOCABULARY, separators=2) == ([2, 7, 8, 3, 3, 5, 3], 5)
-
-
 def encoded(count: int) -> Encoded:
     """Pairs of 6 tokens, each with numbers of its own."""
     texts = [(f"{100 + row}", f"{500 + row} {500 + row}") for row in range(count)]
     labels = ["b" if row % 3 else "a" for row in range(count)]
     examples = SentenceExamples("rows.tsv", list(range(2, count + 2)), texts, labels)
-    return LABELLED.encode(examples, Numbers(), None, Sentences(sequence_length=8))
+    return LABELLED.encode(examples, Numbers(), Template(), Sentences(sequence_length=8))
 
 
 def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
@@ -120,7 +101,7 @@ def test_a_host_makes_its_own_rows_of_the_same_batch():
 
 def test_choices_of_a_question_stand_side_by_side():
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
-    made = MultipleChoice().encode(examples, Numbers(), None, Choices(sequence_length=20))
+    made = MultipleChoice().encode(examples, Numbers(), Template(), Choices(sequence_length=20))
     batch = Rows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
     assert batch["input_ids"].shape == (2, 2, 20) and batch["example_ids"].shape == (2, 2, 3)
     assert batch["input_ids"][0, 0, :13].tolist() == [2, 7, 3, 1, 3, 2, 9, 3, 5, 5, 5, 3, 0]
@@ -137,14 +118,14 @@ def test_the_fingerprint_follows_texts_and_labels():
 
 def test_a_label_that_training_never_saw_is_named():
     with pytest.raises(UserError, match=r"found 'c' in line 2 of dev.tsv; known: a, b"):
-        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), None, Sentences())
+        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), Template(), Sentences())
 
 
 def test_rows_need_special_tokens_and_room():
     few = Numbers()
     few.vocabulary = Vocabulary(size=10)
     examples = SentenceExamples("rows.tsv", [2], [("1",)], ["a"])
-    with pytest.raises(UserError, match="Expected a tokenizer with tokens that begin and end a text"):
-        LABELLED.encode(examples, few, None, Sentences())
+    with pytest.raises(UserError, match=r"special tokens of the model's rows .*, found none for cls, sep"):
+        LABELLED.encode(examples, few, Template(), Sentences())
     with pytest.raises(UserError, match="sequence_length of at least 5"):
-        LABELLED.encode(examples, Numbers(), None, Sentences(sequence_length=4))
+        LABELLED.encode(examples, Numbers(), Template(), Sentences(sequence_length=4))

@@ -2,6 +2,7 @@
 
 import gzip
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop import huggingface
+from plmjax.layers.template import Template
+from plmjax.objectives.objective import Given
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers
 
@@ -102,7 +105,7 @@ MISTAKES = {
     "lists": ("rows.jsonl", '{"form": ["a"], "tag": []}\n', {}, "equal length in line 1 .*form of 1, tag of 0"),
     "no list": ("rows.jsonl", '{"form": "a"}\n', {}, "lists of equal length in line 1 .*found none"),
     "empty": ("rows.conll", "\n\n", {}, "Expected tagged sentences in .*rows.conll, found none"),
-    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "Unknown --data.scheme 'BIO'"),
+    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "one of IOB1, IOB2, IOBES, found 'BIO'"),
 }  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def test_pieces_of_words_are_those_of_transformers(tmp_path, kind):
     theirs = AutoTokenizer.from_pretrained(tmp_path, **options)
     sentences = [sentence.split() for sentence in SENTENCES]
     examples = TaggedExamples("", [1] * 3, sentences, [["a"] * len(one) for one in sentences], [[1] * 9] * 3)
-    encoded = TokenTagging(("a", "b")).encode(examples, tokenizer, None, Tagging())
+    encoded = TokenTagging(("a", "b")).encode(examples, tokenizer, Template(), Tagging())
     made = theirs(sentences, is_split_into_words=True)
     for row, words in enumerate(sentences):
         here = slice(*encoded.offsets[row : row + 2])
@@ -158,7 +161,7 @@ def answered(gold: str, found: str, length: int = 64, entities: bool = True):
     """Metrics and predictions where the model finds `found` in sentences of words of two pieces."""
     words = "/".join(" ".join(["10+11"] * len(one.split())) for one in gold.split("/"))
     examples, objective = example(words, gold), TokenTagging(TAGS, entities)
-    encoded = objective.encode(examples, Numbers(), None, Tagging(sequence_length=length))
+    encoded = objective.encode(examples, Numbers(), Template(), Tagging(sequence_length=length))
     outputs = []
     for row, one in enumerate(found.split("/")):
         logits = np.zeros((encoded.offsets[row + 1] - encoded.offsets[row], len(TAGS)), np.float32)
@@ -243,7 +246,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     theirs = parity.reference(tmp_path, "BertForTokenClassification", len(TAGS))
     module, params = huggingface.load(tmp_path)
     objective = TokenTagging(TAGS)
-    encoded = objective.encode(draws(9), Numbers(), module.config, Tagging(sequence_length=24))
+    encoded = objective.encode(draws(9), Numbers(), module.config.template, Tagging(sequence_length=24))
     given = parity.batch(encoded, 24, 1)
     loss, gradient = parity.loss_and_gradient(objective, module, params, given)
 
@@ -257,7 +260,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     assert (labels >= 0).sum() == objective.weights(given)["task"] > 20
     np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
     parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
-    hits, weight = objective.sums(module, params, (), given, None).metrics["accuracy"]
+    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
     right = (their.logits.argmax(-1).numpy() == labels).sum()
     assert (int(hits), int(weight)) == (right, (labels >= 0).sum())
 

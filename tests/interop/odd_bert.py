@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.interop import huggingface
-from plmjax.interop.adapter import parameter_shapes
+from plmjax.interop.conversion import parameter_shapes
 
 SIZES = {
     "vocab_size": 37,
@@ -25,7 +25,8 @@ SIZES = {
 def random_params(module, seed=0):
     """Parameters of a module, none at its initial value."""
     generator = np.random.default_rng(seed)
-    leaves = {path: generator.normal(size=shape) for path, shape in parameter_shapes(module).items()}
+    shapes = parameter_shapes(module, huggingface.adapter_of(module).inputs(module))
+    leaves = {path: generator.normal(size=shape) for path, shape in shapes.items()}
     return flax.traverse_util.unflatten_dict({path: leaf.astype(np.float32) for path, leaf in leaves.items()}, sep="/")
 
 

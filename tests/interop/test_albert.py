@@ -1,6 +1,5 @@
-"""ALBERT's checkpoints in and out: equal outputs, equal bits, groups of layers too."""
+"""What is peculiar to ALBERT's checkpoints."""
 
-import dataclasses
 import json
 
 import jax
@@ -10,57 +9,29 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentenceOrder
 from plmjax.errors import UserError
-from plmjax.finetuning.sentences import SequenceClassification
-from plmjax.interop import checkpoints, huggingface
+from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
+from plmjax.interop import huggingface
 from plmjax.interop.albert import ADAPTER
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
-    AlbertForMultipleChoice,
     AlbertForPreTraining,
     AlbertForSequenceClassification,
     AlbertModel,
 )
 from plmjax.objectives.albert import AlbertPretraining
-from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
+from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite, set_config
-from tests.models import encoders
 
 pytest.importorskip("transformers")
 
 CONFIG = AlbertConfig(**SIZES, embedding_size=7, classifier_dropout_prob=0.2)
-GROUPED = dataclasses.replace(CONFIG, num_hidden_groups=2, inner_group_num=3)
 MODULES = {
     "AlbertModel": AlbertModel(CONFIG),
-    "AlbertModel without pooler": AlbertModel(CONFIG, pooling=False),
-    "AlbertModel in groups": AlbertModel(GROUPED),
-    "AlbertForPreTraining in groups": AlbertForPreTraining(GROUPED),
-    "AlbertForMultipleChoice": AlbertForMultipleChoice(CONFIG),
     "AlbertForPreTraining": AlbertForPreTraining(CONFIG),
     "AlbertForMaskedLM": AlbertForMaskedLM(CONFIG),
     "AlbertForSequenceClassification": AlbertForSequenceClassification(CONFIG, num_labels=4),
 }
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
-    theirs = assert_nothing_is_lost(MODULES[name], tmp_path)
-    config = MODULES[name].config
-    assert theirs.config.num_hidden_groups == config.num_hidden_groups
-    assert theirs.config.inner_group_num == config.inner_group_num
-    assert theirs.config.classifier_dropout_prob == 0.2
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_reads_a_transformers_model_with_equal_outputs(tmp_path, name):
-    model = MODULES[name]
-    extra = {"num_labels": 4} if hasattr(model, "num_labels") else {}
-    name = type(model).__name__
-    arguments = ADAPTER.architectures[name].arguments(model)
-    encoders.reference(name, model.config, **extra, arguments=arguments).save_pretrained(tmp_path)
-    found, params = huggingface.load(tmp_path)
-    assert found == model
-    assert huggingface.compare(found, params, tmp_path) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["AlbertModel", "AlbertForMaskedLM"])
@@ -105,8 +76,8 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
     ("settings", "sentence"),
     [
         ({"num_hidden_groups": 4}, "num_hidden_groups from 1 to the 3 layers, found 4"),
-        ({"num_hidden_groups": 2}, r"misses encoder\.albert_layer_groups\.1\.albert_layers\.0\."),
-        ({"inner_group_num": 2}, r"misses encoder\.albert_layer_groups\.0\.albert_layers\.1\."),
+        ({"num_hidden_groups": 2}, r"found encoder\.albert_layer_groups\.1\.albert_layers\.0\..* missing"),
+        ({"inner_group_num": 2}, r"found encoder\.albert_layer_groups\.0\.albert_layers\.1\..* missing"),
         ({"embedding_size": 8}, r"word_embeddings.weight \[37, 7\] instead of \[37, 8\]"),
     ],
 )
@@ -129,10 +100,9 @@ def test_a_change_of_depth_is_no_change_of_tensors(tmp_path):
 
 
 def test_an_imported_model_is_trained_by_its_own_task():
-    objective, data = ADAPTER.task(MODULES["AlbertForPreTraining"], ())
+    objective, data = ADAPTER.pretraining(MODULES["AlbertForPreTraining"])
     assert isinstance(objective, AlbertPretraining) and data.layout == SentenceOrder() and data.sequence_length == 19
-    objective, _ = ADAPTER.task(MODULES["AlbertForSequenceClassification"], ("a", "b", "c", "d"))
-    assert isinstance(objective, SequenceClassification) and len(objective.labels) == 4
+    assert ADAPTER.pretraining(MODULES["AlbertForSequenceClassification"]) is None
 
 
 def test_a_vocabulary_alone_is_spelt_as_albert_spells(tmp_path):
@@ -147,9 +117,9 @@ def test_a_vocabulary_alone_is_spelt_as_albert_spells(tmp_path):
         (tmp_path / folder / "spiece.model").write_bytes(albert_model())
     reference = transformers.AlbertTokenizer.from_pretrained(tmp_path / "source")
     expected = reference(PROSE[:4] + QUOTED, add_special_tokens=False)["input_ids"]
-    checkpoints.import_checkpoint(tmp_path / "source", tmp_path / "own")
-    checkpoints.import_checkpoint(tmp_path / "source", tmp_path / "other", tokenizer=tmp_path / "apart")
-    checkpoints.export_checkpoint(tmp_path / "own", tmp_path / "out")
+    import_checkpoint(tmp_path / "source", tmp_path / "own")
+    import_checkpoint(tmp_path / "source", tmp_path / "other", tokenizer=tmp_path / "apart")
+    export_checkpoint(tmp_path / "own", tmp_path / "out")
     for folder in (tmp_path / "own" / "tokenizer", tmp_path / "other" / "tokenizer", tmp_path / "out"):
         assert tokenizers.load(folder).encode_batch(PROSE[:4] + QUOTED) == expected
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import Segments
-from plmjax.embedding import embed
 from plmjax.errors import UserError
+from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.run import in_head
 from plmjax.finetuning.sentences import SequenceClassification
-from plmjax.inference import fill_mask
-from plmjax.interop import checkpoints as interop
-from plmjax.interop import huggingface, weights
+from plmjax.inference.embed import embed
+from plmjax.inference.fill_mask import fill_mask
+from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.electra import (
     ElectraConfig,
@@ -25,9 +25,9 @@ from plmjax.models.electra import (
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import checkpoints, start
+from tests.exchange.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
-from tests.interop.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 
 transformers = pytest.importorskip("transformers")
 
@@ -84,8 +84,8 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     whole = ElectraForPreTraining(CONFIG)
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     huggingface.save(whole, random_params(whole), source, architecture=architecture, tokenizer=tokenizer)
-    assert "outputs equal those of transformers" in interop.import_checkpoint(source, workdir)
-    assert f"{architecture} of step 0" in interop.export_checkpoint(workdir, out)
+    assert "outputs equal those of transformers" in import_checkpoint(source, workdir)
+    assert f"{architecture} of step 0" in export_checkpoint(workdir, out)
     for name in ("model.safetensors", "config.json"):
         assert (out / name).read_bytes() == (source / name).read_bytes()
 
@@ -129,7 +129,7 @@ def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokeni
 
     for architecture in ("ElectraForPreTraining", "ElectraForMaskedLM"):
         huggingface.save(whole, params, tmp_path / architecture, architecture=architecture, tokenizer=tokenizer)
-        interop.import_checkpoint(tmp_path / architecture, tmp_path / f"run of {architecture}")
+        import_checkpoint(tmp_path / architecture, tmp_path / f"run of {architecture}")
     found = fill_mask(tmp_path / "run of ElectraForMaskedLM", text, size)[0]
     np.testing.assert_allclose([share for _, share in found], [share for _, share in filled], rtol=1e-4, atol=1e-7)
     with pytest.raises(UserError, match=r"Expected a checkpoint with generator/.*it is no masked language model"):
@@ -142,17 +142,17 @@ def test_a_run_is_exported_as_either_network(tmp_path):
     run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(Segments()))
     params = random_params(ElectraForPreTraining(CONFIG))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
-    assert interop.can_export(tmp_path / "run")
-    assert "ElectraForPreTraining of step 0" in interop.export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
-    said = interop.export_checkpoint(tmp_path / "run", tmp_path / "generator", "ElectraForMaskedLM")
+    assert can_export(tmp_path / "run")
+    assert "ElectraForPreTraining of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
+    said = export_checkpoint(tmp_path / "run", tmp_path / "generator", "ElectraForMaskedLM")
     assert "ElectraForMaskedLM of step 0" in said
-    assert weights.read_json(tmp_path / "generator" / "config.json", "a config")["hidden_size"] == 12
+    assert huggingface.read_settings(tmp_path / "generator")["hidden_size"] == 12
 
 
 def test_a_fine_tuned_classifier_is_exported(tmp_path):
     run = Experiment(model=CONFIG, objective=SequenceClassification(labels=("no", "yes")), data=Data(Segments()))
     params = random_params(run.objective.module(CONFIG, Execution()))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
-    assert interop.can_export(tmp_path / "run")
-    assert "ElectraForSequenceClassification of" in interop.export_checkpoint(tmp_path / "run", tmp_path / "out")
-    assert huggingface.read_json(tmp_path / "out" / "config.json", "a config")["id2label"] == {"0": "no", "1": "yes"}
+    assert can_export(tmp_path / "run")
+    assert "ElectraForSequenceClassification of" in export_checkpoint(tmp_path / "run", tmp_path / "out")
+    assert huggingface.read_settings(tmp_path / "out")["id2label"] == {"0": "no", "1": "yes"}

@@ -1,61 +1,30 @@
-"""RoBERTa's checkpoints in and out: equal outputs, equal bits, with the pooler that transformers adds and without."""
+"""What is peculiar to RoBERTa's checkpoints."""
 
 import json
 
 import pytest
 
 from plmjax.data.layouts import FullSentences
-from plmjax.finetuning.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.interop.roberta import ADAPTER
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
-    RobertaForMultipleChoice,
     RobertaForSequenceClassification,
     RobertaModel,
 )
 from plmjax.objectives.roberta import RobertaPretraining
-from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
+from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite
-from tests.models import encoders
 
 pytest.importorskip("transformers")
 
 CONFIG = RobertaConfig(**SIZES | {"max_position_embeddings": 21})
 MODULES = {
-    "with pooler": RobertaModel(CONFIG, pooling=True),
     "without pooler": RobertaModel(CONFIG),
     "masked language model": RobertaForMaskedLM(CONFIG),
-    "masked language model with relu": RobertaForMaskedLM(RobertaConfig(**SIZES, hidden_act="relu")),
-    "masked language model with tanh": RobertaForMaskedLM(RobertaConfig(**SIZES, hidden_act="gelu_new")),
-    "choices": RobertaForMultipleChoice(CONFIG),
-    "classifier with relu": RobertaForSequenceClassification(
-        RobertaConfig(**SIZES, hidden_act="relu", classifier_dropout=0.3), num_labels=4
-    ),
     "classifier": RobertaForSequenceClassification(CONFIG, num_labels=4),
 }
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, name):
-    assert_nothing_is_lost(MODULES[name], tmp_path)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_reads_a_transformers_model_with_equal_outputs(tmp_path, name):
-    model = MODULES[name]
-    architecture = type(model).__name__
-    theirs = encoders.reference(
-        architecture,
-        model.config,
-        **({"num_labels": 4} if hasattr(model, "num_labels") else {}),
-        arguments=ADAPTER.architectures[architecture].arguments(model),
-    )
-    theirs.save_pretrained(tmp_path)
-    found, params = huggingface.load(tmp_path)
-    assert found == model
-    assert huggingface.compare(found, params, tmp_path) <= 1e-5
 
 
 def test_a_pretrained_model_is_written_as_an_encoder_without_pooler(tmp_path):
@@ -107,7 +76,6 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
 
 
 def test_an_imported_model_is_trained_by_its_own_task():
-    objective, data = ADAPTER.task(MODULES["masked language model"], ())
+    objective, data = ADAPTER.pretraining(MODULES["masked language model"])
     assert isinstance(objective, RobertaPretraining) and data.layout == FullSentences() and data.sequence_length == 19
-    objective, _ = ADAPTER.task(MODULES["classifier"], ("a", "b", "c", "d"))
-    assert isinstance(objective, SequenceClassification) and len(objective.labels) == 4
+    assert ADAPTER.pretraining(MODULES["classifier"]) is None

@@ -14,13 +14,14 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig
-from tests.models import encoders
+from tests.families import LENGTH, ROWS, SIZES, random_tokens
+from tests.systems.modules import random_params
 
 CONFIGS = {
-    "bert": BertConfig(**encoders.SIZES, max_position_embeddings=19),
-    "roberta": RobertaConfig(**encoders.SIZES, max_position_embeddings=21),
-    "albert": AlbertConfig(**encoders.SIZES, max_position_embeddings=19, embedding_size=14),
-    "electra": ElectraConfig(**encoders.SIZES, max_position_embeddings=19, embedding_size=14),
+    "bert": BertConfig(**SIZES, max_position_embeddings=19),
+    "roberta": RobertaConfig(**SIZES, max_position_embeddings=21),
+    "albert": AlbertConfig(**SIZES, max_position_embeddings=19, embedding_size=14),
+    "electra": ElectraConfig(**SIZES, max_position_embeddings=19, embedding_size=14),
 }
 MISTAKES = [
     ("input_ids", 53, "ids from 0 to 52 for the 53 rows of word_embeddings, found 53; "),
@@ -40,7 +41,7 @@ def test_an_id_without_a_row_is_named(system):
         jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]),
     )
     for field, value, sentence in MISTAKES:
-        batch = encoders.inputs(module.config) | {"positions": np.tile(np.arange(encoders.LENGTH), (encoders.ROWS, 1))}
+        batch = random_tokens(module.config) | {"positions": np.tile(np.arange(LENGTH), (ROWS, 1))}
         batch[field][1, 2] = value
         for array in (np.asarray, jnp.asarray):
             with pytest.raises(UserError, match=sentence) as error:
@@ -51,7 +52,7 @@ def test_an_id_without_a_row_is_named(system):
 def test_a_loaded_model_names_an_id_beyond_its_table(tmp_path):
     """As someone calls it who brought the ids of another tokenizer."""
     model = CONFIGS["bert"].for_masked_language_model(Execution())
-    huggingface.save(model, encoders.random_params(model), tmp_path)
+    huggingface.save(model, random_params(model), tmp_path)
     model, params = huggingface.load(tmp_path)
     with pytest.raises(UserError, match="53 rows of word_embeddings, found 28995"):
         model.apply({"params": params}, np.array([[2, 28995, 3]]))

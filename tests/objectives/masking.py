@@ -45,3 +45,17 @@ def chosen(corrupted: dict[str, np.ndarray]) -> np.ndarray:
         assert (np.diff(kept) > 0).all()
         mask[b, kept] = True
     return mask
+
+
+def words_of(ids: np.ndarray) -> list[list[int]]:
+    """The positions of the words of a row, one list each."""
+    words, last = [], -2
+    for i, token in enumerate(ids):
+        if token in VOCABULARY.special:
+            continue
+        if VOCABULARY.continuation[token] and words and last == i - 1:
+            words[-1].append(i)
+        else:
+            words.append([i])
+        last = i
+    return words

@@ -11,11 +11,11 @@ from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.objectives.albert import AlbertPretraining, draw_runs
-from tests.models import encoders
-from tests.models.test_albert import ODD
+from tests.families import ALBERT as ODD
+from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of
 from tests.objectives.test_bert_pretraining import VOCABULARY as SMALL
 from tests.objectives.test_bert_pretraining import clean_batch, total
-from tests.objectives.test_masked_language_model import CLS, SEP, batch_of, chosen, corrupt, words_of
+from tests.systems.comparison import converted, reference
 
 
 def published(words: list[list[int]], budget: int, order: list[int], runs: list[int]) -> set[int]:
@@ -38,7 +38,7 @@ def published(words: list[list[int]], budget: int, order: list[int], runs: list[
 def test_runs_are_drawn_as_published() -> None:
     """For the same order and the same lengths, in each of two sequences of a row."""
     generator, length = np.random.default_rng(0), 40
-    draw = jax.jit(draw_runs, static_argnames=("longest", "most"))
+    draw = jax.jit(draw_runs, static_argnames="longest")
     segments = np.repeat([1, 2, 0], [23, 14, 3])
     limited = 0
     for _ in range(300):
@@ -50,7 +50,7 @@ def test_runs_are_drawn_as_published() -> None:
         numbers = np.where(eligible, np.cumsum(starts), 0)
         order, runs = generator.permutation(length), generator.integers(1, longest + 1, length)
         budget = np.where(segments == 1, *generator.integers(1, 9, 2))
-        found = draw(*map(jnp.array, (order, runs, numbers, starts, segments, budget)), longest=longest, most=8)
+        found = draw(*map(jnp.array, (order, runs, numbers, starts, segments, budget)), longest=longest)
         expected = set()
         for sequence in (1, 2):
             first = np.flatnonzero(starts & (segments == sequence))
@@ -131,7 +131,7 @@ def test_loss_equals_transformers() -> None:
     batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     batch["sentence_order_weights"] = batch.pop("next_sentence_weights")
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), SMALL))(batch)
-    model = encoders.reference("AlbertForPreTraining", ODD)
+    model = reference("AlbertForPreTraining", ODD)
     labels = np.full((4, 18), -100)
     for row, positions, ids, kept in zip(
         labels, batch["masked_positions"], batch["masked_ids"], batch["masked_weights"], strict=True
@@ -150,7 +150,7 @@ def test_loss_equals_transformers() -> None:
         sentence_order_label=tensor(batch["sentence_order_labels"][:, 0]),
     )
     module = objective.module(ODD, Execution())
-    params = encoders.converted(ADAPTER, model.named_parameters(), module)
+    params = converted(ADAPTER, model.named_parameters(), module)
     loss, metrics = jax.jit(lambda params: total(objective, module, params, batch))(params)
     np.testing.assert_allclose(loss, expected.loss.detach(), rtol=1e-5)
     hits = (expected.sop_logits.argmax(-1).numpy() == batch["sentence_order_labels"][:3, 0]).sum()

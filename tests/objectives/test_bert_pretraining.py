@@ -12,9 +12,10 @@ from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
-from tests.models.encoders import converted, reference
-from tests.models.test_bert import ODD
+from tests.families import BERT as ODD
+from tests.systems.comparison import converted, reference
 
 VOCABULARY = Vocabulary.placeholder(ODD.vocab_size)
 
@@ -39,7 +40,7 @@ def clean_batch(rows: int = 4, length: int = 18) -> dict[str, np.ndarray]:
 
 
 def total(objective: MaskedLanguageModel, module: nn.Module, params: dict, batch: dict) -> tuple[jax.Array, dict]:
-    sums = objective.sums(module, params, (), batch, None)
+    sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
     weights = objective.weights(batch)
     return sum(sums.losses[term] / weights[term] for term in weights), sums.metrics
 
@@ -81,8 +82,8 @@ def test_filling_counts_nothing_and_parts_add_up() -> None:
     objective = BertPretraining()
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())
     module = objective.module(ODD, Execution())
-    params = nn.meta.unbox(jax.jit(lambda b: objective.init(module, jax.random.key(0), b, ()))(batch))
-    sums = jax.jit(lambda batch: objective.sums(module, params, (), batch, None))
+    params = nn.meta.unbox(jax.jit(lambda b: objective.init(module, jax.random.key(0), b, {}, ()))(batch))["params"]
+    sums = jax.jit(lambda batch: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))
     rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
     whole, parts = sums(batch), [sums(row) for row in rows]
     for term, loss in whole.losses.items():
@@ -99,7 +100,7 @@ def test_masked_language_model_alone_trains_an_encoder_without_a_pooler() -> Non
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())
     module = objective.module(ODD, Execution())
     assert isinstance(module, BertForMaskedLM)
-    params = nn.meta.unbox(jax.jit(lambda b: objective.init(module, jax.random.key(0), b, ()))(batch))
+    params = nn.meta.unbox(jax.jit(lambda b: objective.init(module, jax.random.key(0), b, {}, ()))(batch))["params"]
 
     @jax.jit
     def descend(params: dict) -> tuple[jax.Array, dict]:

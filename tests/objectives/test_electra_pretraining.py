@@ -1,8 +1,10 @@
 """ELECTRA's loss against transformers, its masks and labels against the published procedure told again in NumPy."""
 
 import dataclasses
+import functools
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import numpy as np
@@ -15,12 +17,15 @@ from plmjax.interop.electra import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, replaced
+from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
+from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
-from tests.models import encoders
-from tests.models.test_electra import ODD
+from tests.families import ELECTRA as ODD
 from tests.objectives.masking import VOCABULARY, batch_of, corrupt
+from tests.systems.comparison import converted, reference
+from tests.systems.modules import random_params
 
 CLS, SEP, MASK = 2, 3, 4
 
@@ -34,7 +39,7 @@ def clean_batch(vocab_size: int = ODD.vocab_size) -> dict[str, np.ndarray]:
 
 
 def total(objective: ElectraPretraining, module: nn.Module, params: Any, batch: dict) -> tuple[jax.Array, dict]:
-    sums = objective.sums(module, params, (), batch, None)
+    sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
     weights, factors = objective.weights(batch), objective.coefficients()
     return sum(factors[term] * sums.losses[term] / weights[term] for term in weights), sums.metrics
 
@@ -50,8 +55,8 @@ def test_joint_loss_and_gradient_equal_transformers() -> None:
 
     objective = ElectraPretraining(rate=0.4)
     batch = hidden_batch(objective)
-    generator = encoders.reference("ElectraForMaskedLM", ODD.generator)
-    discriminator = encoders.reference("ElectraForPreTraining", ODD)
+    generator = reference("ElectraForMaskedLM", ODD.generator)
+    discriminator = reference("ElectraForPreTraining", ODD)
     discriminator.electra.embeddings = generator.electra.embeddings
     generator.electra.embeddings.word_embeddings.padding_idx = None  # the padding token may be drawn, and then learns
     module = objective.module(ODD, Execution())
@@ -60,7 +65,7 @@ def test_joint_loss_and_gradient_equal_transformers() -> None:
         """Parameters, or gradients, of both: what is shared stands in both."""
         parts = [(generator, ElectraForMaskedLM(ODD)), (discriminator, ElectraForReplacedTokenDetection(ODD))]
         trees = [
-            encoders.converted(ADAPTER, ((n, getattr(p, value)) for n, p in model.named_parameters()), part)
+            converted(ADAPTER, ((n, getattr(p, value)) for n, p in model.named_parameters()), part)
             for model, part in parts
         ]
         return trees[0] | trees[1] | {"electra": trees[0]["electra"] | trees[1]["electra"]}
@@ -92,7 +97,7 @@ def test_joint_loss_and_gradient_equal_transformers() -> None:
     expected = masked_loss + 50 * found.loss
     expected.backward()
     np.testing.assert_allclose(loss, expected.detach(), rtol=1e-5)
-    encoders.assert_trees_close(gradient, whole("grad"), 1e-4)
+    chex.assert_trees_all_close(gradient, whole("grad"), rtol=1e-4, atol=1e-4)
 
     said, real = found.logits > 0, inputs["attention_mask"] > 0
     caught = (said & (fake > 0) & real).sum()
@@ -114,14 +119,14 @@ def test_no_gradient_flows_through_the_drawing() -> None:
     """The generator's parameters learn nothing from the discriminator's loss; the tables they share do."""
     objective = ElectraPretraining(generator_weight=0.0)
     batch, module = hidden_batch(objective), objective.module(ODD, Execution())
-    params = encoders.random_params(module)
-    gradient = jax.jit(jax.grad(lambda p: total(objective, module, p, batch)[0]))(params)
+    params = random_params(module)
+    gradient = jax.device_get(jax.jit(jax.grad(lambda p: total(objective, module, p, batch)[0]))(params))
     for part in ("generator", "masked_language_model"):
         assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient[part])), part
     for part in ("electra", "replaced_token_detection"):
         assert all((leaf != 0).any() for leaf in jax.tree.leaves(gradient[part])), part
     alone = dataclasses.replace(objective, generator_weight=1.0, discriminator_weight=0.0)
-    gradient = jax.jit(jax.grad(lambda p: total(alone, module, p, batch)[0]))(params)
+    gradient = jax.device_get(jax.jit(jax.grad(lambda p: total(alone, module, p, batch)[0]))(params))
     assert (gradient["electra"]["embeddings"]["word_embeddings"]["embedding"] != 0).any()
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient["electra"]["encoder"]))
 
@@ -266,8 +271,8 @@ def test_parts_of_a_batch_draw_what_the_whole_does() -> None:
     """Whatever the microbatches are: losses, metrics and weights of single rows add up; filling counts nothing."""
     objective = ElectraPretraining(rate=0.3)
     batch, module = hidden_batch(objective), objective.module(ODD, Execution())
-    params = encoders.random_params(module)
-    sums = jax.jit(lambda batch: objective.sums(module, params, (), batch, None))
+    params = random_params(module)
+    sums = jax.jit(lambda batch: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))
     rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
     whole, parts = sums(batch), [sums(row) for row in rows]
     for term, loss in whole.losses.items():
@@ -286,11 +291,15 @@ def test_dropout_differs_between_the_networks_and_is_drawn_from_the_key() -> Non
     config = dataclasses.replace(ODD, hidden_dropout_prob=0.3)
     objective = ElectraPretraining()
     batch, module = hidden_batch(objective), objective.module(config, Execution())
-    params = encoders.random_params(module)
-    sums = jax.jit(lambda key: objective.sums(module, params, (), batch, key).losses)
+    params = random_params(module)
+
+    @functools.partial(jax.jit, static_argnames="training")
+    def sums(key: jax.Array, training: bool = True) -> Any:
+        return objective.sums(module, Given(params), batch, key, training=training).losses
+
     first, again, other = (sums(jax.random.key(seed)) for seed in (0, 0, 1))
     assert first == again and first["mlm"] != other["mlm"] and first["rtd"] != other["rtd"]
-    assert first["mlm"] != objective.sums(module, params, (), batch, None).losses["mlm"]
+    assert first["mlm"] != sums(jax.random.key(0), training=False)["mlm"]
 
 
 def test_flops_are_those_of_both_networks() -> None:
@@ -336,12 +345,13 @@ def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
         model=ElectraConfig.small(),
         objective=ElectraPretraining(),
         data=Data(Segments(), sequence_length=128),
+        optimizer=BertAdamW(),
         training=Training(batch_size=8, steps=10),
     )
     (phase,) = phases.resolve(run)
     shapes = run.data.layout.batch(8, 128)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, shapes)
+    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
     computed = products(jax.make_jaxpr(built.train)(built.state, built.batch).jaxpr)
     generator = run.model.train_flops(8, 128, 19)
     head = 6 * 8 * 128 * (256**2 + 256)

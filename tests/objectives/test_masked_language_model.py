@@ -3,14 +3,13 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.errors import UserError
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.vocabulary import Vocabulary
-from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
+from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt, words_of
 
 
 @pytest.mark.parametrize("max_predictions", [0, 7])
@@ -73,19 +72,6 @@ def test_dynamic_masks_follow_the_key_and_static_ones_the_row() -> None:
     assert (chosen(reseeded) != chosen(mask)).any()
 
 
-def words_of(ids: np.ndarray) -> list[list[int]]:
-    words, last = [], -2
-    for i, token in enumerate(ids):
-        if token in VOCABULARY.special:
-            continue
-        if VOCABULARY.continuation[token] and words and last == i - 1:
-            words[-1].append(i)
-        else:
-            words.append([i])
-        last = i
-    return words
-
-
 def test_whole_words_are_drawn_as_published() -> None:
     batch = batch_of([[64]] * 200, 64)
     objective = MaskedLanguageModel(whole_word=True)
@@ -101,31 +87,6 @@ def test_whole_words_are_drawn_as_published() -> None:
         assert all(len(word) > left for word in words if not row[word[0]])
         exceeded += left > 0
     assert mask.sum() > 0.97 * 2000 and exceeded < 200
-
-
-def test_whole_words_follow_the_drawn_order_with_its_skips() -> None:
-    """The vectorised drawing against the released loop, for the same order."""
-    from plmjax.objectives.masked_language_model import _draw_words
-
-    random = np.random.default_rng(0)
-    draw = jax.jit(_draw_words)
-    skips = 0
-    for _ in range(200):
-        length, budget = 30, int(random.integers(1, 12))
-        sizes = np.where(random.random(length) < random.random(), random.integers(1, 6, length), 0)
-        order = random.permutation(length)
-        taken, expected = 0, np.zeros(length, bool)
-        for t in order:
-            if sizes[t] and taken + sizes[t] <= budget:
-                expected[t], taken = True, taken + sizes[t]
-            else:
-                skips += sizes[t] > 0 and taken < budget
-        rank = np.argsort(order)
-        upto = rank[None, :] <= rank[:, None]
-        every = jnp.ones((length, length), bool)
-        found = draw(jnp.array(sizes), jnp.array(sizes > 0), jnp.full(length, budget), every, jnp.array(upto))
-        np.testing.assert_array_equal(found, expected)
-    assert skips > 200
 
 
 def test_a_continuation_after_a_separator_begins_a_word() -> None:

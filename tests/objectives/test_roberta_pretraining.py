@@ -11,10 +11,12 @@ from plmjax.interop.roberta import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Given
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.vocabulary import Vocabulary
-from tests.models import encoders
+from tests.families import SIZES
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
+from tests.systems.comparison import converted, reference
 
 ROBERTA = dataclasses.replace(VOCABULARY, cls=0, pad=1, sep=2, unknown=3, mask=999, special=(0, 1, 2, 3, 999))
 
@@ -80,7 +82,7 @@ def test_shares_of_what_is_shown() -> None:
 def test_loss_equals_transformers() -> None:
     """On what a step is given: rows with segments and positions from 0, padded with the model's padding token."""
     torch = pytest.importorskip("torch")
-    config = RobertaConfig(**encoders.SIZES, max_position_embeddings=20)
+    config = RobertaConfig(**SIZES, max_position_embeddings=20)
     vocabulary = dataclasses.replace(ROBERTA, size=53, mask=52, special=(0, 1, 2, 3, 52))
     lengths = np.array([[18], [9], [14]])
     real = np.arange(18) < lengths
@@ -94,12 +96,14 @@ def test_loss_equals_transformers() -> None:
         row[positions[kept > 0]] = 0
     labels = np.where(labels == 0, ids, -100)
     assert 3 <= (labels >= 0).sum() <= 3 + 2 + 3
-    model = encoders.reference("RobertaForMaskedLM", config)
+    model = reference("RobertaForMaskedLM", config)
     shown, mask, targets = (torch.tensor(np.asarray(x)).long() for x in (batch["input_ids"], real, labels))
     expected = model(shown, attention_mask=mask, labels=targets).loss.detach()
     module = objective.module(config, Execution())
-    params = encoders.converted(ADAPTER, model.named_parameters(), module)
-    sums = jax.jit(lambda params: objective.sums(module, params, (), batch, None))(params)
+    params = converted(ADAPTER, model.named_parameters(), module)
+    sums = jax.jit(lambda params: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))(
+        params
+    )
     np.testing.assert_allclose(sums.losses["mlm"] / objective.weights(batch)["mlm"], expected, rtol=1e-5)
 
 

@@ -19,6 +19,7 @@ from plmjax.errors import HOST_LOST, SAVED
 from plmjax.parallel import hosts
 from plmjax.training import checkpoints, metrics
 from tests.conftest import SMALL
+from tests.strangers import recurrent  # noqa: F401 - whose classes the checkpoints name
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = ("-m", "tests.strangers.train", "recurrent")
@@ -137,7 +138,8 @@ def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(
     assert_same_run(one, tmp_path)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+# Forty seconds each; the guard's messages about either host are in tests/parallel/test_roll.py.
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_host_that_dies_is_named_and_the_job_started_again_ends_in_the_same_bits(two, tmp_path, victim):
     ended = train(tmp_path, only={victim: {"DOOMED": "5 SIGKILL"}})
     lost(ended, f"Host {victim} stopped: its process was killed by SIGKILL.")
@@ -165,6 +167,7 @@ def test_other_data_is_refused_on_every_host(two, tmp_path):
         )
 
 
+@pytest.mark.slow  # more than a minute: two hosts start twice from raw text
 def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, prose, tmp_path):
     command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run")
     text = ("--data.input", prose, *SMALL)
@@ -204,7 +207,7 @@ def test_a_host_alone_says_who_is_missing():
     command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
     address = ("--coordinator", f"localhost:{free_port()}")
     (first,) = start(*command, *address, "--host", 0, count=1)
-    assert first.code == 2 and "Expected 3 hosts within 1 s, found none for the place of 1, 2;" in first.err
+    assert first.code == 2 and "Expected 3 hosts within 1 s, found none for 1, 2;" in first.err
     (second,) = start(*command, *address, "--host", 1, count=1)
     assert second.code == 2 and "Expected host 0 at localhost:" in second.err
     (third,) = start(*command, "--host", 1, count=1)

@@ -14,7 +14,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.parallel import topologies
-from plmjax.parallel.hlo import Program
+from plmjax.plan.hlo import Program
 
 
 @pytest.mark.parametrize(

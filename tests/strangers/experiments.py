@@ -1,15 +1,13 @@
 """The runs that the core is tested with: every model family and the strangers, so small that a step takes milliseconds.
 
-A new family adds its line to `FAMILIES` and is held to what every step must do: microbatches and meshes of every kind
-give the result of one device.
+tests/families.py says which of them are held to what every step must do.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-from plmjax.data.layouts import Blocks, FullSentences, Segments, SentenceOrder, SentencePairs, Streams
-from plmjax.experiment import Checkpoint, Data, Experiment, Optimizer, Training
+from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, SentenceOrder, SentencePairs, Streams
+from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
@@ -19,12 +17,16 @@ from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import Linear
 from tests.strangers.causal import CausalConfig, NextToken
+from tests.strangers.encoder_decoder import Translation, TranslatorConfig
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
-from tests.strangers.source import ChainSource, LabelledSource
+from tests.strangers.skip_gram import NegativeSampling, SkipGramConfig
+from tests.strangers.student import Distillation
 
 TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
-OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=2)
+OPTIMIZER = BertAdamW(learning_rate=1e-2, schedule=Linear(warmup_steps=2))
 CHECKPOINT = Checkpoint(every=4, minutes=0)
 
 
@@ -73,11 +75,27 @@ def causal() -> Experiment:
 
 
 def recurrent() -> Experiment:
-    """Rows that go on from batch to batch."""
+    """Rows that continue from batch to batch."""
     data = Data(layout=Streams(), sequence_length=16)
     return Experiment(
         RecurrentConfig(), NextTokenOfStream(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT
     )
+
+
+def skip_gram() -> Experiment:
+    """Words and their neighbours."""
+    return dataclasses.replace(causal(), model=SkipGramConfig(), objective=NegativeSampling())
+
+
+def encoder_decoder() -> Experiment:
+    """Pairs of a source and a target."""
+    data = Data(layout=PairedStreams(), sequence_length=8)
+    return dataclasses.replace(causal(), model=TranslatorConfig(), objective=Translation(), data=data)
+
+
+def student() -> Experiment:
+    """A causal model of one layer less than the teacher that its objective names."""
+    return dataclasses.replace(causal(), objective=Distillation())
 
 
 def classification() -> Experiment:
@@ -90,18 +108,6 @@ def classification() -> Experiment:
         training=TRAINING,
         checkpoint=CHECKPOINT,
     )
-
-
-FAMILIES: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
-    "bert": (bert, ChainSource),
-    "roberta": (roberta, ChainSource),
-    "albert": (albert, ChainSource),
-    "electra": (electra, ChainSource),
-    "classification": (classification, LabelledSource),
-    "causal": (causal, ChainSource),
-    "recurrent": (recurrent, ChainSource),
-}
-"""Name -> (its experiment, where its batches come from)."""
 
 
 def changed(run: Experiment, **groups: dict[str, Any]) -> Experiment:

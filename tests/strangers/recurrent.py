@@ -10,19 +10,20 @@ import jax.numpy as jnp
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.projection import Projection
-from plmjax.objectives.objective import Batch, Objective, Sums, cross_entropy
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, cross_entropy
 
 INIT = nn.initializers.normal(0.1)
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """Sizes."""
 
     vocab_size: int = 64
-    hidden_size: int = 16
-    num_hidden_layers: int = 2
+    width: int = 16
+    depth: int = 2
     dropout: float = 0.1
 
     def for_pretraining(self, execution: Execution) -> "RecurrentModel":
@@ -62,7 +63,7 @@ class RecurrentModel(nn.Module):
     @nn.compact
     def __call__(self, input_ids: jax.Array, state: Any, *, deterministic: bool) -> tuple[jax.Array, Any]:
         config = self.config
-        words = Embedding(config.vocab_size, config.hidden_size, "vocab", INIT, self.execution.dtype, name="words")
+        words = Embedding(config.vocab_size, config.width, "vocab", INIT, self.execution.dtype, name="words")
         layer = LongShortTermMemory(config, self.execution, deterministic, name="layers")
         rngs, named = {"params": True, "dropout": True}, {nn.PARTITION_NAME: "layers"}
         layers = nn.scan(lambda layer, *x: layer(*x), {"params": 0}, split_rngs=rngs, metadata_params=named)
@@ -74,20 +75,20 @@ class RecurrentModel(nn.Module):
 class NextTokenOfStream(Objective):
     """Mean nats of each token given all before it, those of earlier batches too; the gradient stays in the batch."""
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, carry: Any) -> Any:
-        return module.init({"params": key}, batch["input_ids"], carry, deterministic=True)["params"]
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+        return module.init({"params": key}, batch["input_ids"], carry, deterministic=True)
 
     def initial_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
-        zeros = jnp.zeros((config.num_hidden_layers, batch_size, config.hidden_size))
+        zeros = jnp.zeros((config.depth, batch_size, config.width))
         return tuple(nn.LogicallyPartitioned(zeros, ("layers", "batch", "embed")) for _ in ("hidden", "cell"))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, params: Any, carry: Any, batch: Batch, dropout: jax.Array | None) -> Sums:
-        rngs, (ids, weights) = {} if dropout is None else {"dropout": dropout}, self.targets(batch)
-        inputs = (batch["input_ids"], carry)
-        logits, after = module.apply({"params": params}, *inputs, deterministic=dropout is None, rngs=rngs)
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        ids, weights = self.targets(batch)
+        inputs, rngs = (batch["input_ids"], given.carry), {"dropout": key} if training else {}
+        logits, after = module.apply(given.variables, *inputs, deterministic=not training, rngs=rngs)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         return Sums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
 
@@ -95,5 +96,5 @@ class NextTokenOfStream(Objective):
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: RecurrentConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        layer, head = 8 * config.hidden_size**2, config.hidden_size * config.vocab_size
-        return 6.0 * batch["input_ids"].size * (config.num_hidden_layers * layer + head)
+        layer, head = 8 * config.width**2, config.width * config.vocab_size
+        return 6.0 * batch["input_ids"].size * (config.depth * layer + head)

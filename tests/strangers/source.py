@@ -64,7 +64,12 @@ class ChainSource:
         if isinstance(self.data.layout, FullSentences):
             real = np.arange(length) < length - np.arange(rows)[:, None] % 4
             return batch | {name: np.where(real, batch[name], 0) for name in ("input_ids", "segment_ids", "positions")}
-        return batch | {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
+        batch |= {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
+        if isinstance(self.data.layout, Streams):
+            starts = np.zeros((rows, length), bool)
+            starts[:, 0] = not place[-1]
+            batch |= {"begins": starts[:, 0].astype(np.int32), "document_starts": starts}
+        return batch
 
     def _pairs(self, batch: dict[str, np.ndarray], place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Each row cut into as many sequences as the layout packs, of uneven length, the last of them padding."""

@@ -1,21 +1,34 @@
-"""Two models that no room was built for go through all of them: a causal transformer and an LSTM with a carry.
+"""Models that no room was built for go through all of them: a causal transformer, an LSTM with a carry, skip-gram with
+negative sampling, and a student of a teacher.
 
 Prepared dataset, pipeline, step, a mesh of three axes, microbatches, checkpoint, resume: each is a file of its own here
 and not a line elsewhere.
 """
 
+import dataclasses
+import shutil
 from pathlib import Path
+from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pytest
 
-from plmjax.data import pipeline
-from plmjax.training import checkpoints, loop, metrics
+from plmjax.data import pipeline, store
+from plmjax.data.store import Dataset
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.training import checkpoints, items, loop, metrics, start
+from plmjax.training.schedules import Constant
+from plmjax.training.state import State
 from tests.data import corpora
 from tests.strangers import experiments
+from tests.strangers.causal import CausalConfig
+from tests.strangers.encoder_decoder import Decoding
+from tests.strangers.student import EveryOtherLayer
 
-STRANGERS = ["causal", "recurrent"]
+STRANGERS = ["causal", "recurrent", "skip_gram", "student", "encoder_decoder"]
 
 
 class Preempted(Exception):
@@ -46,29 +59,109 @@ def dataset(tmp_path_factory):
     return corpora.write(tmp_path_factory.mktemp("text") / "dataset", documents(80), documents(20), 64)
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_goes_through_every_room(name, dataset, tmp_path):
-    run = experiments.changed(
-        getattr(experiments, name)(),
+def settings(run: Experiment) -> Experiment:
+    """The run on a mesh of three axes, in microbatches."""
+    return experiments.changed(
+        run,
         mesh={"data": 2, "fsdp": 2, "tensor": 2},
         training={"accumulation": 2, "evaluation_batches": 4, "steps": 24, "log_every": 6},
-        optimizer={"learning_rate": 3e-2, "clip_norm": 0.0, "schedule": "constant"},
+        optimizer={"learning_rate": 3e-2, "clip_norm": 0.0, "schedule": Constant()},
     )
+
+
+def trained(run: Experiment, dataset: Dataset, folder: Path, begin: Any = None) -> loop.Result:
+    """The result of a run, which is that of one that was stopped and went on."""
 
     def source(kind: type) -> pipeline.Source:
         return kind(run.data, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
-    whole = loop.train(run, tmp_path / "whole", source(pipeline.Source), {})
+    whole = loop.train(run, folder / "whole", source(pipeline.Source), {}, begin)
     with pytest.raises(Preempted):
-        loop.train(run, tmp_path / "parts", source(Short), {})
-    parts = loop.train(run, tmp_path / "parts", source(pipeline.Source), {})
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(whole.state), jax.device_get(parts.state))
+        loop.train(run, folder / "parts", source(Short), {}, begin)
+    parts = loop.train(run, folder / "parts", source(pipeline.Source), {}, begin)
+    chex.assert_trees_all_equal(jax.device_get(whole.state), jax.device_get(parts.state))
     assert parts.metrics == whole.metrics
-    assert whole.metrics["eval/loss"] < whole.metrics["eval/unigram_entropy"] - 0.1
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
-    params, description = checkpoints.load_parameters(tmp_path / "parts")
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(whole.state.params), params)
+    assert losses(folder / "whole") == losses(folder / "parts")
+    params, description = checkpoints.load_parameters(folder / "parts")
+    chex.assert_trees_all_equal(jax.device_get(whole.state.params), params)
     assert description.experiment == run
+    return whole
+
+
+@pytest.mark.parametrize("name", ["causal", "recurrent"])
+def test_goes_through_every_room(name, dataset, tmp_path):
+    found = trained(settings(getattr(experiments, name)()), dataset, tmp_path).metrics
+    assert found["eval/loss"] < found["eval/unigram_entropy"] - 0.1
+
+
+def test_skip_gram_draws_its_negatives_from_the_counts_of_the_text(dataset, tmp_path):
+    run = settings(experiments.skip_gram())
+    found = trained(run, dataset, tmp_path)
+    counts = dataset.unigram_counts().astype(np.float64)
+    noise = np.cumsum(counts**0.75)
+    np.testing.assert_allclose(found.state.constants["noise"], noise / noise[-1], rtol=1e-5, atol=1e-7)
+    assert found.state.constants["kept"].shape == (64,)
+    assert found.metrics["eval/loss"] < 6 * np.log(2) - 0.5  # of scores of 0, one true and five drawn words
+    words, contexts = (np.asarray(found.state.params[name]["embedding"])[5:] for name in ("words", "contexts"))
+    neighbour = (words @ contexts.T).argmax(axis=1)
+    distance = np.abs(neighbour - np.arange(59))
+    assert np.mean(np.minimum(distance, 59 - distance) <= 2) > 0.9  # the text counts upwards
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A word two to six times, and as target the word after it, three times."""
+    draws, folder = np.random.default_rng(0), tmp_path_factory.mktemp("pairs") / "dataset"
+    records = {}
+    for split, count in (("train", 400), ("validation", 40)):
+        writer = store.ShardWriter(folder, split, 0, 64, ("source", "target"))
+        for _ in range(count):
+            word = int(draws.integers(5, 64))
+            writer.add({"source": [[word] * draws.integers(2, 7)], "target": [[(word - 4) % 59 + 5] * 3]})
+        records[split] = [writer.close()]
+    store.finish(folder, records, corpora.Words(64), [{"path": "a.tsv", "bytes": 7}], {"made": "here"})
+    return store.open_dataset(folder)
+
+
+def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_path):
+    run = experiments.changed(settings(experiments.encoder_decoder()), training={"steps": 150, "log_every": 30})
+    run = experiments.changed(run, optimizer={"learning_rate": 1e-2})
+    source = pipeline.Source(run.data, pairs, corpora.Words(64).vocabulary, 0)
+    found = loop.train(run, tmp_path, source, {}, evaluation=Decoding(source, 0)).metrics
+    assert found["eval/loss"] < found["eval/unigram_entropy"] - 2
+    assert found["eval/exact"] > 0.5
+
+
+def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path):
+    teacher = settings(dataclasses.replace(experiments.causal(), model=CausalConfig(depth=4)))
+    taught = trained(teacher, dataset, tmp_path / "teacher")
+    origin = tmp_path / "teacher" / "whole"
+    params, description = checkpoints.load_parameters(origin)
+    run = dataclasses.replace(settings(experiments.student()), start=EveryOtherLayer(), model=None)
+    run = experiments.changed(run, objective={"teacher": teacher.model, "checkpoint": str(origin)})
+    run = start.with_model(run, description)
+    assert run.model.depth == 2
+    layers = start.mapped(run, params, description)
+    chex.assert_trees_all_equal(layers["layers"], jax.tree.map(lambda layer: layer[[0, 2]], params["layers"]))
+
+    def begin(state: State) -> State:
+        return state.replace(params=start.transfer(layers, state.params, origin, lambda name: False))
+
+    found = trained(run, dataset, tmp_path / "student", begin)
+    chex.assert_trees_all_equal(jax.device_get(found.state.constants), jax.device_get(taught.state.params))
+    assert found.metrics["eval/agreement"] > 0.5
+    folder = tmp_path / "student" / "whole"
+    assert (folder / checkpoints.CONSTANTS / items.MANIFEST).exists()
+    sizes = [sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in folder.glob("c*/*")]
+    assert len(sizes) > 2  # the constants and several checkpoints, none of which holds them too
+    (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "24")}
+    assert names == tuple(sorted(params))
+    shutil.rmtree(tmp_path / "teacher")  # a run that goes on needs its teacher no more
+    again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
+    assert again.metrics == found.metrics
+    shutil.rmtree(folder / checkpoints.CONSTANTS)
+    with pytest.raises(UserError, match="Expected the constants of the run in"):
+        loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
 
 
 def losses(workdir: Path) -> list[tuple[int, float]]:
@@ -78,4 +171,4 @@ def losses(workdir: Path) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize("name", STRANGERS)
 def test_is_small(name):
-    assert len(Path(__file__).with_name(f"{name}.py").read_text().splitlines()) < 100
+    assert len(Path(__file__).with_name(f"{name}.py").read_text().splitlines()) < 120

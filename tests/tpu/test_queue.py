@@ -177,7 +177,7 @@ def test_a_name_belongs_to_one_experiment_and_one_slice(tpu, submit, service, bu
     code, _, said = submit()
     assert code == 2 and "python -m tpu watch tiny" in said
     code, _, said = submit("--", "--optimizer.learning_rate", "0.5")
-    assert code == 2 and "optimizer.learning_rate = 0.001, found 0.5" in said
+    assert code == 2 and "Expected optimizer.learning_rate = 0.001" in said and "found 0.5" in said
     assert tpu("delete", "tiny")[0] == 0 and not service.resources
     assert jobs.names(str(bucket)) == []
     assert submit("--detach", "--", "--optimizer.learning_rate", "0.5")[0] == 0

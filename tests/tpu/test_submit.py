@@ -129,7 +129,9 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "did you mean 'experiments/bert_large_8x8.py'?" in fails("experiments/bert_large_8x.py", *usual[1:])
     assert "did you mean '--training.batch_size'?" in fails(*usual, "--", "--training.batchsize", 8)
     assert "did you mean '--training.batch_size'?" in fails(*usual, "--training.batchsize", 8)
-    assert "takes a value of type int, found 'many'" in fails(*usual, "--", "--training.steps", "many")
+    assert "Expected a value of type int for --training.steps, found 'many'" in fails(
+        *usual, "--", "--training.steps", "many"
+    )
     assert "did you mean 'v6e'?" in fails(*replaced("--accelerator", "v6"))
     assert "8x8" in fails(*replaced("--topology", "8x9"))
     assert "found 's3://b'" in fails(*replaced("--bucket", "s3://b"))

@@ -18,6 +18,7 @@ from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints
+from plmjax.training.best import Best
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.state import State
 from tests.strangers import experiments
@@ -114,9 +115,9 @@ def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_pat
 
 
 def test_a_larger_metric_can_be_the_better_one():
-    policy = checkpoints.Retention(every=1, keep=1, best="-eval/accuracy")
-    assert policy.score({"eval/accuracy": 0.5}) == -0.5
-    assert policy.score({}) is None
+    policy = checkpoints.Retention(every=1, keep=1, best=Best("-eval/accuracy"))
+    assert policy.best.score({"eval/accuracy": 0.5}) == -0.5
+    assert policy.best.score({}) is None
 
 
 def test_a_flipped_byte_is_refused_or_harmless(saved, tmp_path):
@@ -158,7 +159,7 @@ def test_a_damaged_file_is_named_before_orbax_reads_it(saved, tmp_path, harm, ca
         (copy / "2" / "manifest.json").unlink()
     else:
         shutil.rmtree(copy / "2" / "tokenizer")
-    with pytest.raises(UserError, match=r"checkpoints/2.*damaged"):
+    with pytest.raises(UserError, match=r"checkpoints/2, found that it cannot be read"):
         keeper(copy).restore(2, shapes(make_state(2)))
     assert capfd.readouterr().err == ""
     found, _ = keeper(copy).restore(1, shapes(make_state(1)))
@@ -245,7 +246,9 @@ def test_a_full_disk_costs_one_sentence_and_no_earlier_checkpoint(tmp_path):
     result = run_script(script, str(tmp_path / "checkpoints"))
     assert result.returncode == 1
     sentence = result.stderr.strip()
-    assert "could not be written" in sentence and "(steps: 1)" in sentence and "\n" not in sentence, result.stderr
+    assert "Expected to write a checkpoint" in sentence and "(steps: 1)" in sentence and "\n" not in sentence, (
+        result.stderr
+    )
     reader = keeper(tmp_path / "checkpoints")
     assert reader.steps() == [1]
     found, _ = reader.restore(1, shapes(make_state(1, rows=1 << 15)))

@@ -9,6 +9,7 @@ import pytest
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.training import extension, loop, metrics
+from plmjax.training.schedules import Constant, Linear
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 
@@ -44,7 +45,7 @@ def losses(workdir) -> dict[int, float]:
 
 
 def test_a_finished_run_goes_on_as_one_that_was_as_long_from_the_start(tmp_path, capsys):
-    constant = {"schedule": "constant"}
+    constant = {"schedule": Constant()}
     train(options(4, **constant), tmp_path / "parts")
     before = losses(tmp_path / "parts")
     capsys.readouterr()
@@ -57,12 +58,12 @@ def test_a_finished_run_goes_on_as_one_that_was_as_long_from_the_start(tmp_path,
         and before.items() <= losses(tmp_path / "parts").items()
     )
     assert experiment.read(tmp_path / "parts" / "experiment.json").training.steps == 8
-    with pytest.raises(UserError, match=r"holds a run with training.steps = 8, found 4"):
+    with pytest.raises(UserError, match=r"Expected training.steps = 8, found 4"):
         train(options(4, **constant), tmp_path / "parts")
 
 
 def test_says_where_the_learning_rate_goes_on(tmp_path):
-    linear = {"schedule": "linear", "learning_rate": 0.01}
+    linear = {"schedule": Linear(), "learning_rate": 0.01}
     said = extension.check(options(4, **linear), options(16, **linear), 4, tmp_path)
     assert said.endswith("4 become 16: after step 4 the learning rate (linear) goes from 0.00e+00 to 7.50e-03")
     said = extension.check(options(4, **linear), options(8, **linear), 2, tmp_path)
@@ -74,7 +75,7 @@ def test_no_step_done_changes_its_phase(tmp_path):
     assert "8 become 16" in extension.check(short, long, 3, tmp_path)
     assert "8 become 16" in extension.check(short, long, 4, tmp_path)
     for done in (5, 8):
-        with pytest.raises(UserError, match=f"the {done} steps .* phase 0 would end at step 8, not 4; begin a new run"):
+        with pytest.raises(UserError, match=f"the {done} steps .* phase 0 would end at step 8, not 4, .*; begin"):
             extension.check(short, long, done, tmp_path)
 
 

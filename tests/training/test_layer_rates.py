@@ -8,14 +8,17 @@ import optax
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.experiment import Optimizer
-from plmjax.finetuning.heads import HEAD
 from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ParameterGroup
+from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.heads import HEAD
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, phases, step
-from plmjax.training.layer_rates import below_the_head
-from plmjax.training.optimizers import build, gradient_norm
+from plmjax.training import feed, phases, step
+from plmjax.training.layer_rates import groups_below_the_head
+from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradient_norm
+from plmjax.training.schedules import Constant, Linear
+from tests.families import STEPS
 from tests.strangers import experiments
 
 LAYERS = 3
@@ -27,6 +30,11 @@ AXES = {
     "encoder/pooler/kernel": (None, None),
     "classifier/kernel": (None, None),
 }
+GROUPS = (
+    ParameterGroup(("encoder/embeddings", "encoder/embeddings_project")),
+    *(ParameterGroup(("encoder/layers",), layer) for layer in range(LAYERS)),
+    ParameterGroup(("encoder",)),
+)
 SHAPES = [(5, 2), (2, 4), (4, LAYERS, 4), (LAYERS, 4), (4, 4), (4, 2)]
 
 
@@ -62,9 +70,9 @@ def factors(decay: float) -> dict[str, np.ndarray]:
     }
 
 
-def run(settings: Optimizer, gradients, box: bool = False):
+def run(optimizer: Optimizer, gradients, box: bool = False):
     """(parameters and state after each of the gradients)."""
-    transformation = build(settings, 10, tree(0, box=True))
+    transformation = optimizer.build(10, tree(0, box=True), GROUPS)
     params = tree(0, box)
     state, after = transformation.init(params), []
     update = jax.jit(transformation.update)
@@ -76,13 +84,13 @@ def run(settings: Optimizer, gradients, box: bool = False):
 
 
 @pytest.mark.parametrize("box", [False, True], ids=["unboxed", "boxed"])
-@pytest.mark.parametrize("rule", ["bert_adamw", "adamw", "lamb"])
+@pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
 def test_every_update_is_that_of_one_rate_times_the_layers_factor(rule, box):
     """Weight decay included, which the released code multiplies by the layer's rate as well."""
-    settings = {"name": rule, "learning_rate": 0.05, "schedule": "constant", "weight_decay": 0.1}
+    settings = {"learning_rate": 0.05, "schedule": Constant(), "weight_decay": 0.1}
     gradient = tree(1, box)
-    ((plain, _),) = run(Optimizer(**settings), [gradient], box)
-    ((layered, _),) = run(Optimizer(**settings, layer_decay=0.5), [gradient], box)
+    ((plain, _),) = run(rule(**settings), [gradient], box)
+    ((layered, _),) = run(rule(**settings, layer_decay=0.5), [gradient], box)
     before = leaves(tree(0))
     for name, factor in factors(0.5).items():
         expected = before[name] + factor * (plain[name] - before[name])
@@ -96,9 +104,10 @@ def test_depths_are_electras(layers):
     depth |= {f"layer_{layer}": layer + 1 for layer in range(layers)}
     rates = {key: 0.8 ** (layers + 2 - at) for key, at in depth.items()}
 
-    module = BertConfig.tiny(num_hidden_layers=layers).for_sequence_classification(2, Execution())
+    config = BertConfig.tiny(num_hidden_layers=layers)
+    module = config.for_sequence_classification(2, Execution())
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    below = below_the_head(boxed)
+    below = groups_below_the_head(boxed, config.parameter_groups)
     for name, distance in below.items():
         shape = jax.tree.leaves(boxed)[list(below).index(name)].shape
         assert np.broadcast_shapes(distance.shape, shape) == shape
@@ -113,10 +122,31 @@ def test_depths_are_electras(layers):
             assert name.startswith("bert/pooler/") and found == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("rule", ["bert_adamw", "adamw", "lamb"])
+def test_layers_may_be_stacked_separate_or_shared():
+    """The same distances for a stack and for parameters of their own; layers that share theirs are one group."""
+    axes = {name: nn.LogicallyPartitioned(np.zeros(2), (None,)) for name in ("kernel",)}
+    separate = {"model": {"words": axes, "layer_0": axes, "layer_1": axes}, "head": axes}
+    own = tuple(ParameterGroup((f"model/{name}",)) for name in ("words", "layer_0", "layer_1"))
+    found = groups_below_the_head(separate, own)
+    assert {name.split("/")[-2]: int(distance) for name, distance in found.items()} == {
+        "words": 3,
+        "layer_0": 2,
+        "layer_1": 1,
+        "head": 0,
+    }
+    config = AlbertConfig.tiny()
+    module = config.for_sequence_classification(2, Execution())
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    below = groups_below_the_head(boxed, config.parameter_groups)
+    kinds = {"/".join(name.split("/")[:2]): distance.tolist() for name, distance in below.items()}
+    expected = {"albert/embeddings": 2, "albert/encoder": 1, "albert/pooler": 1}
+    assert kinds == expected | {"classifier/kernel": 0, "classifier/bias": 0}
+
+
+@pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
 def test_groups_are_unfrozen_from_the_head_down(rule):
     """Two steps each: head; pooler; layers 2, 1, 0; embeddings. What waits does not move, decay or count."""
-    settings = Optimizer(name=rule, learning_rate=0.05, schedule="constant", weight_decay=0.1, unfreeze_every=2)
+    settings = rule(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, unfreeze_every=2)
     gradients = [tree(seed) for seed in range(1, 13)]
     waits = {name: np.log2(1 / np.asarray(factor)).astype(int) for name, factor in factors(0.5).items()}
     before = leaves(tree(0))
@@ -125,7 +155,7 @@ def test_groups_are_unfrozen_from_the_head_down(rule):
         for name, turns in waits.items():
             unfrozen = np.broadcast_to(turns <= number // 2, before[name].shape)
             np.testing.assert_array_equal(params[name] != before[name], unfrozen, err_msg=f"{name} at {number}")
-            moments = leaves(optax.tree.get(state, "mean" if rule != "adamw" else "mu"))
+            moments = leaves(optax.tree.get(state, "mean" if rule != AdamW else "mu"))
             np.testing.assert_array_equal(moments[name] != 0, unfrozen)
             norm += np.sum(leaves(gradients[number])[name] ** 2 * unfrozen)
         assert float(gradient_norm(state)) == pytest.approx(np.sqrt(norm), rel=1e-5)
@@ -136,14 +166,14 @@ def test_groups_are_unfrozen_from_the_head_down(rule):
 def test_a_gradient_that_is_not_finite_does_not_leave_a_group_that_waits():
     gradient = tree(1)
     gradient["encoder"]["embeddings"]["words"][0, 0] = np.nan
-    ((params, _),) = run(Optimizer(schedule="constant", unfreeze_every=1), [gradient])
+    ((params, _),) = run(BertAdamW(schedule=Constant(), unfreeze_every=1), [gradient])
     assert all(np.isfinite(array).all() for array in params.values())
 
 
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
 def test_sharded_equals_unsharded(mesh):
-    make, source = experiments.FAMILIES["classification"]
-    optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "warmup_steps": 0}
+    make, source = STEPS["classification"]
+    optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "schedule": Linear()}
     run = experiments.without_dropout(experiments.changed(make(), optimizer=optimizer, training={"steps": 4}))
 
     def trained(sizes):
@@ -152,9 +182,9 @@ def test_sharded_equals_unsharded(mesh):
         (phase,) = phases.resolve(own)
         batches = source(own.data)
         devices = jax.devices()[: int(np.prod(sizes))]
-        built = step.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch(phase))
+        built = step.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
         state = built.initialize(0)
-        for batch in loop.on_device(batches.train(phase, 0, loop.places(built)), built):
+        for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
             state, _ = built.train(state, batch)
         return jax.device_get(state.params)
 
@@ -171,12 +201,12 @@ def test_sharded_equals_unsharded(mesh):
 )
 def test_settings_that_cannot_be_are_named(settings, message):
     with pytest.raises(UserError, match=message):
-        build(Optimizer(**settings), 10, tree(0, box=True))
+        BertAdamW(**settings).build(10, tree(0, box=True), GROUPS)
 
 
-def test_a_model_without_an_encoder_is_named():
+def test_a_model_without_groups_is_named():
     params = {"table": nn.LogicallyPartitioned(jnp.zeros((2, 2)), (None, None))}
-    with pytest.raises(UserError, match="whose encoder begins with embeddings, found table"):
-        build(Optimizer(layer_decay=0.9), 10, params)
-    with pytest.raises(ValueError, match="boxed"):
-        build(Optimizer(layer_decay=0.9), 10, tree(0))
+    with pytest.raises(UserError, match=r"model with groups of parameters .* found none among table"):
+        BertAdamW(layer_decay=0.9).build(10, params)
+    with pytest.raises(ValueError, match="logical axes"):
+        BertAdamW(layer_decay=0.9).build(10, tree(0))

@@ -43,7 +43,7 @@ def test_rows_without_a_token_are_refused():
     ("parts", "steps", "message"),
     [
         ((Phase(0.5), Phase(0.4)), 10, "add up to 1, found 0.9"),
-        ((Phase(0.99), Phase(0.01)), 10, "Phase 1 has no step"),
+        ((Phase(0.99), Phase(0.01)), 10, "Expected at least one step in phase 1"),
         ((Phase(1.5), Phase(-0.5)), 10, "above 0, found -0.5"),
         ((), 0, "at least one step, found 0"),
     ],

@@ -35,7 +35,13 @@ def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> pla
         ("bert_large_8x8", "v5p:4x4x4", {}, (64, 1, 1), r"of the 95\.0 GiB"),
         ("bert_large_8x8", "v2:2x2", {"accumulation": 16}, (4, 2, 1), r"data 8 x fsdp 1 x tensor 1 would need about 8"),
         ("bert_large_8x8", "v5e:4x4", {"batch_size": 8}, (8, 1, 2), r"the batch has 8 rows for 16 devices"),
-        ("bert_large_8x8", "v2:2x2", {"accumulation": 4}, (1, 8, 1), r"none is likely to fit, the best needs about 14"),
+        (
+            "bert_large_8x8",
+            "v2:2x2",
+            {"accumulation": 4},
+            (1, 8, 1),
+            r"no mesh is likely to fit, the best needs about 14",
+        ),
     ],
 )
 def test_the_mesh_fits_the_slice_and_says_why(name, topology, settings, mesh, reason):
@@ -55,16 +61,16 @@ def test_the_estimate_is_what_the_compiler_takes():
         devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
         vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), phases.resolve(run)[-1]
         sizes = (len(devices), 1, 1)
-        (kept,) = placement.kept_of_rows(run, [last], "tpu", vocabulary, shapes)
-        state = placement.held(run, last, sizes, devices, vocabulary, shapes)
-        found = placement.needed(last, sizes, state, kept)
+        (residuals,) = placement.residuals_of_rows(run, [last], "tpu", vocabulary, shapes)
+        state = placement.state_bytes(run, last, sizes, devices, vocabulary, shapes)
+        found = placement.bytes_needed(last, sizes, state, residuals)
         assert found / 2**30 == pytest.approx(gib, rel=0.06)
 
 
 def test_what_is_named_is_kept_and_the_rest_is_chosen():
     assert tuple(place("bert_tiny", mesh=Mesh(fsdp=4)).mesh.shape.values()) == (2, 4, 1)
     assert tuple(place("bert_tiny", mesh=Mesh(data=2, tensor=2)).mesh.shape.values()) == (2, 2, 2)
-    assert place("bert_tiny", mesh=Mesh(data=2, fsdp=2, tensor=2)).reason == "as the run names it"
+    assert place("bert_tiny", mesh=Mesh(data=2, fsdp=2, tensor=2)).reason == "as the run sets it"
 
 
 def test_a_cpu_is_not_asked_for_its_memory():

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Data, Experiment, Mesh, Optimizer, Training
+from plmjax.experiment import Data, Experiment, Mesh, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
+from plmjax.training.optimizers import BertAdamW
+from plmjax.training.schedules import Linear
 from plmjax.vocabulary import Vocabulary
 
 torch = pytest.importorskip("torch")
@@ -37,7 +39,7 @@ CONFIG = BertConfig(
 class Corrupted(BertPretraining):
     """BERT's objective on batches that were corrupted beforehand, so that both sides see the same."""
 
-    def corrupt(self, batch, key, vocabulary):
+    def corrupt(self, batch, key, vocabulary, constants=()):
         """The batch as it is."""
         return batch
 
@@ -170,12 +172,12 @@ def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
         model=CONFIG,
         objective=Corrupted(),
         data=Data(layout=SentencePairs(), sequence_length=LENGTH),
-        optimizer=Optimizer(learning_rate=PEAK, warmup_steps=WARMUP),
+        optimizer=BertAdamW(learning_rate=PEAK, schedule=Linear(warmup_steps=WARMUP)),
         training=Training(steps=STEPS, batch_size=ROWS, accumulation=accumulation, dtype="float32"),
     )
     shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in batches[0].items()}
     mesh = meshes.make(Mesh(), jax.devices()[:devices])
-    program = step.build(run, phases.resolve(run)[0], mesh, Vocabulary.placeholder(CONFIG.vocab_size), shapes)
+    program = step.build(run, phases.resolve(run)[0], mesh, Vocabulary.placeholder(CONFIG.vocab_size), lambda _: shapes)
     # The first state is the recipe's parameters among zeros, which is quicker than to compile an initialisation.
     start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), program.state)
     start = start.replace(params=jax.tree.map(np.float32, recipe.arranged()))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,19 +12,28 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.objectives.objective import cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, phases, step
+from plmjax.training import evaluation, loop, phases, step
+from plmjax.training.schedules import Linear
 from plmjax.vocabulary import Vocabulary
+from tests.families import STEPS
 from tests.strangers import experiments
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
+# The mesh of three axes cuts all that a system has; the others prove the step, which knows no system, and cost 3 s each
+# for every system besides: pytest -m slow tests/training/test_step.py
+MESHED = [
+    pytest.param(name, mesh, marks=() if mesh == "all" or name in ("bert", "causal", "recurrent") else pytest.mark.slow)
+    for name in STEPS
+    for mesh in MESHES
+]
 # Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
-SMOOTH = {"epsilon": 1e-3, "warmup_steps": 0}
+SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
 
 
 @functools.cache
 def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> step.Program:
     """One phase of a run of 2 steps, its compiled step shared by the tests."""
-    make, source = experiments.FAMILIES[name]
+    make, source = STEPS[name]
     run = experiments.changed(make(), optimizer=SMOOTH)
     zero = settings.pop("zero", True)
     sizes = dict(zip(meshes.AXES, mesh, strict=True)) | {"zero": zero}
@@ -32,7 +42,7 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     devices = jax.devices()[: int(np.prod(mesh))]
     (phase,) = phases.resolve(run)
     source = source(run.data)
-    built = step.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch(phase))
+    built = step.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
     return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
 
 
@@ -45,7 +55,7 @@ def begun(name: str):
 @functools.cache
 def batches(name: str) -> list[dict[str, np.ndarray]]:
     """Two batches in which the rows, and so the devices, have very different numbers of targets."""
-    make, source = experiments.FAMILIES[name]
+    make, source = STEPS[name]
     (phase,) = phases.resolve(experiments.changed(make(), training={"steps": 2}))
     found = list(source(make().data).train(phase, 0))
     for batch in found:
@@ -76,7 +86,7 @@ def assert_close(expected, found, tolerance: float):
             np.testing.assert_allclose(b, a, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("name", experiments.FAMILIES)
+@pytest.mark.parametrize("name", STEPS)
 def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     expected, metrics = train(program(name), name, 1)
     found, found_metrics = train(program(name, accumulation=4), name, 1)
@@ -86,8 +96,7 @@ def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     assert_close(metrics, found_metrics, 1e-6)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", experiments.FAMILIES)
+@pytest.mark.parametrize(("name", "mesh"), MESHED)
 def test_eight_devices_equal_one(name, mesh):
     expected, metrics = train(program(name), name)
     found, found_metrics = train(program(name, MESHES[mesh]), name)
@@ -111,6 +120,17 @@ def test_loss_is_the_global_sum_over_the_global_weight():
     _, metrics = train(built, "causal", 1)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-6)
     assert abs(np.mean(per_device) - loss) > 1e-4  # the mean of the devices' means is another number
+
+
+@pytest.mark.parametrize("name", ["causal", "recurrent"])
+def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
+    """Over eight steps, several evaluations and a carry that goes from batch to batch."""
+    chex.clear_trace_counter()
+    monkeypatch.setattr(step, "train_step", chex.assert_max_traces(step.train_step, n=1))
+    monkeypatch.setattr(step, "evaluation_step", chex.assert_max_traces(step.evaluation_step, n=1))
+    make, source = STEPS[name]
+    run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
+    assert loop.train(run, tmp_path, source(run.data), {}).metrics["eval/loss"] > 0
 
 
 def test_parameters_begin_equal_on_every_mesh():
@@ -177,10 +197,16 @@ def test_the_chips_own_generator_drops_too():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dtype": "float16"}, "Unknown --training.dtype 'float16'"),
-        ({"gradient_dtype": "bfloat"}, "Unknown --training.gradient_dtype 'bfloat'; did you mean 'bfloat16'?"),
-        ({"remat": "ful"}, "Unknown --training.remat 'ful'; did you mean 'full'?"),
-        ({"dropout_generator": "rgb"}, "Unknown --training.dropout_generator 'rgb'; did you mean 'rbg'?"),
+        ({"dtype": "float16"}, "Expected a known --training.dtype, found 'float16'"),
+        (
+            {"gradient_dtype": "bfloat"},
+            "Expected a known --training.gradient_dtype, found 'bfloat'; did you mean 'bfloat16'?",
+        ),
+        ({"remat": "ful"}, "Expected a known --training.remat, found 'ful'; did you mean 'full'?"),
+        (
+            {"dropout_generator": "rgb"},
+            "Expected a known --training.dropout_generator, found 'rgb'; did you mean 'rbg'?",
+        ),
         ({"batch_size": 12}, "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
     ],
 )

@@ -1,0 +1,27 @@
+"""How rows are cut from a prepared dataset, one file per layout: settings, shapes of a batch, rows.
+
+Importing this package needs numpy and jax alone; a dataset is opened when `Layout.rows` is called.
+"""
+
+from plmjax.data.layouts.blocks import Blocks
+from plmjax.data.layouts.full_sentences import FullSentences
+from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes
+from plmjax.data.layouts.paired_streams import PairedStreams
+from plmjax.data.layouts.segments import Segments
+from plmjax.data.layouts.sentence_order import SentenceOrder
+from plmjax.data.layouts.sentence_pairs import SentencePairs
+from plmjax.data.layouts.streams import Streams
+
+__all__ = [
+    "Blocks",
+    "Fields",
+    "FullSentences",
+    "Layout",
+    "PairedStreams",
+    "Rows",
+    "Segments",
+    "SentenceOrder",
+    "SentencePairs",
+    "Shapes",
+    "Streams",
+]

@@ -1,0 +1,93 @@
+"""Rows of consecutive tokens, the documents joined into one text: what a causal language model is trained on."""
+
+import dataclasses
+
+import numpy as np
+
+from plmjax.data.joined_text import JoinedText
+from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.store import Dataset, Split
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks(Layout):
+    """Rows of T consecutive tokens, documents joined by the end token, in shuffled order (causal language models).
+
+    Adds: next_ids int32 [B T], the token after each; next_weights float32 [B T]. One segment, positions 0..T-1.
+    """
+
+    overlap: int = 0
+    """Tokens at the beginning of a row that are repeated from the row before, as context: their targets weigh 0."""
+
+    def __post_init__(self) -> None:
+        """Checks the overlap."""
+        if self.overlap < 0:
+            raise UserError(f"Expected --data.layout.overlap of 0 or more, found {self.overlap}; change it.")
+
+    def check(self, sequence_length: int) -> None:
+        """As every layout's, and that a row holds more than what it repeats."""
+        super().check(sequence_length)
+        if self.overlap >= sequence_length:
+            raise UserError(
+                f"Expected --data.layout.overlap below the sequence length, found {self.overlap} tokens of "
+                f"{sequence_length}; lower it."
+            )
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        return BlockRows(dataset.split(split), self, length, vocabulary)
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        shape = (batch_size, sequence_length)
+        return super().batch(batch_size, sequence_length) | {"next_ids": int32(*shape), "next_weights": float32(*shape)}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        """As the base, every token's successor known."""
+        longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
+        batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
+        next_ids = np.ascontiguousarray(longer["input_ids"][:, 1:])
+        return batch | {"next_ids": next_ids, "next_weights": np.ones_like(next_ids, np.float32)}
+
+
+class BlockRows(Rows):
+    """Row r holds T tokens from r*S on of the documents joined by the end token, S = T - overlap (see `Blocks`).
+
+    Every token but the first is asked for once. A last row that is not full is left out of training; of held-out text
+    it is padded, and what follows its end is not asked for.
+    """
+
+    def __init__(self, split: Split, layout: Blocks, sequence_length: int, vocabulary: Vocabulary):
+        layout.check(sequence_length)
+        end = vocabulary.end if vocabulary.end >= 0 else vocabulary.sep
+        if end < 0:
+            raise UserError(
+                f"Expected a tokenizer with an end or separator token to stand between documents, for the layout "
+                f"{type(layout).__name__}, found one with neither; use another tokenizer."
+            )
+        self._pad = max(vocabulary.pad, 0)
+        self._text = JoinedText(split, end)
+        self._length = sequence_length
+        self._overlap, self._stride = layout.overlap, sequence_length - layout.overlap
+        targets = max(self._text.size - 1, 0)
+        after_first = max(targets - sequence_length, 0)
+        if split.name == "train":
+            self.count = 1 + after_first // self._stride if targets >= sequence_length else 0
+        else:
+            self.count = 1 + -(-after_first // self._stride) if targets else 0
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        length = self._length
+        text = np.full((len(rows), length + 1), self._pad, np.int32)
+        start = rows * self._stride
+        stop = np.minimum(start + length + 1, self._text.size)
+        self._text.copy(start, stop, text)
+        real = np.arange(length) < (stop - start - 1)[:, None]
+        asked = (np.arange(length) >= self._overlap) | (rows == 0)[:, None]
+        return {
+            "input_ids": np.where(real, text[:, :-1], self._pad),
+            "segment_ids": real.astype(np.int32),
+            "positions": np.where(real, np.arange(length), 0).astype(np.int32),
+            "next_ids": np.where(real, text[:, 1:], self._pad),
+            "next_weights": (real & asked).astype(np.float32),
+        }

@@ -1,0 +1,132 @@
+"""Rows of full sentences (RoBERTa section 4.2, FULL-SENTENCES; fairseq's break mode `complete`).
+
+The documents are one text with a separator between them. Rows are cut from it one after the other: each ends with the
+last sentence that it has room for, and the next begins after it. So a row is known by where it begins; these numbers
+are computed once and saved, eight bytes a row.
+
+Deviation: a separator stands between documents and at the end of a row, as the paper has it; in fairseq's files it ends
+every line, whatever was put on one.
+Deviation: a sentence longer than a row is cut into rows; fairseq makes it a row by itself, too long for the model.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from plmjax.data.cache import cached, mapped
+from plmjax.data.joined_text import JoinedText
+from plmjax.data.layouts.layout import Fields, Layout, Rows
+from plmjax.data.store import Dataset, Split
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+SPECIAL_TOKENS = 2  # <s> sentences </s>
+_VERSION = 1
+_WINDOW = 1 << 20
+_BEGINS = np.dtype("<i8")
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences(Layout):
+    """<s> sentence sentence ... </s>, as many whole sentences as a row holds (RoBERTa section 4.2, FULL-SENTENCES).
+
+    Sentences stand in the order of the text and go on across the ends of documents, between which a further </s>
+    stands. A row is one sequence and adds no fields.
+    """
+
+    shortest = 3  # <s> token </s>
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        return FullSentenceRows(dataset, split, self, length, vocabulary)
+
+
+class FullSentenceRows(Rows):
+    """<s> sentence sentence ... </s> (see `FullSentences`), all of the text in its order."""
+
+    def __init__(
+        self, dataset: Dataset, split: str, layout: FullSentences, sequence_length: int, vocabulary: Vocabulary
+    ):
+        layout.check(sequence_length)
+        if vocabulary.cls < 0 or vocabulary.sep < 0:
+            raise UserError(
+                "Expected a tokenizer with <s> and </s>, or tokens that serve as them, for the layout FullSentences, "
+                "found one without; use a byte-bpe tokenizer or another layout."
+            )
+        text = dataset.split(split)
+        self._text = JoinedText(text, vocabulary.sep)
+        self._length = sequence_length
+        self._vocabulary = vocabulary
+        settings = {
+            "version": _VERSION,
+            "dataset": dataset.fingerprint,
+            "split": split,
+            "layout": "full sentences",
+            "sequence_length": sequence_length,
+        }
+        build = functools.partial(_build, text, sequence_length - SPECIAL_TOKENS)
+        folder = cached(dataset.directory / "index", settings, build) if text.documents else None
+        self._begins = np.zeros(1, _BEGINS) if folder is None else mapped(folder / "rows.bin", _BEGINS)
+        self.count = len(self._begins) - 1
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        begins, following = self._begins[rows], self._begins[rows + 1]
+        starts = self._text.starts
+        # The separator after a document is left out where the row ends with the document.
+        stops = following - (starts[np.searchsorted(starts, following)] == following)
+        lengths = stops - begins
+        input_ids = np.full((len(rows), self._length), max(self._vocabulary.pad, 0), np.int32)
+        self._text.copy(begins, stops, input_ids[:, 1:])
+        input_ids[:, 0] = self._vocabulary.cls
+        input_ids[np.arange(len(rows)), lengths + 1] = self._vocabulary.sep
+        place = np.arange(self._length, dtype=np.int32)
+        real = place < (lengths + SPECIAL_TOKENS)[:, None]
+        return {"input_ids": input_ids, "segment_ids": real.astype(np.int32), "positions": place * real}
+
+
+def _build(split: Split, room: int, folder: Path) -> None:
+    with open(folder / "rows.bin", "wb") as file:
+        for begins in row_begins(split, room):
+            file.write(begins.astype(_BEGINS))
+
+
+def row_begins(split: Split, room: int) -> Iterator[np.ndarray]:
+    """Yields int64 arrays: where rows of at most `room` tokens begin in the joined text, and at the end its size.
+
+    Which row would follow each sentence is computed for a window of sentences at once; then the rows that there are
+    follow from one to the next.
+    """
+    # Places where a row may end, and where the next one then begins; the first is where the rows so far have come to.
+    ends = nexts = np.zeros(1, np.int64)
+    for first in range(0, split.sentences, _WINDOW):
+        last = min(first + _WINDOW, split.sentences)
+        more_ends, more_nexts = _boundaries(split, first, last, room)
+        ends, nexts = np.concatenate([ends, more_ends]), np.concatenate([nexts, more_nexts])
+        # A row that has room up to the window's end may hold sentences of the next one.
+        known = len(ends) - 1 if last == split.sentences else np.searchsorted(nexts + room, ends[-1])
+        reach = (np.searchsorted(ends, nexts + room, "right") - 1).tolist()
+        rows, place = [], 0
+        while place < known:
+            rows.append(place)
+            place = reach[place]
+        yield nexts[rows]
+        ends, nexts = ends[place:], nexts[place:]
+    yield nexts
+
+
+def _boundaries(split: Split, first: int, last: int, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where sentences first..last-1 end in the joined text, and where what follows them begins.
+
+    A sentence of more than `room` tokens also ends every `room` tokens. Behind a document a separator is passed over.
+    """
+    documents = np.searchsorted(split.document_offsets, np.arange(first, last + 1), "right") - 1
+    offsets = np.asarray(split.sentence_offsets[first : last + 1])
+    starts, stops = offsets[:-1] + documents[:-1], offsets[1:] + documents[:-1]
+    pieces = -(-(stops - starts) // room)
+    sentence = np.repeat(np.arange(last - first), pieces)
+    number = np.arange(len(sentence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    ends = np.minimum(starts[sentence] + (number + 1) * room, stops[sentence])
+    closes = (documents[1:] > documents[:-1])[sentence] & (ends == stops[sentence])
+    return ends, ends + closes

@@ -1,0 +1,114 @@
+"""What every layout is: settings that say what a batch holds, and rows that are cut from a prepared dataset.
+
+Fields of a batch (B rows, T tokens, K sequences packed in a row):
+
+    input_ids               int32 [B T]
+    segment_ids             int32 [B T]   0 padding, 1.. the packed sequence a token belongs to
+    positions               int32 [B T]   from 0 in every packed sequence
+    row_ids                 int32 [B]     which row of the epoch this is; -1 for a row that only fills the batch
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.data import order
+from plmjax.data.store import Dataset
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+Fields = dict[str, np.ndarray]
+
+
+class Rows:
+    """Rows 0..count-1 of a split under one layout."""
+
+    count: int
+
+    def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:
+        """The rows at `places` of global batch `step`, int64: a new order every epoch, epochs without a gap."""
+        return order.shuffled(step * batch_size + places, self.count, key)
+
+    def begins(self, step: int, batch_size: int) -> bool:
+        """Whether the rows of training batch `step` do not go on from those of the batch before: always but in streams.
+
+        Of held-out batches it is the first alone.
+        """
+        return True
+
+    def evaluation_steps(self, batch_size: int) -> int:
+        """Batches that hold every row once."""
+        return -(-self.count // batch_size)
+
+    def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
+        """As `train`, every row once and in order; -1 where none is left."""
+        numbers = step * batch_size + places
+        return np.where(numbers < self.count, numbers, -1)
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        """The fields of these rows, without row_ids; every row must exist."""
+        raise NotImplementedError(f"{type(self).__name__} must say what a row holds.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Base of every layout: a frozen dataclass of its settings."""
+
+    shortest: ClassVar[int] = 1
+    longest: ClassVar[int] = np.iinfo(np.int32).max
+    """Tokens of the shortest and of the longest row that it can be cut into."""
+
+    target_stream: ClassVar[str] = "text"
+    """The stream of the dataset whose tokens are asked for."""
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        """The rows of a split, `length` tokens each.
+
+        Training is drawn from `seed`; the validation split is passed over once, the same for every seed. A split with
+        too little text has no rows: count is 0.
+
+        Raises:
+          UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must cut its rows.")
+
+    def check(self, sequence_length: int) -> None:
+        """Raises UserError for a row that is too short or too long."""
+        if not self.shortest <= sequence_length <= self.longest:
+            raise UserError(
+                f"Expected rows of {self.shortest} to {self.longest} tokens for the layout {type(self).__name__}, "
+                f"found a sequence length of {sequence_length}; change --data.sequence_length."
+            )
+
+    def tokens(self, batch_size: int, sequence_length: int) -> int:
+        """Tokens of one global batch, those of all its streams."""
+        return batch_size * sequence_length
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        """Field -> shape and dtype of one global batch."""
+        row = int32(batch_size, sequence_length)
+        return {"input_ids": row, "segment_ids": row, "positions": row, "row_ids": int32(batch_size)}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        """A global batch of random tokens in full rows of one sequence, for measuring without a dataset."""
+        shape = (batch_size, sequence_length)
+        return {
+            "input_ids": np.random.default_rng(seed).integers(min(5, vocab_size - 1), vocab_size, shape, np.int32),
+            "segment_ids": np.ones(shape, np.int32),
+            "positions": np.broadcast_to(np.arange(sequence_length, dtype=np.int32), shape).copy(),
+            "row_ids": np.arange(batch_size, dtype=np.int32),
+        }
+
+
+def int32(*shape: int) -> jax.ShapeDtypeStruct:
+    """An int32 field of a batch."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def float32(*shape: int) -> jax.ShapeDtypeStruct:
+    """A float32 field of a batch."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -1,0 +1,61 @@
+"""Rows of consecutive tokens that go on from batch to batch, for models that carry a state or a memory along."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.data.layouts.blocks import BlockRows, Blocks
+from plmjax.data.layouts.layout import Fields, Rows, Shapes, int32
+from plmjax.data.store import Dataset
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Streams(Blocks):
+    """As blocks, but row b of a batch goes on where row b of the batch before it ended, for models with a carry.
+
+    Adds what blocks do, and begins int32 [B], 1 where a row does not go on from the batch before it (the first batch of
+    an epoch or of an evaluation), so that its carry must start anew; document_starts bool [B T], the first token of
+    every document.
+    """
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        return StreamRows(dataset.split(split), self, length, vocabulary)
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        starts = jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_)
+        return super().batch(batch_size, sequence_length) | {"begins": int32(batch_size), "document_starts": starts}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        """As blocks, from the middle of a document."""
+        batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
+        return batch | {
+            "begins": np.zeros(batch_size, np.int32),
+            "document_starts": np.zeros((batch_size, sequence_length), bool),
+        }
+
+
+class StreamRows(BlockRows):
+    """Blocks in the order of the text: place b of a batch goes on where place b of the batch before it ended.
+
+    The text is cut into as many runs of equal length as the batch has places; each epoch begins the same runs again.
+    """
+
+    def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:
+        steps = self.count // batch_size
+        return places * steps + step % steps
+
+    def begins(self, step: int, batch_size: int) -> bool:
+        return step % (self.count // batch_size) == 0
+
+    def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
+        numbers = places * self.evaluation_steps(batch_size) + step
+        return np.where(numbers < self.count, numbers, -1)
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        row, place = self._text.starts_within(rows * self._stride, self._length)
+        starts = np.zeros((len(rows), self._length), bool)
+        starts[row, place] = True
+        return super().fields(rows) | {"document_starts": starts}

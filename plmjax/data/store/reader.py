@@ -1,0 +1,230 @@
+"""Opens a prepared dataset: checks that it is complete, and finds any token of any stream in O(1)."""
+
+import bisect
+import fcntl
+import functools
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data import checksums
+from plmjax.data.store.ledger import (
+    FORMAT_VERSION,
+    LEDGER,
+    TEXT,
+    all_files,
+    data_files,
+    field_file,
+    offset_files,
+    sum_ledger,
+    token_dtype,
+    unigram_file,
+)
+from plmjax.errors import UserError, listed, quoted
+
+
+class Split:
+    """One stream of a split of a dataset, mapped from its files: tokens in the order they were written.
+
+    sentence_offsets: int64 [sentences + 1], first token of every sentence; documents join without a gap.
+    document_offsets: int64 [documents + 1], first sentence of every document.
+    """
+
+    def __init__(self, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype):
+        self.name = name
+        self.documents: int = entry["documents"]
+        self.sentences: int = entry["streams"][stream]["sentences"]
+        self.token_count: int = entry["streams"][stream]["tokens"]
+        sentences, documents = offset_files(files, stream)
+        self.sentence_offsets = np.load(directory / sentences, mmap_mode="r")
+        self.document_offsets = np.load(directory / documents, mmap_mode="r")
+        self._pieces: list[np.ndarray] = []
+        for record in entry["shards"]:
+            data = np.memmap(directory / record["file"], np.uint8, "r").view(np.ndarray)
+            for piece in record["pieces"]:
+                start, count = piece[f"{stream}/tokens"]
+                self._pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
+        self._starts = [0, *itertools.accumulate(map(len, self._pieces))]
+
+    def tokens(self, start: int, stop: int) -> np.ndarray:
+        """Tokens start..stop of the split, [stop - start] uint16 or int32; a view where they are of one document."""
+        piece = bisect.bisect_right(self._starts, start) - 1
+        if stop <= self._starts[min(piece + 1, len(self._pieces))]:
+            return self._pieces[piece][start - self._starts[piece] : stop - self._starts[piece]]
+        if not 0 <= start <= stop <= self.token_count:
+            raise IndexError(f"Expected tokens within 0..{self.token_count}, found {start}..{stop}.")
+        return np.concatenate(list(self._parts(piece, start, stop)))
+
+    def _parts(self, piece: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        while start < stop:
+            begin, end = self._starts[piece], min(stop, self._starts[piece + 1])
+            yield self._pieces[piece][start - begin : end - begin]
+            start, piece = end, piece + 1
+
+    @functools.cached_property
+    def document_tokens(self) -> np.ndarray:
+        """First token of every document, int64 [documents + 1]."""
+        return self.sentence_offsets[self.document_offsets]
+
+
+class Dataset:
+    """A finished prepared dataset; made by `open_dataset`."""
+
+    def __init__(self, directory: Path, ledger: dict[str, Any], held_out: str = "validation"):
+        self.directory = directory
+        self.ledger = ledger
+        self._held_out = held_out
+        self.vocab_size: int = ledger["tokenizer"]["vocab_size"]
+        self.tokenizer_fingerprint: str = ledger["tokenizer"]["fingerprint"]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of what the dataset holds, hex: the same in any folder and whenever it was prepared."""
+        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in data_files(self.ledger).items()}
+        contents = [FORMAT_VERSION, self.tokenizer_fingerprint, files, self._held_out]
+        return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of its texts."""
+        return tuple(self.ledger["streams"])
+
+    def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
+        """Raises UserError, ending in the advice, where the dataset was made with another tokenizer than `whose`."""
+        if self.tokenizer_fingerprint != fingerprint:
+            raise UserError(
+                f"Expected a dataset made with {whose} tokenizer, found {self.directory} made with another; {advice}."
+            )
+
+    def split(self, name: str, stream: str = TEXT) -> Split:
+        """A stream of the split "train" or "validation".
+
+        Raises:
+          UserError: the dataset has no such stream.
+        """
+        self._check(stream)
+        files = self._files_of(name)
+        dtype = token_dtype(self.vocab_size)
+        return Split(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+
+    def all_held_out(self) -> "Dataset":
+        """The dataset with its train split in the place of the validation split, for text that no run has seen."""
+        return Dataset(self.directory, self.ledger, held_out="train")
+
+    def fields(self, split: str) -> dict[str, np.ndarray]:
+        """The documents' own numbers by name, float64 [documents] each."""
+        files = self._files_of(split)
+        return {
+            name: np.load(self.directory / field_file(files, name), mmap_mode="r") for name in self.ledger["fields"]
+        }
+
+    def unigram_counts(self, stream: str = TEXT) -> np.ndarray:
+        """How often each token stands in the train split of a stream, int64 [V]; raises as `split`."""
+        self._check(stream)
+        return np.load(self.directory / unigram_file(stream))
+
+    def _files_of(self, split: str) -> str:
+        """The split as which the files of one are named."""
+        return self._held_out if split == "validation" else split
+
+    def _check(self, stream: str) -> None:
+        if stream not in self.streams:
+            raise UserError(
+                f"Expected the stream {quoted(stream)} in the dataset {self.directory}, found {listed(self.streams)}; "
+                f"choose a layout for these, or prepare the text with other --streams."
+            )
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"Expected {path} as it was prepared, found that its checksum differs: the file is damaged; copy the dataset "
+        "again or prepare it again."
+    )
+
+
+def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
+    """The copy of a bucket's dataset in the user's cache folder, made if it is not there: files are mapped from disks.
+
+    It gets its name, the fingerprint, when every file has the ledger's checksum, so an interrupted copy is never used;
+    one that was damaged since is made anew. Processes of one machine wait for the one that copies; it may die.
+    """
+    copy = storage.cache("datasets", dataset.fingerprint)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with open(copy.with_name(f"{copy.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = storage.files(copy)
+        expected = all_files(dataset.ledger)
+        complete = all(name in found and found[name].size == expected[name]["bytes"] for name in expected)
+        if complete and checksums.damaged(copy, expected, say) is None:
+            return copy
+        unfinished = copy.with_name(f"{copy.name}.copying")
+        storage.remove(copy)
+        storage.remove(unfinished)
+        storage.fetch(dataset.directory, unfinished)
+        if bad := checksums.differing(unfinished, expected):
+            raise _damaged(dataset.directory / bad)
+        unfinished.rename(copy)
+        checksums.note(copy, expected)
+    return copy
+
+
+def open_dataset(
+    directory: str | os.PathLike, *, vocab_size: int | None = None, say: Callable[[str], None] = lambda line: None
+) -> Dataset:
+    """Opens a prepared dataset after checking that it is complete: every file has the ledger's size and checksum.
+
+    Files are read for it once on a machine (see `checksums`); `say` is called with a line when that took long.
+
+    vocab_size: rows of the model's embedding, which must cover every token id. Raises UserError when the folder is
+    missing, was never finished, is of another format version, misses a file, has a truncated or damaged one, or holds
+    more tokens than the model knows.
+    """
+    directory = storage.path(directory)
+    if not directory.is_dir():
+        raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")
+    try:
+        text = (directory / LEDGER).read_bytes()
+    except FileNotFoundError:
+        raise UserError(
+            f"Expected a prepared dataset at {directory}, found no {LEDGER}: its preparation never finished; run "
+            "plmjax prepare again."
+        ) from None
+    try:
+        ledger = json.loads(text)
+        version = ledger["version"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"Expected a ledger at {directory / LEDGER}, found a damaged file; prepare again.") from None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"Expected {directory} in dataset format {FORMAT_VERSION}, found format {version}; prepare it again."
+        )
+    if ledger.get("crc32c") != sum_ledger(ledger):
+        raise _damaged(directory / LEDGER)
+    found = storage.files(directory)
+    for name, expected in all_files(ledger).items():
+        path = directory / name
+        if name not in found:
+            raise UserError(f"Expected {path} as part of the dataset, found no such file; prepare the dataset again.")
+        if found[name].size != expected["bytes"]:
+            raise UserError(
+                f"Expected {path} to have {expected['bytes']} bytes, found {found[name].size}: it was truncated or "
+                "changed; prepare the dataset again."
+            )
+    dataset = Dataset(directory, ledger)
+    if storage.in_bucket(directory):
+        dataset = Dataset(_copied(dataset, say), ledger)
+    elif bad := checksums.damaged(directory, all_files(ledger), say):
+        raise _damaged(directory / bad)
+    if vocab_size is not None and dataset.vocab_size > vocab_size:
+        raise UserError(
+            f"Expected a dataset of at most {vocab_size} tokens, the model's vocabulary, found that {directory} was "
+            f"prepared with {dataset.vocab_size}; use the model's tokenizer or raise its vocab_size."
+        )
+    return dataset

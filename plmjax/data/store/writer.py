@@ -1,0 +1,341 @@
+"""Writes a prepared dataset: shards of tokens, possibly by several processes, and at last the ledger."""
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data import checksums, tensorflow_runtime
+from plmjax.data.store.ledger import (
+    FIELDS,
+    FORMAT_VERSION,
+    LEDGER,
+    LENGTHS,
+    NUMBERS,
+    SPLITS,
+    TEXT,
+    TFDS_METADATA,
+    check_names,
+    field_file,
+    offset_files,
+    sum_ledger,
+    token_dtype,
+    unigram_file,
+)
+from plmjax.errors import UserError
+
+PIECE_TOKENS = 1 << 22
+_NAME = "corpus-{split}.tfrecord-{index:05d}"
+_TFDS_NAME = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+_PARTS = ("document_lengths", "sentence_lengths", "tokens")
+
+
+class Tokens(NamedTuple):
+    """Documents of one stream back to back: ids [N], tokens of each sentence, sentences of each document."""
+
+    ids: np.ndarray
+    sentence_lengths: np.ndarray
+    document_lengths: np.ndarray
+
+
+class ShardWriter:
+    """Writes one file of a split; documents keep the order in which they are added.
+
+    Files of one split may be written by different processes; their `index` fixes their order in the dataset.
+
+    streams: names of the texts that every document has. fields: names of the numbers that every document has.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        split: str,
+        index: int,
+        vocab_size: int,
+        streams: Sequence[str] = (TEXT,),
+        fields: Sequence[str] = (),
+    ):
+        if split not in SPLITS:
+            raise ValueError(f"Expected a split among {SPLITS}, found {split!r}.")
+        check_names(streams, fields)
+        self._path = Path(directory) / _NAME.format(split=split, index=index)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        (self._path.parent / LEDGER).unlink(missing_ok=True)  # the dataset is not finished while it is written
+        self._file = open(self._path, "wb")  # noqa: SIM115 (closed by close)
+        self._dtype = token_dtype(vocab_size)
+        self._streams, self._fields = tuple(streams), tuple(fields)
+        self._unigram = {stream: np.zeros(vocab_size, np.int64) for stream in streams}
+        self._index = index
+        self._bytes = 0
+        self._crc = 0
+        self._pieces: list[dict[str, list[int]]] = []
+        self._begin_piece()
+
+    def _begin_piece(self) -> None:
+        self._texts: dict[str, list[Tokens]] = {stream: [] for stream in self._streams}
+        self._numbers: dict[str, list[np.ndarray]] = {name: [] for name in self._fields}
+        self._tokens = 0
+
+    def add(
+        self, document: Mapping[str, Sequence[Sequence[int] | np.ndarray]], fields: Mapping[str, float] | None = None
+    ) -> None:
+        """Appends one document: of each stream the token ids of each sentence, empty ones left out.
+
+        A document of which any stream is empty is left out.
+        """
+        texts = {}
+        for stream, sentences in document.items():
+            lengths = [len(sentence) for sentence in sentences if len(sentence)]
+            ids = np.fromiter(itertools.chain.from_iterable(sentences), np.int64, sum(lengths))
+            texts[stream] = Tokens(ids, np.array(lengths), np.array([len(lengths)]))
+        if all(len(text.ids) for text in texts.values()):
+            self.extend(texts, {name: np.array([number]) for name, number in (fields or {}).items()})
+
+    def extend(self, texts: Mapping[str, Tokens], fields: Mapping[str, np.ndarray] | None = None) -> None:
+        """Appends many documents, none of them or of their sentences empty; fields: name -> a number of each."""
+        for stream in self._streams:
+            self._texts[stream].append(texts[stream])
+            self._tokens += len(texts[stream].ids)
+        for name in self._fields:
+            self._numbers[name].append(np.asarray(fields[name]))
+        if self._tokens >= PIECE_TOKENS:
+            self._end_piece()
+
+    def close(self) -> dict[str, Any]:
+        """Finishes the file and returns its record for `finish`; a file without documents is removed."""
+        self._end_piece()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if not self._pieces:
+            self._path.unlink()
+
+        def total(part: str) -> int:
+            return sum(piece[part][1] for piece in self._pieces)
+
+        totals = {"documents": total(f"{self._streams[0]}/document_lengths")}
+        totals["streams"] = {
+            stream: {"sentences": total(f"{stream}/sentence_lengths"), "tokens": total(f"{stream}/tokens")}
+            for stream in self._streams
+        }
+        record = {"file": self._path.name, "index": self._index, "bytes": self._bytes, "crc32c": self._crc}
+        return record | totals | {"fields": self._fields, "pieces": self._pieces, "unigram": self._unigram}
+
+    def _end_piece(self) -> None:
+        if not self._tokens:
+            return
+        payloads = {}
+        for stream, texts in self._texts.items():
+            ids, sentence_lengths, document_lengths = (np.concatenate(arrays) for arrays in zip(*texts, strict=True))
+            size = len(self._unigram[stream])
+            if ids.min() < 0 or ids.max() >= size:
+                raise ValueError(f"Expected token ids in 0..{size - 1}, found {ids.min()}..{ids.max()}.")
+            self._unigram[stream] += np.bincount(ids, minlength=size)
+            parts = (document_lengths.astype(LENGTHS), sentence_lengths.astype(LENGTHS), ids.astype(self._dtype))
+            payloads |= {f"{stream}/{part}": array for part, array in zip(_PARTS, parts, strict=True)}
+        payloads |= {
+            f"{FIELDS}/{name}": np.concatenate(numbers).astype(NUMBERS) for name, numbers in self._numbers.items()
+        }
+        record, offsets = _example(payloads, self._bytes + _HEADER_BYTES)
+        header = len(record).to_bytes(8, "little")
+        for part in (header, _masked_crc(header), record, _masked_crc(record)):
+            self._file.write(part)
+            self._crc = checksums.crc32c(part, self._crc)
+            self._bytes += len(part)
+        self._pieces.append({name: [offsets[name], len(array)] for name, array in payloads.items()})
+        self._begin_piece()
+
+
+# TFRecord framing: length (8 bytes), masked CRC of the length (4), the record, masked CRC of the record (4).
+_HEADER_BYTES = 12
+_ALIGNMENT = 8
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = checksums.crc32c(data)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protocol buffer field."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _example(payloads: dict[str, np.ndarray], start: int) -> tuple[bytes, dict[str, int]]:
+    """A serialised tf.train.Example of byte features that begins at byte `start` of its file, and where each is.
+
+    It is written field by field because the reader needs the offsets. Every payload is aligned, for numpy would copy
+    one that is not: an unknown field before it fills the gap, which every reader of protocol buffers skips. Each
+    feature is in a Features message of its own, which readers join.
+    """
+    parts, size, offsets = [], 0, {}
+    for name, array in payloads.items():
+        data = array.tobytes()
+        feature = _field(1, _field(1, data))  # Feature.bytes_list, BytesList.value
+        body = _field(1, _field(1, _field(1, name.encode()) + _field(2, feature)))  # ends with the data
+        before = start + size + 2 + len(body) - len(data)
+        gap = -before % _ALIGNMENT
+        parts += [_field(15, bytes(gap)), body]
+        offsets[name] = before + gap
+        size += 2 + gap + len(body)
+    return b"".join(parts), offsets
+
+
+def finish(
+    directory: str | os.PathLike,
+    shards: dict[str, list[dict[str, Any]]],
+    tokenizer: Any,
+    sources: list[dict[str, Any]],
+    description: dict[str, Any],
+) -> None:
+    """Turns written shards into a dataset: offsets, TFDS metadata, tokenizer, and last of all the ledger.
+
+    shards: split -> the records that `ShardWriter.close` returned; they are ordered by index and empty ones dropped.
+    tokenizer: has save(directory), fingerprint, kind and vocabulary. sources: the input files.
+    description: anything JSON that says how the dataset was made. Raises UserError when no document was written.
+    """
+    directory = Path(directory)
+    shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
+    shards = {split: [record for record in records if record["pieces"]] for split, records in shards.items()}
+    if not shards["train"] and shards["validation"]:
+        documents = sum(record["documents"] for record in shards["validation"])
+        raise UserError(
+            f"Expected documents to train on for {directory}, found all {documents} held out; lower the share that is "
+            "held out or add text."
+        )
+    if not shards["train"]:
+        raise UserError(f"Expected text for {directory}, found no document that holds a token; check the input files.")
+    streams, fields = shards["train"][0]["streams"], shards["train"][0]["fields"]
+    unigram = {stream: sum(record["unigram"][stream] for record in shards["train"]) for stream in streams}
+    vocab_size = len(next(iter(unigram.values())))
+    for stream, counts in unigram.items():
+        np.save(directory / unigram_file(stream), counts)
+    ledger: dict[str, Any] = {
+        "version": FORMAT_VERSION,
+        "tokenizer": {
+            "fingerprint": tokenizer.fingerprint,
+            "kind": tokenizer.kind,
+            "vocab_size": vocab_size,
+        },
+        "streams": list(streams),
+        "fields": list(fields),
+        "splits": {},
+        "sources": sources,
+        "description": description,
+    }
+    names = [unigram_file(stream) for stream in streams]
+    for split, records in shards.items():
+        for index, record in enumerate(records):  # TFDS counts files without gaps
+            name = _NAME.format(split=split, index=index)
+            os.replace(directory / record["file"], directory / name)
+            records[index] = {key: value for key, value in record.items() if key not in ("unigram", "fields")}
+            records[index] |= {"file": name, "index": index}
+        totals = {
+            stream: {
+                part: sum(record["streams"][stream][part] for record in records) for part in ("sentences", "tokens")
+            }
+            for stream in streams
+        }
+        documents = sum(record["documents"] for record in records)
+        ledger["splits"][split] = {"documents": documents, "streams": totals, "shards": records}
+        for stream in streams:
+            names += _write_offsets(directory, split, stream, ledger["splits"][split])
+        names += [_write_field(directory, split, name, ledger["splits"][split]) for name in fields]
+    listed = {record["file"] for records in shards.values() for record in records}
+    for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
+        if path.name not in listed:
+            path.unlink()
+    _write_tfds_metadata(directory, shards, token_dtype(vocab_size), streams, fields)
+    tokenizer.save(directory / "tokenizer")
+    others = [*TFDS_METADATA, *(f"tokenizer/{name}" for name in storage.files(directory / "tokenizer"))]
+    ledger["files"] = {name: checksums.sum_file(directory / name) for name in names}
+    ledger["other_files"] = {name: checksums.sum_file(directory / name) for name in others}
+    ledger["crc32c"] = sum_ledger(ledger)
+    storage.write(directory / LEDGER, json.dumps(ledger, indent=1))
+
+
+def _payloads(directory: Path, entry: dict[str, Any], name: str, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """A feature of every piece of a split, in order."""
+    for record in entry["shards"]:
+        data = np.memmap(directory / record["file"], np.uint8, "r")
+        for piece in record["pieces"]:
+            start, count = piece[name]
+            yield np.frombuffer(data[start : start + dtype.itemsize * count].tobytes(), dtype)
+
+
+def _write_offsets(directory: Path, split: str, stream: str, entry: dict[str, Any]) -> list[str]:
+    """Writes where sentences and documents of a stream begin, one piece at a time; returns the files' names."""
+    names = offset_files(split, stream)
+    counts = entry["streams"][stream]["sentences"], entry["documents"]
+    for name, part, count in zip(names, ("sentence_lengths", "document_lengths"), counts, strict=True):
+        offsets = np.lib.format.open_memmap(directory / name, "w+", np.int64, (count + 1,))
+        offsets[0] = at = 0
+        for lengths in _payloads(directory, entry, f"{stream}/{part}", LENGTHS):
+            offsets[at + 1 : at + 1 + len(lengths)] = offsets[at] + np.cumsum(lengths, dtype=np.int64)
+            at += len(lengths)
+        offsets.flush()
+    return list(names)
+
+
+def _write_field(directory: Path, split: str, name: str, entry: dict[str, Any]) -> str:
+    """Writes a number of every document; returns the file's name."""
+    file = field_file(split, name)
+    numbers = [np.empty(0, NUMBERS), *_payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)]
+    np.save(directory / file, np.concatenate(numbers))
+    return file
+
+
+def _write_tfds_metadata(
+    directory: Path,
+    shards: dict[str, list[dict[str, Any]]],
+    dtype: np.dtype,
+    streams: Iterable[str],
+    fields: Iterable[str],
+) -> None:
+    tfds = tensorflow_runtime.tensorflow_datasets()
+
+    def sequence(dtype: np.dtype, doc: str) -> "tfds.features.Tensor":
+        return tfds.features.Tensor(shape=(None,), dtype=dtype.newbyteorder("=").type, encoding="bytes", doc=doc)
+
+    text = {
+        "tokens": sequence(dtype, "Token ids of the piece, documents one after another."),
+        "sentence_lengths": sequence(LENGTHS, "Tokens of each sentence."),
+        "document_lengths": sequence(LENGTHS, "Sentences of each document."),
+    }
+    features = dict.fromkeys(streams, text)
+    if fields := {name: sequence(NUMBERS, "A number of each document.") for name in fields}:
+        features[FIELDS] = fields
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=directory, template=_TFDS_NAME, dataset_name="corpus", filetype_suffix="tfrecord"
+    )
+    tfds.folder_dataset.write_metadata(
+        data_dir=directory,
+        filename_template=template,
+        version="1.0.0",
+        description="Documents cut into sentences and tokens; one example is a piece of many documents.",
+        features=tfds.features.FeaturesDict(features),
+        split_infos=[
+            tfds.core.SplitInfo(
+                name=split,
+                shard_lengths=[len(record["pieces"]) for record in records],
+                num_bytes=sum(record["bytes"] for record in records),
+                filename_template=template,
+            )
+            for split, records in shards.items()
+            if records
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Run directories from checkpoints of other libraries, and back."""

@@ -1,0 +1,146 @@
+"""Run directories from checkpoints of other libraries, and back: what `plmjax import` and `plmjax export` do.
+
+Neither says that it is done before the numbers are checked: outputs against transformers where it is installed, bits
+after a round trip where it is not.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError
+from plmjax.exchange import problem_types
+from plmjax.experiment import Experiment
+from plmjax.finetuning.tasks import task_of
+from plmjax.interop import huggingface, labels, libraries
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
+
+
+def import_checkpoint(
+    source: str | Path, workdir: str | Path, architecture: str = "auto", tokenizer: str | Path | None = None
+) -> str:
+    """Makes a run directory, step 0, of a checkpoint of another library; says what it was and what was checked.
+
+    architecture: a transformers class; "auto" takes the one that the folder names. tokenizer: its folder, where it is
+    not `source`. A bare encoder makes a checkpoint without heads, to fine-tune or embed with.
+
+    Raises:
+        UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
+    """
+    source, workdir = storage.path(source), storage.path(workdir)
+    with storage.local(source) as folder:
+        return _import(source, folder, workdir, architecture, tokenizer)
+
+
+def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
+    module, params, library, evidence = libraries.load(folder, architecture)
+    name = huggingface.architecture_of(module)
+    files = _tokenizer_files(tokenizer or folder, module)
+    compared = library == "transformers" and huggingface.transformers_installed()
+    if compared:
+        difference = huggingface.compare(module, params, folder)
+        checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
+    else:
+        checked = _round_trip(module, params)
+    adapter = huggingface.adapter_of(module)
+    settings = huggingface.read_settings(folder) if library == "transformers" else {}
+    names = labels.names(settings | {"num_labels": module.num_labels}) if hasattr(module, "num_labels") else ()
+    objective, data = adapter.pretraining(module) or task_of(module, names)
+    objective, data = problem_types.stated(objective, data, names, settings.get("problem_type"))
+    data = dataclasses.replace(data, sequence_length=min(data.sequence_length, module.config.longest))
+    within = adapter.architectures[name].within
+    tree = {within: params} if within else params
+    run = Experiment(model=module.config, objective=objective, data=data)
+    checkpoints.save_parameters(workdir, tree, run, files)
+    _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
+    return (
+        f"imported   {name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to {workdir}; "
+        f"{checked}"
+    )
+
+
+def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
+    """Writes a run's last checkpoint (or the one named) as a transformers folder; says what was checked.
+
+    architecture: a transformers class; "auto" takes the one that holds everything there is.
+
+    Raises:
+        UserError: no checkpoint there, no transformers form of its model, or the check fails.
+    """
+    params, description = checkpoints.load_parameters(checkpoint)
+    run = description.experiment
+    model = run.objective.module(run.model, Execution())
+    if architecture == "auto":
+        architecture = huggingface.architecture_held(model, params)
+    with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
+        tokenizer = _tokenizer_folder(description, model, Path(scratch)) if description.tokenizer else None
+        told = {
+            "labels": tuple(getattr(run.objective, "labels", ())),
+            "problem_type": problem_types.named(run.objective),
+        }
+        huggingface.save(model, params, folder, architecture=architecture, tokenizer=tokenizer, **told)
+        checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
+        if huggingface.transformers_installed():
+            difference = huggingface.compare(model, params, folder, architecture)
+            checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
+    return f"exported   {architecture} of step {description.step} to {directory}; {checked}"
+
+
+def can_export(checkpoint: str | Path) -> bool:
+    """Whether the model of a run has a transformers form."""
+    run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
+    return huggingface.has_form(run.objective.module(run.model, Execution()))
+
+
+def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
+    """The files of a tokenizer that the model has an embedding for every token of."""
+    from plmjax.data import tokenizers
+
+    tokenizer = tokenizers.load(folder, model_type=huggingface.model_type_of(model))
+    if tokenizer.vocabulary.size > model.config.vocab_size:
+        raise UserError(
+            f"Expected a tokenizer of at most the model's {model.config.vocab_size} tokens in {folder}, found "
+            f"{tokenizer.vocabulary.size}; name the tokenizer that the model was trained with."
+        )
+    with tempfile.TemporaryDirectory() as copy:
+        tokenizer.save(copy)
+        return checkpoints.tokenizer_files(Path(copy))
+
+
+def _tokenizer_folder(description: checkpoints.Description, model: nn.Module, folder: Path) -> Path:
+    """The tokenizer's files, which tell transformers where to cut a text if they did not yet."""
+    file = description.write_tokenizer(folder) / "tokenizer_config.json"
+    if file.is_file():
+        settings = {"model_max_length": model.config.longest} | json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return folder
+
+
+def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        huggingface.save(model, params, folder)
+        _same_bits(huggingface.load(folder)[1], params, "transformers' files")
+    return "a round trip through transformers' files gives every bit back"
+
+
+def _same_bits(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    found, expected = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in (found, expected))
+    for path in sorted(found.keys() | expected.keys()):
+        if path not in found or np.asarray(found[path]).tobytes() != np.asarray(expected[path]).tobytes():
+            raise UserError(
+                f"Expected to read {path} back from {what} bit for bit, found a difference; check the disk and try "
+                "again."
+            )
+
+
+def _count(params: Mapping[str, Any]) -> int:
+    return sum(leaf.size for leaf in flax.traverse_util.flatten_dict(params).values())

@@ -1,0 +1,71 @@
+"""Experiments: frozen dataclasses, composed by the functions of a file in experiments/.
+
+An experiment is plain data. It is written to the run directory as JSON, read back from there, compared with the one of
+a resume, and overridden field by field on the command line.
+"""
+
+from plmjax.errors import UserError
+from plmjax.experiment import catalogue
+from plmjax.experiment.choice import Choice
+from plmjax.experiment.override import normalized_option, options, override
+from plmjax.experiment.record import FREE, PREPARED, differences, flatten, from_dict, read, to_dict, write
+from plmjax.experiment.settings import (
+    Checkpoint,
+    Data,
+    Experiment,
+    Finetuning,
+    Hosts,
+    Mesh,
+    Phase,
+    Start,
+    Tokenizer,
+    Tracking,
+    Training,
+)
+
+__all__ = [
+    "FREE",
+    "PREPARED",
+    "Checkpoint",
+    "Choice",
+    "Data",
+    "Experiment",
+    "Finetuning",
+    "Hosts",
+    "Mesh",
+    "Phase",
+    "Start",
+    "Tokenizer",
+    "Tracking",
+    "Training",
+    "catalogue",
+    "differences",
+    "flatten",
+    "from_dict",
+    "load",
+    "normalized_option",
+    "options",
+    "override",
+    "read",
+    "to_dict",
+    "write",
+]
+
+
+def load(reference: str) -> Experiment:
+    """The experiment of a name that plmjax comes with, or of `path/to/file.py`; with `:function`, another function
+    than `experiment`.
+
+    Raises:
+        UserError: the file or function is missing, or the function does not return an Experiment.
+    """
+    path, name = catalogue.find(reference)
+    compose = catalogue.function(path, name)
+    with catalogue.mistake_named(path):
+        experiment = compose()
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"Expected {path}:{name} to return a plmjax.experiment.Experiment, found {type(experiment).__name__}; "
+            f"correct it."
+        )
+    return experiment

@@ -1,0 +1,161 @@
+"""Files that compose experiments: those of plmjax, found by name, and files of the user, found by path."""
+
+import ast
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from plmjax import experiments
+from plmjax.errors import UserError, nearest, quoted
+
+FUNCTION = "experiment"
+"""The function of a reference without one."""
+
+
+def names() -> list[str]:
+    """Names of the experiment files of plmjax, without their suffix."""
+    return sorted(file.stem for file in experiments.FOLDER.glob("[!_]*.py"))
+
+
+def find(reference: str) -> tuple[Path, str]:
+    """(file, function) of NAME, NAME:FUNCTION, path/to/file.py or path/to/file.py:FUNCTION.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    path, function = re.fullmatch(r"(.*?)(?::(\w*))?", reference).groups()
+    function = function or FUNCTION
+    if path in names():
+        return experiments.FOLDER / f"{path}.py", function
+    file = Path(path)
+    if file.is_file() and file.suffix == ".py":
+        return file, function
+    if file.exists():
+        kind = "a folder" if file.is_dir() else "a file of another kind"
+        raise UserError(f"Expected an experiment, found {kind} at {quoted(path, 300)}; {_advice(file)}")
+    if os.sep in path or file.suffix == ".py":
+        raise UserError(f"Expected an experiment file, found no file {quoted(path, 300)}; {_advice(file)}")
+    raise UserError(f"Expected an experiment, found none named {quoted(path)}; {nearest(path, names())}")
+
+
+def _advice(file: Path) -> str:
+    """Advice for a file that does not exist: the nearest file in its folder, or the nearest name."""
+    others = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
+    hint = nearest(str(file), others)
+    if hint.startswith("did"):
+        return hint
+    hint = nearest(file.stem, names())
+    return (
+        hint if hint.startswith("did") else "give the path of a Python file, or a name that plmjax experiments lists."
+    )
+
+
+def functions(file: Path) -> dict[str, str]:
+    """Function -> first line of its docstring, of the functions that compose an experiment; imports nothing.
+
+    They are public and can be called without an argument.
+    """
+    return {
+        node.name: _first_line(node)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and len(node.args.args) == len(node.args.defaults)
+    }
+
+
+def page() -> str:
+    """The list of the experiments of plmjax: the reference of each, and its first line."""
+    files = [experiments.FOLDER / f"{name}.py" for name in names()]
+    found = {
+        file: {file.stem if name == FUNCTION else f"{file.stem}:{name}": line for name, line in functions(file).items()}
+        for file in files
+    }
+    width = max(len(reference) for references in found.values() for reference in references)
+    lines = []
+    for file, references in found.items():
+        lines.append(_first_line(ast.parse(file.read_text(encoding="utf-8"))))
+        lines += [f"  {reference:<{width}}  {line}" for reference, line in references.items()]
+        lines.append("")
+    return "\n".join([*lines, f"Their files are in {experiments.FOLDER}; copy one to change more than options can."])
+
+
+def _first_line(node: ast.Module | ast.FunctionDef) -> str:
+    return (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def function(path: Path, name: str) -> Callable[[], Any]:
+    """A function of an experiment file.
+
+    Raises:
+        UserError: the file cannot be imported, or has no such function.
+    """
+    with mistake_named(path):
+        module = _import_file(path)
+    compose = getattr(module, name, None)
+    if not callable(compose):
+        known = list(functions(path))
+        if name == FUNCTION and known:
+            raise UserError(
+                f"Expected a function {name!r} in {path}, found only {', '.join(known)}; name one of these, such as "
+                f"{path}:{known[0]}."
+            )
+        raise UserError(f"Expected a function of {path}, found {quoted(name)}; {nearest(name, known)}")
+    return compose
+
+
+def load_classes(reference: str) -> None:
+    """Imports an experiment file, so that a checkpoint that names its classes can be read.
+
+    Raises:
+        UserError: there is no such file, or it cannot be imported.
+    """
+    path, _ = find(reference)
+    with mistake_named(path):
+        _import_file(path)
+
+
+@contextlib.contextmanager
+def mistake_named(path: Path) -> Iterator[None]:
+    """Turns an exception of a user's file into one sentence with its line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        here = str(path.resolve())
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        place = f"{path}, line {line}" if line else f"{path}"
+        text = str(error).splitlines()[0] if str(error) else "no message"
+        raise UserError(
+            f"Expected a file that composes an experiment, found {type(error).__name__} in {place}: "
+            f"{text.rstrip('.')}; correct it."
+        ) from error
+
+
+def _import_file(path: Path) -> Any:
+    """Imports a file under a dotted name by which its classes can be found.
+
+    It is the name within plmjax.experiments, or the path from the working directory.
+    """
+    resolved, folder = path.resolve(), Path.cwd()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    name = path.stem
+    if resolved.parent == experiments.FOLDER:
+        name = f"{experiments.__name__}.{name}"
+    elif resolved.is_relative_to(folder):
+        name = ".".join(resolved.relative_to(folder).with_suffix("").parts)
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module

@@ -1,0 +1,134 @@
+"""Options of the command line that set fields of an experiment: `--training.steps 60`."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment.choice import Choice
+from plmjax.experiment.record import flatten
+from plmjax.experiment.settings import Experiment
+
+HELP = ("--help", "-h")
+
+
+def options(experiment: Experiment) -> list[str]:
+    """The command-line options of an experiment's fields."""
+    return [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
+
+
+def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
+    """Option that chooses a class -> the current object: `--optimizer`, `--optimizer.schedule`."""
+    found = {}
+    for field in dataclasses.fields(experiment):
+        value = getattr(experiment, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= {f"{prefix}{field.name}": value} if isinstance(value, Choice) else {}
+            found |= choices(value, f"{prefix}{field.name}.")
+    return found
+
+
+def _chosen(experiment: Experiment, given: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
+    """The experiment with the classes that options name, and the other options.
+
+    Fields that both the old and the new class have keep their values.
+
+    Raises:
+        UserError: no class has the name.
+    """
+    others = []
+    for option, *words in sorted(given, key=lambda one: one[0].count(".")):  # an optimizer before its schedule
+        chosen = choices(experiment).get(option)
+        if chosen is None:
+            others.append([option, *words])
+            continue
+        known, name = chosen.choices(), " ".join(words)
+        if name not in known:
+            raise UserError(f"Expected the name of a class for {option}, found {quoted(name)}; {nearest(name, known)}")
+        fields = {field.name for field in dataclasses.fields(known[name])}
+        kept = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen) if field.name in fields}
+        experiment = _replaced(experiment, option.removeprefix("--").split("."), known[name](**kept))
+    return experiment, others
+
+
+def _replaced(value: Any, path: list[str], new: Any) -> Any:
+    """A dataclass of dataclasses with another value at a path of fields."""
+    first, *rest = path
+    return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
+
+
+def normalized_option(option: str) -> str:
+    """An option with underscores in place of the dashes within its name, as fields are named."""
+    return f"--{option.removeprefix('--').replace('-', '_')}"
+
+
+def override(experiment: Experiment, arguments: Sequence[str], command: str = "plmjax") -> Experiment:
+    """`--field.subfield VALUE ...` applied to an experiment; `--help` prints every field and exits.
+
+    `--optimizer NAME` chooses another class; `--help` then prints its fields.
+
+    Raises:
+        UserError: an unknown name (with the nearest one) or a value of the wrong type.
+    """
+    import tyro  # here, so that a machine without it can still import experiments
+
+    from plmjax import option_values
+
+    def parse(words: Sequence[str]) -> Any:
+        config = (tyro.conf.FlagConversionOff,)
+        with option_values.PLAIN:
+            return tyro.cli(
+                Experiment, prog=command, default=experiment, args=words, use_underscores=True, config=config
+            )
+
+    def words(option: list[str]) -> list[str]:  # a value joined to its name may begin with a dash
+        return ["=".join(option)] if len(option) == 2 else option
+
+    given: list[list[str]] = []
+    for argument in arguments:
+        if argument in HELP:
+            continue
+        if argument.startswith("--"):
+            name, mark, value = argument.partition("=")
+            given.append([normalized_option(name), *([value] if mark else [])])
+        elif given:
+            given[-1].append(argument)
+        else:
+            raise UserError(
+                f"Expected an option such as --training.steps 60, found {quoted(argument)}; begin it with --."
+            )
+    experiment, given = _chosen(experiment, given)
+    if set(HELP) & set(arguments):
+        parse(["--help"])
+    known = [*options(experiment), *choices(experiment)]
+    for option in given:
+        if option[0] not in known:
+            raise UserError(
+                f"Expected an option of the experiment, found {quoted(option[0])}; {nearest(option[0], known)}"
+            )
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # the error becomes one sentence below
+            return parse([word for option in given for word in words(option)])
+    except SystemExit:
+        for option in given:
+            # Several options may fit together, but not each one with the old values of the others: that is no error.
+            with contextlib.suppress(UserError), contextlib.redirect_stderr(io.StringIO()):
+                try:
+                    parse(words(option))
+                except SystemExit:
+                    break
+        default = flatten(experiment)[option[0][2:]]
+        kind = _annotation(experiment, option[0][2:]) if default is None else type(default).__name__
+        found = " ".join(option[1:]) or "nothing"
+        raise UserError(f"Expected a value of type {kind} for {option[0]}, found {quoted(found)}; change it.") from None
+
+
+def _annotation(value: Any, name: str) -> str:
+    """The type of a dotted field as it is declared: "float or None"."""
+    *path, last = name.split(".")
+    for part in path:
+        value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
+    (declared,) = (field.type for field in dataclasses.fields(value) if field.name == last)
+    return str(declared).replace(" | ", " or ")

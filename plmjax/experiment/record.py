@@ -1,0 +1,142 @@
+"""Experiments as JSON: written to the run directory, read back from there, and compared."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax import storage
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment.settings import Experiment
+
+FREE = (
+    "checkpoint.",
+    "mesh.",
+    "hosts.",
+    "tracking.",
+    "data.path",
+    "data.max_unknown",
+    "data.train",
+    "data.validation",
+    "data.folder",
+    "training.log_every",
+    "training.evaluate_every",
+    "training.evaluation_batches",
+    "training.platform",
+    "training.unroll",
+    "training.remat",
+    "training.profile_steps",
+)
+"""Fields a resumed run may change: they do not change what it computes. The text itself is recognised by the
+fingerprint of the prepared dataset, in any folder."""
+
+PREPARED = (
+    "tokenizer.",
+    "data.input",
+    "data.format",
+    "data.text_key",
+    "data.streams",
+    "data.language",
+    "data.held_out",
+)
+"""Fields that determine the tokenizer and the dataset of a run directory; fixed before training."""
+
+
+def to_dict(value: Any) -> Any:
+    """Plain JSON data; a dataclass becomes a dict whose "type" is `module:Class`."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": f"{type(value).__module__}:{type(value).__qualname__}", **fields}
+    if isinstance(value, tuple | list):
+        return [to_dict(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"An experiment holds plain data and dataclasses; found {value!r} of {type(value).__name__}.")
+
+
+def _dataclass_named(name: str) -> type:
+    """The class of `module:Class`: one of plmjax, or of a module that is imported already.
+
+    No other module is imported because a file names it: classes of the user are found after their experiment file was
+    loaded or their module was imported.
+    """
+    module, _, qualified = name.partition(":")
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    found = getattr(sys.modules.get(module), qualified, None)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise UserError(
+            f"Expected a class of plmjax or of a loaded experiment file, found {quoted(name)}; name the file that "
+            f"defines it with --experiment, or import its module first."
+        )
+    return found
+
+
+def from_dict(value: Any) -> Any:
+    """Inverse of `to_dict`.
+
+    Raises:
+        UserError: a class or field that this version of plmjax does not have.
+    """
+    if isinstance(value, list):
+        return tuple(from_dict(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    cls = _dataclass_named(value["type"])
+    name = cls.__qualname__
+    fields = {field.name for field in dataclasses.fields(cls)}
+    given = {key: from_dict(item) for key, item in value.items() if key != "type"}
+    for unknown in given.keys() - fields:
+        raise UserError(
+            f"Expected a field of {name} in the experiment, found {quoted(unknown)}; {nearest(unknown, fields)}"
+        )
+    return cls(**given)
+
+
+def read(path: Path) -> Experiment:
+    """The experiment of an experiment.json.
+
+    Raises:
+        UserError: the file is missing or not an experiment.
+    """
+    try:
+        experiment = from_dict(json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(experiment, Experiment):
+            raise TypeError(f"it holds {type(experiment).__name__}")
+        return experiment
+    except FileNotFoundError:
+        raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"Expected an experiment that plmjax wrote in {path}, found: {error}; name another run."
+        ) from error
+
+
+def write(experiment: Experiment, path: Path) -> None:
+    """Writes experiment.json, atomically."""
+    storage.write(path, json.dumps(to_dict(experiment), indent=2) + "\n")
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """`to_dict` with dotted names: {"training.steps": 1000, ...}."""
+    value = to_dict(value) if dataclasses.is_dataclass(value) else value
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = {str(index): item for index, item in enumerate(value)}
+    if not isinstance(value, dict):
+        return {prefix: value}
+    flat = {}
+    for key, item in value.items():
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else key)
+    return flat
+
+
+def differences(before: Experiment, after: Experiment, free: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Dotted field -> (before, after) where two experiments differ, except for fields that begin with a `free` name."""
+    old, new = flatten(before), flatten(after)
+    names = sorted(name for name in old.keys() | new.keys() if not name.startswith(tuple(free)))
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}

@@ -1,0 +1,28 @@
+"""Which task trains a model with a head."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+
+from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.models.bert import BertForMultipleChoice
+from plmjax.models.heads import QuestionAnswering, TokenClassification
+
+
+def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[TaskObjective, Task]:
+    """The objective that trains a module with the head of a downstream task, and its data, which names no files.
+
+    labels: names of the head's labels; by default LABEL_0, LABEL_1, ... One label without more said is a regression.
+    """
+    if isinstance(module, QuestionAnswering):
+        return SpanExtraction(), Questions()
+    if isinstance(module, BertForMultipleChoice):
+        return MultipleChoice(), Choices()
+    labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(module.num_labels))
+    if isinstance(module, TokenClassification):
+        return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
+    return Regression() if module.num_labels == 1 else SequenceClassification(labels=labels), Sentences()

@@ -1,0 +1,269 @@
+"""Contextual vectors of every line of a text, from any encoder: one layer, or a mix of all of them.
+
+Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/, so that
+a run over a million lines continues where it was stopped, and memory does not grow with the text. At the end the parts
+are joined, and the folder is removed.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError, check_choice, quoted
+from plmjax.inference.rows import batches, check_parameters
+from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.scalar_mix import mixed
+from plmjax.models.heads import MIX
+from plmjax.training import checkpoints, items, start, step
+
+POOLINGS = ("cls", "mean", "none")
+SUFFIXES = (".npz", ".jsonl")
+LEARNED = "learned"
+BLOCK = 4096
+"""Lines of a part."""
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+    """The vectors to compute: fields as the arguments of `embed`."""
+
+    layer: int
+    pooling: str
+    mix: tuple[float, ...]
+    scale: float
+
+
+def embed(
+    checkpoint: str | Path,
+    input: str | Path,
+    output: str | Path,
+    *,
+    layer: int = -1,
+    pooling: str = "mean",
+    mix: Sequence[str] = (),
+    batch_size: int = 32,
+    say: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Writes the vectors of the lines of `input`, each laid out as a row, and returns how many lines there are.
+
+    layer: 0 is the embeddings' output, k that of layer k; negative ones count from the last. mix: instead of one layer,
+    a mean of all weighted by the softmax of these numbers, embeddings first; "learned" takes the mix that a checkpoint
+    was fine-tuned with. pooling: "cls" takes the vector of [CLS], or of the summary position of the row in
+    another model's template, "mean" the mean over the row's tokens with special ones, "none" the vector of every token.
+
+    An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], where
+    each line begins. Lines longer than the model's positions are cut, and `say` gets their count; `lengths` int32
+    [lines] counts the tokens read, `cut` bool [lines] whether a line was cut. A .jsonl file has an object a line:
+    `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
+
+    Raises:
+        UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, or parts of
+            another embedding beside the output.
+    """
+    input, output = storage.path(input), storage.path(output)
+    check_choice("--pooling", pooling, POOLINGS)
+    if batch_size < 1:
+        raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}; change it.")
+    if output.suffix not in SUFFIXES or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
+        raise UserError(
+            f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
+        )
+    directory = checkpoints.find(checkpoint)
+    lines = _lines(input)
+    params, description = checkpoints.load_parameters(directory)
+    run = description.experiment
+    if run.model.encoder_name is None:
+        raise UserError(
+            f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}; name a checkpoint of "
+            f"BERT, RoBERTa, ALBERT, ELECTRA or another encoder."
+        )
+    wanted = _wanted(layer, pooling, mix, run.model.depth, params)
+    tokenizer = start.tokenizer_of(description)
+    run.model.template.check(tokenizer.vocabulary)
+    module = run.model.encoder(step.execution(run, jax.default_backend()))
+    token = {"input_ids": jnp.zeros((1, 1), jnp.int32)}
+    check_parameters(module, params.get(module.name, {}), token, checkpoint, "it has no encoder to embed with")
+    placed = jax.device_put(params[module.name])
+    parts = output.with_name(f"{output.name}.parts")
+    _claim(parts, directory, input, wanted)
+    names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
+    for number, name in enumerate(names):
+        if not (parts / name).exists():
+            block = lines[number * BLOCK : (number + 1) * BLOCK]
+            arrays, ids = _vectors(module, placed, block, tokenizer, run.model, wanted, batch_size)
+            as_text = output.suffix == ".jsonl"
+            storage.write(parts / name, _jsonl(arrays, ids, tokenizer, wanted) if as_text else _npz(arrays))
+    with storage.replacing(output) as path:
+        cut = _join([parts / name for name in names], path, output.suffix)
+    storage.remove(parts)
+    if cut:
+        say(f"cut        {cut:,} of {len(lines):,} texts, at the {run.model.longest} tokens of the model's longest row")
+    return len(lines)
+
+
+def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: Any) -> Vectors:
+    if not -layers - 1 <= layer <= layers:
+        raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}; change it.")
+    if not mix:
+        return Vectors(layer % (layers + 1), pooling, (), 1.0)
+    if layer != -1:
+        raise UserError(f"Expected --layer or --mix, found both, {layer} and {' '.join(mix)}; leave one out.")
+    if list(mix) == [LEARNED]:
+        if MIX not in params:
+            raise UserError(
+                "Expected a checkpoint that was fine-tuned with --objective.mix True for --mix learned, found none in "
+                "it; give numbers."
+            )
+        learned = params[MIX]
+        return Vectors(layer, pooling, tuple(map(float, learned["weights"])), float(learned["scale"]))
+    try:
+        weights = tuple(map(float, mix))
+    except ValueError:
+        weights = ()
+    if len(weights) != layers + 1:
+        raise UserError(
+            f"Expected --mix learned or {layers + 1} numbers, for the embeddings and {layers} layers, found "
+            f"{' '.join(mix)}; change it."
+        )
+    return Vectors(layer, pooling, weights, 1.0)
+
+
+def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
+    """Makes the folder of parts, or checks that its parts have the same settings and text."""
+    settings = {
+        "checkpoint": hashlib.sha256((checkpoint / items.MANIFEST).read_bytes()).hexdigest(),
+        "input": hashlib.sha256(input.read_bytes()).hexdigest(),
+        **dataclasses.asdict(wanted),
+    }
+    settings = json.loads(json.dumps(settings))
+    record = parts / "settings.json"
+    if not record.exists():
+        parts.mkdir(parents=True, exist_ok=True)
+        storage.write(record, json.dumps(settings, indent=2) + "\n")
+        return
+    before = json.loads(record.read_text(encoding="utf-8"))
+    for name in settings:
+        if before.get(name) != settings[name]:
+            raise UserError(
+                f"Expected the parts of this embedding in {parts}, found parts made with another {name}; remove that "
+                f"folder or name another --output."
+            )
+
+
+def _vectors(
+    module: nn.Module,
+    params: Any,
+    lines: list[str],
+    tokenizer: Any,
+    config: ModelConfig,
+    wanted: Vectors,
+    batch_size: int,
+) -> tuple[Arrays, list[list[int]]]:
+    """The arrays of a part, and the tokens of its lines."""
+    encoded = tokenizer.encode_batch(lines)
+    template = config.template
+    longest = config.longest or template.specials(1) + max(map(len, encoded))
+    rows = [template.lay_out([ids], tokenizer.vocabulary, longest).tokens for ids in encoded]
+    vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
+    for chosen, batch in batches(rows, longest, batch_size, max(tokenizer.vocabulary.pad, 0)):
+        hidden = np.asarray(_hidden_state(module, wanted, params, batch))
+        for row, vector in zip(chosen, hidden, strict=False):
+            tokens = vector[: len(rows[row])]
+            summary = template.position(len(tokens))
+            pooled = {"cls": tokens[summary : summary + 1], "mean": tokens.mean(axis=0, keepdims=True), "none": tokens}
+            vectors[row] = pooled[wanted.pooling]
+    lengths = np.array([len(row) for row in rows], np.int32)
+    arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
+    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in encoded])
+    return arrays, rows
+
+
+@functools.partial(jax.jit, static_argnames=("module", "wanted"))
+def _hidden_state(module: nn.Module, wanted: Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    """float32 [B T D]."""
+    states = module.apply({"params": params}, **batch, output_hidden_states=True).hidden_states
+    if wanted.mix:
+        return mixed(states, jnp.array(wanted.mix), wanted.scale)
+    return states[wanted.layer].astype(jnp.float32)
+
+
+def _npz(arrays: Arrays) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _jsonl(arrays: Arrays, rows: list[list[int]], tokenizer: Any, wanted: Vectors) -> str:
+    """An object a line; numbers are as short as they read back to the same float32."""
+
+    def listed(vector: np.ndarray) -> str:
+        return f"[{', '.join(map(str, vector))}]"
+
+    text = []
+    vectors = iter(arrays["embeddings"])
+    for ids, length, cut in zip(rows, arrays["lengths"].tolist(), arrays["cut"].tolist(), strict=True):
+        if wanted.pooling == "none":
+            tokens = json.dumps(tokenizer.tokens(ids), ensure_ascii=False)
+            own = f'"tokens": {tokens}, "embeddings": [{", ".join(listed(next(vectors)) for _ in ids)}]'
+        else:
+            own = f'"embedding": {listed(next(vectors))}'
+        text.append(f'{{{own}, "length": {length}, "cut": {json.dumps(cut)}}}\n')
+    return "".join(text)
+
+
+def _join(parts: list[Path], path: Path, suffix: str) -> int:
+    """Writes the parts as one file, the vectors of one part at a time in memory; returns how many texts were cut."""
+    if suffix == ".jsonl":
+        cut = 0
+        with path.open("wb") as file:
+            for part in parts:
+                rows = part.read_bytes()
+                cut += rows.count(b'"cut": true}\n')
+                file.write(rows)
+        return cut
+    arrays = {name: np.concatenate([_read(part, name) for part in parts]) for name in ("lengths", "cut")}
+    first, rows = _read(parts[0], "embeddings"), len(arrays["lengths"])
+    if len(first) != len(_read(parts[0], "lengths")):  # one vector per token
+        arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
+        rows = int(arrays["offsets"][-1])
+    header = {"descr": first.dtype.str, "fortran_order": False, "shape": (rows, first.shape[1])}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+        with archive.open("embeddings.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                file.write(np.ascontiguousarray(_read(part, "embeddings")).tobytes())
+    return int(arrays["cut"].sum())
+
+
+def _read(part: Path, name: str) -> np.ndarray:
+    with storage.local(part) as file, np.load(file) as arrays:
+        return arrays[name]
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file, compressed or not; an empty line is a text without words."""
+    from plmjax.data import reading
+
+    if not path.is_file():
+        raise UserError(
+            f"Expected a text file with one text per line, found no file {quoted(str(path), 300)}; name one."
+        )
+    text = "".join(reading.characters(path, reading.blocks(path)))
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")

@@ -1,0 +1,61 @@
+"""The likeliest tokens in place of every [MASK] of a text."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plmjax.errors import UserError, quoted
+from plmjax.finetuning.sentences import softmax
+from plmjax.inference.rows import batches, check_parameters, check_special
+from plmjax.training import checkpoints, start, step
+
+MASK = "[MASK]"
+"""The token to fill in, as users write it for every tokenizer."""
+
+
+def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+    """For every [MASK] of a text, the `top` likeliest tokens as they read, with their probabilities, best first.
+
+    Raises:
+        UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
+    """
+    from plmjax.data.readable import readable
+
+    params, description = checkpoints.load_parameters(checkpoint)
+    run, tokenizer = description.experiment, start.tokenizer_of(description)
+    module = run.model.for_masked_language_model(step.execution(run, jax.default_backend()))
+    check_special(tokenizer, "mask")
+    vocabulary = tokenizer.vocabulary
+    run.model.template.check(vocabulary)
+    if top < 1 or top > vocabulary.size:
+        raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}; change it.")
+    ids = tokenizer.encode(text.replace(MASK, tokenizer.tokens([vocabulary.mask])[0]))
+    if vocabulary.mask not in ids:
+        raise UserError(
+            f"Expected a text with one or more {MASK}, found none in {quoted(text)}; write {MASK} for a word."
+        )
+    row = run.model.template.lay_out([ids], vocabulary).tokens
+    longest = run.model.longest or len(row)
+    if len(row) > longest:
+        room = longest - len(row) + len(ids)
+        raise UserError(f"Expected a text of at most {room} tokens, found {len(ids)}; shorten it.")
+    _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
+    hint = "it is no masked language model; take the run that it was fine-tuned from"
+    check_parameters(module, params, batch, checkpoint, hint)
+    places = np.flatnonzero(np.array(row) == vocabulary.mask)
+    logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
+    probabilities = softmax(logits)
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
+    return [
+        list(zip(readable(tokenizer, chosen.tolist()), shares[chosen].tolist(), strict=True))
+        for chosen, shares in zip(best, probabilities, strict=True)
+    ]
+
+
+@functools.partial(jax.jit, static_argnames="module")
+def _logits(module: nn.Module, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    return module.apply({"params": params}, **batch).logits

@@ -1,0 +1,309 @@
+"""How parameters and the tensors of another library turn into each other, in both directions.
+
+A table of conversions lists every parameter once, with the names of the tensors that hold its numbers and how they are
+arranged there. Reading, writing, and naming whatever is missing, unexpected or of another shape follow from that table
+and from the shapes of the module's own parameters.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import chex
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.interop.tensors import FLOATS, Shape, Tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """How the numbers of some parameters lie in some tensors.
+
+    to_tensors: parameters -> tensors. It must accept the tracers of JAX, which give the shapes of the tensors.
+    to_parameters: tensors, shapes of the parameters -> parameters.
+    """
+
+    to_tensors: Callable[[Sequence[Any]], Sequence[Any]]
+    to_parameters: Callable[[Sequence[np.ndarray], Sequence[Shape]], Sequence[np.ndarray]]
+
+    def tensor_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """The shapes of the tensors of parameters of these shapes."""
+        parameters = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+        return [tensor.shape for tensor in jax.eval_shape(self.to_tensors, parameters)]
+
+
+def one_to_one(to_tensor: Callable[[Any], Any], to_parameter: Callable[[np.ndarray, Shape], np.ndarray]) -> Arrangement:
+    """One parameter in one tensor: parameter -> tensor, and tensor, shape of the parameter -> parameter."""
+    return Arrangement(
+        lambda parameters: [to_tensor(parameter) for parameter in parameters],
+        lambda tensors, shapes: [to_parameter(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)],
+    )
+
+
+SAME = one_to_one(lambda parameter: parameter, lambda tensor, shape: tensor)
+FLAT = one_to_one(lambda parameter: parameter.reshape(-1), lambda tensor, shape: tensor.reshape(shape))
+
+
+def matrix(inputs: int = 1) -> Arrangement:
+    """A kernel whose first `inputs` axes are summed over, as GPT-2's Conv1D has it: [inputs outputs]."""
+    return one_to_one(
+        lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1),
+        lambda tensor, shape: tensor.reshape(shape),
+    )
+
+
+def weight(inputs: int = 1) -> Arrangement:
+    """A kernel whose first `inputs` axes are summed over, as torch's Linear has it: [outputs inputs]."""
+    return one_to_one(
+        lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1).T,
+        lambda tensor, shape: tensor.T.reshape(shape),
+    )
+
+
+def joined(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
+    """Parameters side by side along one axis of a single tensor, as query, key and value lie in GPT-2's c_attn.
+
+    each: how every `count` parameters, one after the other, make a part of the tensor.
+    """
+
+    def groups(parameters: Sequence[Any]) -> list[Sequence[Any]]:
+        return [parameters[first : first + count] for first in range(0, len(parameters), count)]
+
+    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
+        parts = [each.to_tensors(group)[0] for group in groups(parameters)]
+        return [parts[0].__array_namespace__().concat(parts, axis=axis)]
+
+    def to_parameters(tensors: Sequence[np.ndarray], shapes: Sequence[Shape]) -> Sequence[np.ndarray]:
+        sizes = [each.tensor_shapes(group)[0][axis] for group in groups(shapes)]
+        parts = np.split(tensors[0], np.cumsum(sizes)[:-1], axis)
+        pairs = zip(parts, groups(shapes), strict=True)
+        return [parameter for part, group in pairs for parameter in each.to_parameters([part], group)]
+
+    return Arrangement(to_tensors, to_parameters)
+
+
+def divided(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
+    """Parameters in `count` tensors, equal parts along one axis of what `each` would make of them."""
+
+    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
+        (whole,) = each.to_tensors(parameters)
+        return whole.__array_namespace__().split(whole, count, axis)
+
+    def to_parameters(tensors: Sequence[np.ndarray], shapes: Sequence[Shape]) -> Sequence[np.ndarray]:
+        return each.to_parameters([np.concatenate(tensors, axis)], shapes)
+
+    return Arrangement(to_tensors, to_parameters)
+
+
+def summed(count: int, each: Arrangement = SAME) -> Arrangement:
+    """Parameters that are the sum of `count` tensors, as torch's LSTM has two biases; written as the first, zeros else.
+
+    each: how the parameters lie in the sum.
+    """
+
+    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
+        (total,) = each.to_tensors(parameters)
+        return [total, *(total.__array_namespace__().zeros_like(total) for _ in range(count - 1))]
+
+    def to_parameters(tensors: Sequence[np.ndarray], shapes: Sequence[Shape]) -> Sequence[np.ndarray]:
+        return each.to_parameters([np.sum(tensors, axis=0)], shapes)
+
+    return Arrangement(to_tensors, to_parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """Parameters of a module and the tensors that hold their numbers; mostly one of each.
+
+    paths: of the parameters, joined by /. tensors: their names; `{layer}` in them counts the first axis of parameters
+    that are stacks of layers [L ...]. Any other name in braces stands for a number, the same one in all of them.
+    first, every: the stack is of the layers first, first + every, ..., where layers of several kinds alternate.
+    """
+
+    paths: tuple[str, ...]
+    tensors: tuple[str, ...]
+    arrangement: Arrangement = SAME
+    first: int = 0
+    every: int = 1
+
+    def among(self, paths: Collection[str]) -> "list[Conversion]":
+        """The conversion itself for each of the parameters that its first path stands for."""
+        pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(self.paths[0])))
+        matches = filter(None, map(pattern.fullmatch, paths))
+        return [self._with_numbers(match.groupdict()) for match in matches]
+
+    def under(self, path: str, tensor: str) -> "Conversion":
+        """The same parameters inside a part of a larger module, and inside a part of a larger checkpoint."""
+        paths, tensors = (f"{path}/{name}" for name in self.paths), (f"{tensor}.{name}" for name in self.tensors)
+        return dataclasses.replace(self, paths=tuple(paths), tensors=tuple(tensors))
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the parameters are stacks [L ...] of what the tensors hold for each layer."""
+        return any("{layer}" in name for name in self.tensors)
+
+    def tensor_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Name -> shape of the tensors that hold these parameters. shapes: path -> shape of the module's parameters."""
+        each = [shapes[path][1:] if self.stacked else shapes[path] for path in self.paths]
+        arranged = self.arrangement.tensor_shapes(each)
+        return {name: shape for names in self._names(shapes) for name, shape in zip(names, arranged, strict=True)}
+
+    def read(self, tensors: Tensors, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
+        """Path -> parameter, float32, from tensors of the right shapes; one layer is held beside them at a time.
+
+        Raises UserError naming a tensor with a NaN, an infinity or a number too large for float32.
+        """
+        parameters = {path: np.empty(shapes[path], np.float32) for path in self.paths}
+        stacks = [stack if self.stacked else stack[None] for stack in parameters.values()]
+        for layer, names in enumerate(self._names(shapes)):
+            places = [stack[layer, ...] for stack in stacks]
+            read = [_finite(tensors, name) for name in names]
+            found = self.arrangement.to_parameters(read, [place.shape for place in places])
+            for place, parameter in zip(places, found, strict=True):
+                place[...] = parameter
+        return parameters
+
+    def write(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Name -> tensor, in the parameters' dtype. parameters: path -> parameter."""
+        own = [parameters[path] if self.stacked else parameters[path][None] for path in self.paths]
+        written = {}
+        for layer, names in enumerate(self._names({path: parameters[path].shape for path in self.paths})):
+            arranged = self.arrangement.to_tensors([stack[layer, ...] for stack in own])
+            # A parameter without axes stays an array, which ascontiguousarray would give one axis.
+            written |= {name: np.asarray(one, order="C") for name, one in zip(names, arranged, strict=True)}
+        return written
+
+    def _with_numbers(self, numbers: Mapping[str, str]) -> "Conversion":
+        def filled(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(re.sub(r"\{(\w+)\}", lambda found: numbers.get(found[1], found[0]), name) for name in names)
+
+        return dataclasses.replace(self, paths=filled(self.paths), tensors=filled(self.tensors))
+
+    def _names(self, shapes: Mapping[str, Shape]) -> list[tuple[str, ...]]:
+        """The names of the tensors, layer by layer."""
+        length = shapes[self.paths[0]][0] if self.stacked else 1
+        layers = range(self.first, self.first + length * self.every, self.every)
+        return [tuple(name.format(layer=layer) for name in self.tensors) for layer in layers]
+
+
+def parameter(path: str, tensor: str, arrangement: Arrangement = SAME) -> Conversion:
+    """One parameter in one tensor."""
+    return Conversion((path,), (tensor,), arrangement)
+
+
+def parameter_shapes(module: nn.Module, example: Mapping[str, Any]) -> dict[str, Shape]:
+    """Path joined by / -> shape of every parameter of the module; computes nothing.
+
+    example: keyword arguments of the module's `__call__`, arrays or trees of them, `deterministic` aside.
+    """
+    init = lambda example: module.init(jax.random.key(0), **example, deterministic=True)["params"]  # noqa: E731
+    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(init, dict(example))), sep="/")
+    return {path: leaf.shape for path, leaf in leaves.items()}
+
+
+def read_parameters(
+    module: nn.Module,
+    example: Mapping[str, Any],
+    conversions: Sequence[Conversion],
+    tensors: Tensors,
+    optional: Callable[[str], bool] = lambda name: False,
+) -> tuple[dict[str, Any], list[str]]:
+    """The module's parameter tree, numpy float32, from a checkpoint's tensors; and the names of those left over.
+
+    example: inputs of the module, as `parameter_shapes` takes them. conversions: of every parameter; there may be more.
+    Only a tensor whose name is `optional` may be left over. Raises UserError naming every missing, unexpected or
+    mis-shaped tensor, and every one of another type than `FLOATS`.
+    """
+    shapes = parameter_shapes(module, example)
+    used = _used(module, conversions, shapes)
+    layers = max((shapes[one.paths[0]][0] for one in used if one.stacked), default=0)
+    if layers > len(tensors.shapes):
+        raise UserError(
+            f"Expected the tensors of {layers} layers in {tensors.origin}, as its config describes them, found "
+            f"{len(tensors.shapes)} tensors in all; check the config."
+        )
+    expected = {name: shape for one in used for name, shape in one.tensor_shapes(shapes).items()}
+    both = sorted(expected.keys() & tensors.shapes.keys())
+    if quantized := [name for name in both if tensors.dtypes[name] not in FLOATS]:
+        details = [f"{name} of {tensors.dtypes[name]}" for name in quantized]
+        raise UserError(
+            f"Expected tensors of {', '.join(FLOATS)} in {tensors.origin}, found {_listed(details)}; turn a quantized "
+            "checkpoint back into floats (dequantize) and save it again."
+        )
+    problems = []
+    if missing := sorted(expected.keys() - tensors.shapes.keys()):
+        problems.append(f"{_listed(missing)} missing")
+    left_over = sorted(tensors.shapes.keys() - expected.keys())
+    if unexpected := [name for name in left_over if not optional(name)]:
+        problems.append(f"{_listed(unexpected)} that the model has no parameter for")
+    if misshaped := [name for name in both if tuple(tensors.shapes[name]) != expected[name]]:
+        details = [f"{name} {list(tensors.shapes[name])} instead of {list(expected[name])}" for name in misshaped]
+        problems.append(_listed(details))
+    if problems:
+        raise UserError(
+            f"Expected the tensors of {type(module).__name__} in {tensors.origin}, as its config describes it, found "
+            f"{' and '.join(problems)}; check the config or choose another architecture."
+        )
+    leaves = {path: leaf for one in used for path, leaf in one.read(tensors, shapes).items()}
+    return flax.traverse_util.unflatten_dict(leaves, sep="/"), left_over
+
+
+def write_tensors(
+    module: nn.Module, example: Mapping[str, Any], conversions: Sequence[Conversion], params: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Name -> float32 tensor of the module's parameters; `params` may hold more than the module asks for.
+
+    example, conversions: as for `read_parameters`. Raises UserError naming every parameter that is missing or of
+    another shape.
+    """
+    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
+    shapes = parameter_shapes(module, example)
+    if missing := sorted(shapes.keys() - leaves.keys()):
+        raise UserError(
+            f"Expected the parameters of {type(module).__name__}, found {_listed(missing)} missing; export another "
+            "architecture."
+        )
+    if misshaped := [path for path in sorted(shapes) if leaves[path].shape != shapes[path]]:
+        details = [f"{path} {list(leaves[path].shape)} instead of {list(shapes[path])}" for path in misshaped]
+        raise UserError(
+            f"Expected the parameters of {type(module).__name__} as its config describes it, found {_listed(details)}; "
+            "give the model that they belong to."
+        )
+    tensors: dict[str, np.ndarray] = {}
+    for one in _used(module, conversions, shapes):
+        tensors |= one.write({path: np.asarray(leaves[path], np.float32) for path in one.paths})
+    return tensors
+
+
+def _used(module: nn.Module, conversions: Sequence[Conversion], shapes: Mapping[str, Shape]) -> list[Conversion]:
+    """The conversions of the parameters that the module has. Raises LookupError where the table lacks one."""
+    used = {one.paths: one for conversion in conversions for one in conversion.among(shapes)}
+    converted = {path for paths in used for path in paths}
+    if converted != shapes.keys():
+        raise LookupError(
+            f"Expected a conversion of every parameter of {type(module).__name__} and of no other, found a difference "
+            f"at {_listed(sorted(converted ^ shapes.keys()))}; correct the table of its adapter."
+        )
+    return list(used.values())
+
+
+def _finite(tensors: Tensors, name: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        tensor = np.asarray(tensors.read(name)).astype(np.float32, copy=False)
+    chex.assert_shape(tensor, tensors.shapes[name])  # another shape would be broadcast into the parameter
+    if not np.isfinite(tensor).all():
+        raise UserError(
+            f"Expected finite float32 numbers in {name} of {tensors.origin}, found others; take another checkpoint."
+        )
+    return tensor
+
+
+def _listed(names: list[str], limit: int = 6) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,86 @@
+"""Google's BERT folders (github.com/google-research/bert) in: bert_config.json, vocab.txt and bert_model.ckpt.
+
+Variables are given transformers' names and orientation, so that one table of conversions serves both libraries.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.interop import bert, tensorflow_checkpoint
+from plmjax.interop.huggingface import assemble
+from plmjax.interop.tensors import Tensors
+from plmjax.interop.transformers_files import read_json
+from plmjax.layers.execution import Execution
+
+CONFIG = "bert_config.json"
+ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
+"""Activation of Google's modeling.py -> transformers' name: Google's "gelu" is the tanh form, theirs the exact one."""
+
+_SLOT = re.compile(r"global_step$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv])$|beta[12]_power$")
+_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
+
+
+def evidence(path: Path) -> str:
+    """By what a folder is recognised as one of Google's; empty where it is something else."""
+    return CONFIG if (path / CONFIG).is_file() else ""
+
+
+def load(
+    directory: str | Path, *, architecture: str = "auto", execution: Execution = Execution()
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of one of Google's folders and its parameters, float32 numpy arrays on the host.
+
+    architecture: a transformers class; "auto" takes the largest whose heads the checkpoint holds. The optimizer's slots
+    are left out. Raises UserError for a folder, config or variable that does not fit, naming it.
+    """
+    directory = Path(directory)
+    found = read_json(directory / CONFIG, "Google's config")
+    tensors = _variables(directory)
+    name = _holding(tensors) if architecture == "auto" else architecture
+    return assemble(bert.ADAPTER, name, _transformers_config(found, tensors, directory), tensors, execution)
+
+
+def transformers_name(variable: str) -> str:
+    """bert/encoder/layer_0/output/dense/kernel -> bert.encoder.layer.0.output.dense.weight, and so on."""
+    if variable in ("output_weights", "output_bias"):  # run_classifier.py declares its head outside of any scope
+        return f"classifier.{_LEAVES[variable]}"
+    *scopes, leaf = variable.split("/")
+    if leaf.endswith("_embeddings"):
+        return ".".join([*scopes, leaf, "weight"])
+    return re.sub(r"\blayer_(\d+)\b", r"layer.\1", ".".join([*scopes, _LEAVES.get(leaf, leaf)]))
+
+
+def _variables(directory: Path) -> Tensors:
+    """The model's variables under transformers' names, kernels transposed as torch has them."""
+    tensors = tensorflow_checkpoint.read(directory)
+    variables = {transformers_name(name): name for name in tensors.shapes if not _SLOT.match(name)}
+    kernels = frozenset(name for name, variable in variables.items() if variable.endswith("/kernel"))
+    return tensors.renamed(variables).transposed(kernels)
+
+
+def _holding(tensors: Tensors) -> str:
+    if "classifier.weight" in tensors.shapes:
+        return "BertForSequenceClassification"
+    if "cls.seq_relationship.weight" in tensors.shapes:
+        return "BertForPreTraining"
+    return "BertForMaskedLM" if "cls.predictions.bias" in tensors.shapes else "BertModel"
+
+
+def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: Path) -> dict[str, Any]:
+    """Google's config in transformers' terms: its epsilon is fixed in the code, its labels are counted by the head."""
+    activation = found.get("hidden_act")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        hint = nearest(str(activation), ACTIVATIONS)
+        raise UserError(f"Expected a known hidden_act in {directory / CONFIG}, found {quoted(activation)}; {hint}")
+    labels = tensors.shapes.get("classifier.weight", (2,))[0]
+    return dict(found) | {
+        "model_type": "bert",
+        "hidden_act": ACTIVATIONS[activation],
+        "layer_norm_eps": 1e-12,
+        "num_labels": labels,
+    }

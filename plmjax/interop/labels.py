@@ -1,0 +1,36 @@
+"""The labels of a classifier in transformers' config.json: how many there are, and their names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from plmjax.errors import UserError, quoted
+
+
+def count(found: Mapping[str, Any]) -> int:
+    """How many labels a config.json has. Raises UserError where that is not a number from 1 to a million."""
+    named = _named(found)
+    number = len(named) if named else found.get("num_labels", 2)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10**6:
+        raise UserError(f"Expected a number of labels as num_labels of the config, found {quoted(number)}; correct it.")
+    return number
+
+
+def names(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the labels by a config.json, in the order of their numbers; transformers' own where it names none.
+
+    Raises UserError for an id2label that does not name the labels 0, 1, ..., each by a name of its own.
+    """
+    return _named(found) or tuple(f"LABEL_{label}" for label in range(count(found)))
+
+
+def _named(found: Mapping[str, Any]) -> tuple[str, ...]:
+    named = found.get("id2label")
+    if not named:
+        return ()
+    names = [named.get(str(label)) for label in range(len(named))] if isinstance(named, dict) else []
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise UserError(
+            'Expected different names of labels in the config, as in "id2label": {"0": "no", "1": "yes"}, found '
+            f"{str(named)[:60]}; correct it."
+        )
+    return tuple(names)

@@ -1,0 +1,114 @@
+"""The libraries whose checkpoints are read: by what each is recognised, and how its tensors are opened.
+
+with libraries.opened(path) as tensors:
+    print(tensors.shapes)
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.errors import UserError
+from plmjax.interop import (
+    google_bert,
+    hdf5,
+    huggingface,
+    tensorflow_checkpoint,
+    torch_files,
+    transformers_files,
+    word2vec,
+)
+from plmjax.interop.tensors import Tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """One way in which tensors are stored.
+
+    form: what a path of this library is, for messages.
+    evidence: path -> by what it is recognised, for messages; empty where it is something else. Reads no tensors.
+    opened: path -> its tensors, for as long as a block lasts.
+    load: path, architecture -> module and parameters, where there is a system whose checkpoints these are.
+    """
+
+    form: str
+    evidence: Callable[[Path], str]
+    opened: Callable[[Path], AbstractContextManager[Tensors]]
+    load: Callable[..., tuple[nn.Module, dict[str, Any]]] | None = None
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "google-research/bert": Library(
+        "a folder of Google's BERT (bert_config.json and bert_model.ckpt)",
+        google_bert.evidence,
+        tensorflow_checkpoint.opened,
+        google_bert.load,
+    ),
+    "transformers": Library(
+        "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",
+        transformers_files.evidence,
+        transformers_files.opened,
+        huggingface.load,
+    ),
+    "tensorflow": Library(
+        "a TensorFlow checkpoint (PREFIX of PREFIX.index)",
+        tensorflow_checkpoint.evidence,
+        tensorflow_checkpoint.opened,
+    ),
+    "safetensors": Library(
+        "a file of safetensors", transformers_files.safetensors_evidence, transformers_files.safetensors_opened
+    ),
+    "hdf5": Library("an HDF5 file", hdf5.evidence, hdf5.opened),
+    "torch": Library("a file of torch tensors (.pt, .pth, .bin)", torch_files.evidence, torch_files.opened),
+    "word2vec": Library("word vectors of word2vec or GloVe (text or binary)", word2vec.evidence, word2vec.opened),
+}
+"""Name -> library, in the order in which they are looked for."""
+
+
+@contextlib.contextmanager
+def opened(path: Path, library: str = "auto") -> Iterator[Tensors]:
+    """The tensors of a file or folder, for as long as the block lasts.
+
+    library: a key of `LIBRARIES`; "auto" recognises it. Raises UserError where nothing does, or the file is damaged.
+    """
+    name = recognised(path)[0] if library == "auto" else library
+    with LIBRARIES[name].opened(path) as tensors:
+        yield tensors
+
+
+def recognised(path: Path) -> tuple[str, str]:
+    """The name of the library that a path is of, and by what it was recognised.
+
+    Raises UserError that lists every form that is read where there is none.
+    """
+    for name, library in LIBRARIES.items():
+        if evidence := library.evidence(path):
+            return name, evidence
+    found = "a folder without them" if path.is_dir() else "another file" if path.is_file() else "no file or folder"
+    raise UserError(f"Expected {_alternatives(LIBRARIES.values())} at {path}, found {found}; name one of these.")
+
+
+def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any], str, str]:
+    """The model of a checkpoint, its parameters, and what `recognised` says of the path.
+
+    Raises UserError where no system is made of what the library stores.
+    """
+    name, evidence = recognised(path)
+    library = LIBRARIES[name]
+    if library.load is None:
+        models = _alternatives(one for one in LIBRARIES.values() if one.load is not None)
+        raise UserError(
+            f"Expected {models}, found {library.form} at {path} (by {evidence}), which no model is made from; read its "
+            "tensors with plmjax.interop.libraries.opened."
+        )
+    return *library.load(path, architecture=architecture), name, evidence
+
+
+def _alternatives(libraries: Any) -> str:
+    *forms, last = (library.form for library in libraries)
+    return f"{', '.join(forms)} or {last}"

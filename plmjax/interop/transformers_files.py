@@ -1,0 +1,114 @@
+"""The tensors of a transformers folder: safetensors or torch files, whole or in shards with an index.
+
+What opens is what transformers opens.
+"""
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax.errors import UserError
+from plmjax.interop import torch_files
+from plmjax.interop.tensors import Tensors
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+TORCH = "pytorch_model.bin"
+DTYPES = {
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+"""Name of a type in safetensors -> its usual name."""
+
+
+def evidence(path: Path) -> str:
+    """By what a folder is recognised as one of transformers; empty where it is something else."""
+    return CONFIG if (path / CONFIG).is_file() else ""
+
+
+@contextlib.contextmanager
+def opened(directory: Path) -> Iterator[Tensors]:
+    """The tensors of a folder, for as long as the block lasts.
+
+    Of several forms the first of model.safetensors, its shards, pytorch_model.bin and its shards is read. Raises
+    UserError where there is none, or a file is missing or damaged, naming it.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, read in ((WEIGHTS, functools.partial(_safetensors, stack)), (TORCH, torch_files.read)):
+            index = directory / f"{name}.index.json"
+            if (directory / name).is_file():
+                yield read([directory / name], directory)
+                return
+            if index.is_file():
+                yield read(_shards(index), directory)
+                return
+        raise UserError(
+            f"Expected {WEIGHTS} or {TORCH} in {directory}, whole or in shards with an index, found neither; save the "
+            "model there (save_pretrained of transformers does)."
+        )
+
+
+def safetensors_evidence(path: Path) -> str:
+    """By what a file is recognised as one of safetensors; empty where it is something else."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        start = file.read(9)
+    header = int.from_bytes(start[:8], "little")
+    return "the header of safetensors" if start[8:] == b"{" and header <= path.stat().st_size else ""
+
+
+@contextlib.contextmanager
+def safetensors_opened(path: Path) -> Iterator[Tensors]:
+    """The tensors of one safetensors file, for as long as the block lasts."""
+    with contextlib.ExitStack() as stack:
+        yield _safetensors(stack, [path], path)
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file, or a UserError that says `what` was expected there."""
+    if not path.is_file():
+        raise UserError(f"Expected {what} named {path.name} in {path.parent}, found none; check the folder.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"Expected JSON in {path}, found something else ({error}); fetch it again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"Expected a JSON object in {path}, found a {type(found).__name__}; fetch it again.")
+    return found
+
+
+def _shards(index: Path) -> list[Path]:
+    named = read_json(index, "an index of shards").get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+        raise UserError(
+            f"Expected a weight_map in {index} that names the file of every tensor, found none; fetch it again."
+        )
+    files = [index.parent / name for name in sorted(set(named.values()))]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"Expected {file.name}, which {index} names, found no such file; fetch it too.")
+    return files
+
+
+def _safetensors(stack: contextlib.ExitStack, files: Sequence[Path], origin: Path) -> Tensors:
+    import ml_dtypes  # noqa: F401  teaches numpy bfloat16, which safetensors asks it for by name
+    import safetensors
+
+    shapes, dtypes, where = {}, {}, {}
+    for file in files:
+        try:
+            content = stack.enter_context(safetensors.safe_open(file, framework="np"))
+        except (safetensors.SafetensorError, OSError) as error:
+            raise UserError(f"Expected a safetensors file, found {file} ({error}); fetch it again.") from error
+        for name in content.keys():  # noqa: SIM118  not a dict
+            tensor = content.get_slice(name)
+            shapes[name], where[name] = tuple(tensor.get_shape()), content
+            dtypes[name] = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
+    return Tensors(str(origin), shapes, dtypes, lambda name: where[name].get_tensor(name))

@@ -1,0 +1,171 @@
+"""Word vectors in the files of word2vec (code.google.com/archive/p/word2vec) and GloVe, in and out.
+
+Three forms are published, all of them also gzipped:
+
+    text    a line "V D", then for each word a line: the word and D decimals, separated by spaces
+    binary  a line "V D", then for each word: the word, a space, D little-endian float32 and mostly a newline
+    glove   as text, without the line "V D"
+
+One tensor is read, `vectors`, with the words of its rows.
+"""
+
+import array
+import contextlib
+import gzip
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Literal
+
+import chex
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError, quoted
+from plmjax.interop.tensors import Tensors
+
+Form = Literal["text", "binary", "glove"]
+
+VECTORS = "vectors"
+_BEGINNING = 1 << 20
+"""Bytes that the form is told by: more than the longest published row."""
+_WIDEST = 1 << 16
+"""Numbers of a word's vector, at most."""
+_CHUNK = 1 << 24
+
+
+def evidence(path: Path) -> str:
+    """By what a file is recognised as one of words and vectors; empty where it is something else."""
+    if not path.is_file():
+        return ""
+    try:
+        form, size = _form(path)
+    except (OSError, EOFError):  # gzip's, of a damaged file
+        return ""
+    return f"words with vectors of {size} numbers, {form} form" if form else ""
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Tensors]:
+    """`vectors`, float32 [V D], and its words, for as long as the block lasts."""
+    yield read(path)
+
+
+def read(path: Path) -> Tensors:
+    """`vectors`, float32 [V D], and its words, in the order of the file; a word may stand there twice.
+
+    Bytes of a word that are no UTF-8, as the word2vec program leaves where it cuts a long word, become \\xNN. Raises
+    UserError where the file is not one of the three forms, is damaged, or ends early, naming the row.
+    """
+    try:
+        form, size = _form(path)
+        if form is None:
+            raise UserError(
+                f"Expected words and their vectors in {path}, found something else; name a file of word2vec or GloVe."
+            )
+        with _file(path) as file:
+            count = None if form == "glove" else int(file.readline().split()[0])
+            words, numbers = (_binary_rows if form == "binary" else _text_rows)(file, path, count, size)
+    except (OSError, EOFError) as error:
+        raise UserError(f"Expected to read all of {path}, found it damaged ({error}); fetch it again.") from error
+    vectors = np.frombuffer(numbers, np.float32).reshape(-1, size)
+    return Tensors(str(path), {VECTORS: vectors.shape}, {VECTORS: "float32"}, {VECTORS: vectors}.__getitem__, words)
+
+
+def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "text") -> None:
+    """Writes a file whole or not at all; reading it gives every word and every bit of the vectors back.
+
+    words: V of them, without spaces or newlines. vectors: float32 [V D].
+
+    Raises:
+        UserError: what no file of this form can hold: a word with a space or newline, a glove of one number a word.
+    """
+    chex.assert_shape(vectors, (len(words), None))
+    chex.assert_type(vectors, np.float32)
+    if form == "glove" and vectors.shape[1] < 2:
+        raise UserError("Expected vectors of two numbers or more for the glove form, found one; choose text.")
+    for word in words:
+        if not word or any(separator in word for separator in " \n"):
+            raise UserError(f"Expected words without spaces or newlines, found {quoted(word)}; join its parts with _.")
+    with storage.replacing(path) as scratch, scratch.open("wb") as file:
+        if form != "glove":
+            file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
+        for word, vector in zip(words, vectors, strict=True):
+            if form == "binary":
+                file.write(word.encode() + b" " + vector.astype("<f4").tobytes() + b"\n")
+            else:  # the fewest digits that give the same float32 back
+                file.write(f"{word} {' '.join(map(str, vector))}\n".encode())
+
+
+def _file(path: Path) -> IO[bytes]:
+    """The bytes of a file, or of what it holds if it is gzipped."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if zipped else path.open("rb")
+
+
+def _form(path: Path) -> tuple[Form | None, int]:
+    """The form of a file and the numbers of a vector, by the file's beginning."""
+    with _file(path) as file:
+        beginning = file.read(_BEGINNING)
+    first, *rest = beginning.split(b"\n", 2)
+    fields, second = first.split(), rest[0] if rest else b""
+    if len(fields) == 2 and all(field.isdigit() for field in fields):
+        count, size = map(int, fields)
+        if not (count > 0 and 0 < size <= _WIDEST and second):
+            return None, 0
+        return ("text" if _vector(second, size) else "binary" if b" " in second else None), size
+    size = len(fields) - 1
+    if not 1 < size <= _WIDEST or not _vector(first, size) or (second and not _vector(second, size)):
+        return None, 0
+    return "glove", size
+
+
+def _vector(line: bytes, size: int) -> list[float] | None:
+    """The numbers at the end of a line after a word; None where there are not so many."""
+    fields = line.rstrip().rsplit(b" ", size)
+    try:
+        return [float(field) for field in fields[1:]] if len(fields) == size + 1 else None
+    except ValueError:
+        return None
+
+
+def _text_rows(file: IO[bytes], path: Path, count: int | None, size: int) -> tuple[list[str], array.array]:
+    words, numbers = [], array.array("f")
+    for line in file:
+        if not line.strip():
+            continue
+        vector = _vector(line, size)
+        if vector is None:
+            raise UserError(
+                f"Expected a word and {size} numbers in row {len(words) + 1} of {path}, found "
+                f"{quoted(line.decode('utf-8', 'backslashreplace'))}; fetch it again."
+            )
+        words.append(_word(line.rstrip().rsplit(b" ", size)[0]))
+        numbers.extend(vector)
+    if count not in (None, len(words)):
+        raise UserError(f"Expected {count} words in {path}, found {len(words)}; fetch it again.")
+    return words, numbers
+
+
+def _binary_rows(file: IO[bytes], path: Path, count: int, size: int) -> tuple[list[str], array.array]:
+    words, numbers = [], array.array("f")
+    buffer, start, width = b"", 0, 4 * size
+    for row in range(count):
+        while (end := buffer.find(b" ", start)) < 0 or len(buffer) < end + 1 + width:
+            more = file.read(_CHUNK)
+            if not more:
+                raise UserError(f"Expected {count} words in {path}, found {row}; fetch it again.")
+            buffer, start = buffer[start:] + more, 0
+        words.append(_word(buffer[start:end].lstrip(b"\n")))
+        numbers.frombytes(buffer[end + 1 : end + 1 + width])
+        start = end + 1 + width
+    if (buffer[start:] + file.read(1)).strip():
+        raise UserError(f"Expected {count} words in {path}, found more after them; fetch it again.")
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return words, numbers
+
+
+def _word(word: bytes) -> str:
+    return word.decode("utf-8", "backslashreplace")

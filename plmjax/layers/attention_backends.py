@@ -1,0 +1,147 @@
+"""How softmax(Q K^T + bias) V is computed: at once, or block by block for rows that are too long for [T S] arrays.
+
+A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, a bias, the rate of
+dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout they draw
+other bits.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.dropout import dropped
+from plmjax.layers.product import float32_product
+from plmjax.layers.visibility import Visibility
+
+Bias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
+"""Added to the scores: float32 that broadcasts to [B N T S], or a function of the positions of queries and keys."""
+BLOCK = 512
+"""Queries and keys of a block: as many scores as a row of 512 tokens has."""
+
+
+def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
+    """softmax(Q K^T + bias), float32 [B N T S]; a backend's arguments."""
+    queries, keys = query.shape[1], key.shape[1]
+    scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+    hidden = visibility.bias(queries, keys)
+    if hidden is not None:
+        scores = scores + hidden
+    if bias is not None:
+        scores = scores + (bias(visibility.query_positions(queries), jnp.arange(keys)) if callable(bias) else bias)
+    return jax.nn.softmax(scores, axis=-1)
+
+
+def dense(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: Bias | None,
+    rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """All scores at once, [B N T S]."""
+    weights = dropped(probabilities(query, key, visibility, bias).astype(query.dtype), rate, dropout_key)
+    return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
+
+
+def blockwise(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: Bias | None,
+    rate: float,
+    dropout_key: jax.Array | None,
+    block: int = BLOCK,
+) -> jax.Array:
+    """Scores of one block of queries and one block of keys at a time.
+
+    The softmax is online (Milakov and Gimelshein, arXiv 1805.02867), and the backward pass computes the scores again
+    (Rabe and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless the bias is an array.
+    """
+    queries, keys = query.shape[1], key.shape[1]
+    size, width = min(block, queries), min(block, keys)
+    visibility = visibility.padded(-queries % size, -keys % width)
+    bias_of = _of_blocks(bias, visibility, queries, keys, size, width)
+    query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
+
+    def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """number of the block, [B size N H] -> [B size N H]."""
+        row, query = inputs
+
+        def of_keys(state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
+            """Largest score and sum of exponentials so far [B N size], sum of values so far [B N size H]."""
+            largest, total, context = state
+            column, key, value = inputs
+            scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+            hidden = visibility.block(row * size, size, column * width, width).bias(size, width)
+            if hidden is not None:
+                scores = scores + hidden
+            if bias is not None:
+                scores = scores + bias_of(row, column)
+            scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
+            # The softmax does not depend on what is subtracted from all scores: no gradient goes through it.
+            new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(scores, axis=-1)))
+            weights, fade = jnp.exp(scores - new[..., None]), jnp.exp(largest - new)
+            total = total * fade + jnp.sum(weights, axis=-1)
+            if dropout_key is not None:
+                here = jax.random.fold_in(jax.random.fold_in(dropout_key, row), column)
+                weights = dropped(weights, rate, here)
+            product = functools.partial(jnp.einsum, "BNTS,BSNH->BNTH")
+            seen = float32_product(product, weights.astype(value.dtype), value)
+            return (new, total, context * fade[..., None] + seen), None
+
+        rows, _, heads, features = query.shape
+        start = (
+            jnp.full((rows, heads, size), -jnp.inf),
+            jnp.zeros((rows, heads, size)),
+            jnp.zeros((rows, heads, size, features)),
+        )
+        columns = jnp.arange(key_blocks.shape[0])
+        step = jax.checkpoint(of_keys, prevent_cse=False)
+        (_, total, context), _ = jax.lax.scan(step, start, (columns, key_blocks, value_blocks))
+        return jnp.einsum("BNTH->BTNH", context / total[..., None]).astype(value.dtype)
+
+    rows = jnp.arange(query_blocks.shape[0])
+    contexts = jax.lax.map(jax.checkpoint(of_queries, prevent_cse=False), (rows, query_blocks))
+    return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *query.shape[2:])[:, :queries]
+
+
+def _of_blocks(
+    bias: Bias | None, visibility: Visibility, queries: int, keys: int, size: int, width: int
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The bias as a function of the numbers of a block of `size` queries and a block of `width` keys."""
+    if bias is None or callable(bias):
+        positions = visibility.query_positions(queries + -queries % size)
+
+        def computed(row: jax.Array, column: jax.Array) -> jax.Array:
+            own = jax.lax.dynamic_slice_in_dim(positions, row * size, size, axis=-1)
+            return bias(own, column * width + jnp.arange(width))
+
+        return computed
+    # An axis of length 1 is broadcast, and stays as it is.
+    rows, columns = (length > 1 for length in bias.shape[-2:])
+    above = [(0, -queries % size * rows), (0, -keys % width * columns)]
+    filled = jnp.pad(bias, [(0, 0)] * (bias.ndim - 2) + above)
+
+    def cut(row: jax.Array, column: jax.Array) -> jax.Array:
+        block = filled
+        for axis, first, length in ((-2, row * size, size), (-1, column * width, width)):
+            if block.shape[axis] > 1:
+                block = jax.lax.dynamic_slice_in_dim(block, first, length, axis)
+        return block
+
+    return cut
+
+
+def _blocks(x: jax.Array, size: int) -> jax.Array:
+    """[B T N H], filled up with zeros -> [blocks B size N H]."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
+    return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+
+BACKENDS = {"dense": dense, "blockwise": blockwise}
+"""Name -> backend, as `Execution.attention` names it."""

@@ -1,0 +1,112 @@
+"""What the rest of the project asks of a model: one short list of names that the config of every model answers.
+
+Training, fine-tuning, inference and the plan read nothing else of a config, so a new model is known to all of them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, NoReturn, Self
+
+import flax.linen as nn
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import UserError
+from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that have one learning rate and are unfrozen together.
+
+    prefixes: what their paths begin with (`bert/embeddings`); a parameter belongs to the group with the longest prefix.
+    index: the index along the logical axis "layers" of parameters that hold a stack of layers; None takes all of them.
+    """
+
+    prefixes: tuple[str, ...]
+    index: int | None = None
+
+
+class ModelConfig:
+    """Base of the configs of all models. A subclass is a frozen dataclass of the model's own settings.
+
+    A subclass must answer `vocab_size`, `width` and `depth`, and make a module `for_pretraining`. All else has a
+    default: a model without a limit, a padding token or a head does not mention them. A name is answered by a field of
+    its own, by a field of another name that `field_names` gives (such as that of config.json), or by a property.
+    """
+
+    vocab_size: int
+    """Tokens of the vocabulary, V."""
+    head_dropout: float = 0.0
+    """Dropout of the input of a downstream task's head."""
+    initializer: Initializer = nn.initializers.normal(0.02)
+    """Initializer of the kernels of a downstream task's head."""
+    encoder_name: str | None = None
+    """First name in the paths of the encoder's parameters; None: the model has no encoder apart from its heads."""
+    parameter_groups: tuple[ParameterGroup, ...] = ()
+    """All parameters below the head, from the bottom to the top; parameters of no group belong to the head.
+
+    Stacked layers are one group for each index, separate layers one for each prefix, shared layers one group.
+    """
+    field_names: ClassVar[Mapping[str, str]] = {}
+    """`width`, `depth`, `longest` or `padding_token` -> the field of the config that sets it, where the two differ."""
+
+    @property
+    def width(self) -> int:
+        """Features of a token between the layers, D."""
+        return getattr(self, self.field_names["width"])
+
+    @property
+    def depth(self) -> int:
+        """Layers, L."""
+        return getattr(self, self.field_names["depth"])
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest row; None: there is no limit."""
+        return getattr(self, self.field_names["longest"]) if "longest" in self.field_names else None
+
+    @property
+    def padding_token(self) -> int | None:
+        """Id that the model itself takes for padding; None: it takes none."""
+        return getattr(self, self.field_names["padding_token"]) if "padding_token" in self.field_names else None
+
+    @property
+    def template(self) -> Template:
+        """How one text or a pair is laid out as a row, and which position stands for it."""
+        self._lacks("a layout of rows for texts")
+
+    def option(self, name: str) -> str:
+        """The command line's option that sets one of these four."""
+        return f"--model.{self.field_names.get(name, name)}"
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same model with the dropout `rate` throughout its layers."""
+        self._lacks("one dropout rate for all its layers")
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row."""
+        self._lacks("a count of its FLOPs")
+
+    def for_pretraining(self, execution: Execution) -> nn.Module:
+        """The module that the model's own pretraining task trains."""
+        self._lacks("a pretraining task")
+
+    def for_masked_language_model(self, execution: Execution) -> nn.Module:
+        """The module that gives every token, or those at `masked_positions`, scores over the vocabulary."""
+        self._lacks("a masked language model's head")
+
+    def encoder(self, execution: Execution, *, pooling: bool = False) -> nn.Module:
+        """The model without a head, named `encoder_name`."""
+        self._lacks("an encoder")
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> nn.Module:
+        """The module that gives every row `outputs` numbers."""
+        self._lacks("a head for whole sequences")
+
+    def for_multiple_choice(self, execution: Execution) -> nn.Module:
+        """The module that gives every choice of a question one number."""
+        self._lacks("a head for choices")
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise UserError(f"Expected a model with {what}, found {type(self).__name__}; use another model.")

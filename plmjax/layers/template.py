@@ -1,0 +1,100 @@
+"""How one text or a pair of texts is laid out as a row of tokens, and which position stands for the row."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+TEXTS = ("A", "B")
+SUMMARIES = ("first", "last")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenRow:
+    """One row. starts: where each of its texts begins. summary: the position that stands for the row."""
+
+    tokens: list[int]
+    token_types: list[int]
+    starts: tuple[int, ...]
+    summary: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The layout of a model's rows, as the template of a TemplateProcessing of the library tokenizers.
+
+    A and B are the texts, all other words are roles of special tokens (`Vocabulary.id_of`); `:1` behind one is its
+    token type, which is 0 without it. By default BERT's: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    """
+
+    single: str = "cls A sep"
+    """A row of one text."""
+    pair: str = "cls A sep B:1 sep:1"
+    """A row of two texts."""
+    summary: str = "first"
+    """Which position stands for the row: first or last."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a template that is none."""
+        for texts, written in enumerate((self.single, self.pair), start=1):
+            found = tuple(name for name, _ in _parts(written) if name in TEXTS)
+            if found != TEXTS[:texts]:
+                raise ValueError(f"Expected a template with {' and '.join(TEXTS[:texts])}, found {written!r}.")
+        if self.summary not in SUMMARIES:
+            raise ValueError(f"Expected a summary of {' or '.join(SUMMARIES)}, found {self.summary!r}.")
+
+    def specials(self, texts: int) -> int:
+        """Special tokens in a row of so many texts, 1 or 2."""
+        return len(self._parts(texts)) - texts
+
+    def position(self, length: int) -> int:
+        """The position that stands for a row of `length` tokens."""
+        return 0 if self.summary == "first" else length - 1
+
+    def check(self, vocabulary: Vocabulary) -> None:
+        """Raises UserError where the tokenizer lacks a special token of the rows."""
+        roles = dict.fromkeys(name for texts in (1, 2) for name, _ in self._parts(texts) if name not in TEXTS)
+        missing = [role for role in roles if vocabulary.id_of(role) < 0]
+        if missing:
+            raise UserError(
+                f"Expected a tokenizer with the special tokens of the model's rows ({', '.join(roles)}), found none "
+                f"for {', '.join(missing)}; use the tokenizer of such a model."
+            )
+
+    def lay_out(self, texts: Sequence[Sequence[int]], vocabulary: Vocabulary, length: int | None = None) -> TokenRow:
+        """One or two texts as a row of at most `length` tokens; without a length nothing is cut."""
+        parts = self._parts(len(texts))
+        if length is not None:
+            room = length - self.specials(len(texts))
+            sizes = (room,) if len(texts) == 1 else longer_first(*map(len, texts), room)
+            texts = [text[:size] for text, size in zip(texts, sizes, strict=True)]
+        tokens: list[int] = []
+        token_types: list[int] = []
+        starts = []
+        for name, token_type in parts:
+            if name in TEXTS:
+                starts.append(len(tokens))
+                tokens += texts[TEXTS.index(name)]
+            else:
+                tokens.append(vocabulary.id_of(name))
+            token_types += [token_type] * (len(tokens) - len(token_types))
+        return TokenRow(tokens, token_types, tuple(starts), self.position(len(tokens)))
+
+    def _parts(self, texts: int) -> list[tuple[str, int]]:
+        return _parts((self.single, self.pair)[texts - 1])
+
+
+def _parts(written: str) -> list[tuple[str, int]]:
+    """(name, token type) of every part of a template."""
+    divided = (part.partition(":") for part in written.split())
+    return [(name, int(token_type or 0)) for name, _, token_type in divided]
+
+
+def longer_first(first: int, second: int, tokens: int) -> tuple[int, int]:
+    """Lengths of two texts cut to `tokens` together, the longer one first, the second where they are equal.
+
+    As google-research/bert run_classifier.py takes them away, one at a time.
+    """
+    kept = min(first, max(tokens - second, tokens - tokens // 2))
+    return kept, min(second, tokens - kept)

@@ -1,0 +1,33 @@
+"""Rows of tokens: the check of their shapes, and the tokens that are chosen from them."""
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError
+
+
+def check_token_inputs(longest: int, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
+    """Checks the token inputs of a model whose longest row has `longest` tokens, as `option` of its config says.
+
+    Raises:
+        ValueError: the inputs do not all have the shape [B T].
+        UserError: a row has more than `longest` tokens.
+    """
+    if input_ids.ndim != 2 or any(x is not None and x.shape != input_ids.shape for x in others):
+        shapes = [x.shape for x in (input_ids, *others) if x is not None]
+        raise ValueError(f"Expected token inputs that all have the shape [B T], found {shapes}.")
+    if input_ids.shape[1] > longest:
+        raise UserError(
+            f"Expected rows of at most {longest} tokens, the positions of the model, found {input_ids.shape[1]}; "
+            f"shorten the rows or set {option}."
+        )
+
+
+def gather_tokens(x: jax.Array, positions: jax.Array | None) -> jax.Array:
+    """Chosen tokens of each row: [B T D], int [B P] -> [B P D]; all of them without positions."""
+    return x if positions is None else jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")
+
+
+def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
+    """The token for its sequence: [B T D] -> [B D], or [B K D] where packed sequences start at int [B K]."""
+    return x[:, 0] if cls_positions is None else gather_tokens(x, cls_positions)

@@ -1,0 +1,97 @@
+"""Which host of a TPU slice this machine is.
+
+Kubernetes sets environment variables in a pod (TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, and MEGASCALE_* where there are
+several slices). On Compute Engine the metadata server has it: the attributes `worker-network-endpoints` and
+`agent-worker-number`, and `tpu-env` for several slices.
+"""
+
+import dataclasses
+import os
+import urllib.error
+import urllib.request
+
+from plmjax.errors import UserError, quoted
+
+METADATA = "metadata.google.internal"
+SECONDS = 10.0
+"""Longest wait for one answer of the metadata server."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceHost:
+    """A host among all those of a run's slices.
+
+    first: name or address of host 0. count: hosts of all slices. index: of this host, slice after slice.
+    """
+
+    first: str
+    count: int
+    index: int
+
+
+def find() -> SliceHost | None:
+    """This machine's index and the number of hosts; None where it does not belong to a slice.
+
+    Raises:
+        UserError: the environment or the metadata server has values that contradict each other.
+    """
+    workers = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
+    if workers is not None:
+        origin, settings = "the environment", dict(os.environ)
+        worker = settings.get("TPU_WORKER_ID", "")
+    elif "TPU_SKIP_MDS_QUERY" in os.environ or (worker := _attribute("agent-worker-number")) is None:
+        return None
+    else:
+        origin, workers = "the metadata server", _attribute("worker-network-endpoints") or ""
+        settings = _settings(_attribute("tpu-env") or "") | dict(os.environ)
+    names = [_address(entry) for entry in workers.split(",")]
+    numbers = {
+        "worker number": worker,
+        "number of slices": settings.get("MEGASCALE_NUM_SLICES") or "1",
+        "slice number": settings.get("MEGASCALE_SLICE_ID") or "0",
+    }
+    for name, value in numbers.items():
+        if not value.strip().isdecimal():
+            raise UserError(
+                f"Expected a whole number from {origin} as the {name} of this TPU host, found {quoted(value)}; name "
+                f"the hosts with --coordinator, --hosts and --host."
+            )
+    within, slices, number = (int(value) for value in numbers.values())
+    if not all(names) or within >= len(names) or number >= slices:
+        raise UserError(
+            f"Expected this TPU host among those that {origin} lists, found worker {within} of {len(names)} in slice "
+            f"{number} of {slices}; name the hosts with --coordinator, --hosts and --host."
+        )
+    first = settings.get("MEGASCALE_COORDINATOR_ADDRESS", "").partition(":")[0] or names[0]
+    return SliceHost(first, len(names) * slices, within + number * len(names))
+
+
+def _address(entry: str) -> str:
+    """The name in one of the forms NAME, NAME:PORT and NAME:ID:ADDRESS."""
+    parts = entry.strip().split(":")
+    return parts[2] if len(parts) == 3 else parts[0]
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Lines such as `MEGASCALE_NUM_SLICES: '2'`."""
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip().strip("'") for name, _, value in pairs}
+
+
+def _attribute(name: str) -> str | None:
+    """An attribute of this machine from the metadata server; None where there is no server or no such attribute."""
+    host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or METADATA
+    url = f"http://{host}/computeMetadata/v1/instance/attributes/{name}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise UserError(
+            f"Expected the attribute {name} from the metadata server {host}, found status {error.code}; try again, or "
+            f"name the hosts with --coordinator, --hosts and --host."
+        ) from error
+    except OSError:
+        return None

@@ -1,0 +1,101 @@
+"""A train step compiled by libtpu for a TPU slice that is not here."""
+
+import dataclasses
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.parallel import topologies
+from plmjax.training import checks, placement, step
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+
+class DoesNotFit(Exception):
+    """The compiler found too little HBM: bytes `needed` and `available` on a device."""
+
+    def __init__(self, needed: float, available: float) -> None:
+        super().__init__(f"{needed:.0f} of {available:.0f} bytes")
+        self.needed, self.available = needed, available
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """The compiled train step of one phase. `text` is the optimised program in HLO."""
+
+    program: step.Program
+    memory: Any
+    text: str
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
+        memory = self.memory
+        held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+
+
+def check(experiment: Experiment, part: topologies.Slice) -> None:
+    """Raises UserError for an experiment that cannot be planned on a slice."""
+    if not isinstance(experiment.data, Data):
+        raise UserError(
+            f"Expected an experiment on text to plan, found one on {type(experiment.data).__name__}; name another."
+        )
+    if part.slices > 1 and not part.chip.network:
+        raise UserError(
+            f"Expected a generation whose network between slices is known, found {part.name}; plan one slice of it."
+        )
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")  # only the compiler is used, no accelerator of this machine
+    # JAX decides at its first program whether to cache programs, and could not read back those of the slice.
+    jax.config.update("jax_enable_compilation_cache", False)
+    checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+
+
+def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+    """The mesh of an experiment on a slice that is not here."""
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    return placement.place(experiment, part.devices(), vocabulary, placement.of_layout(experiment))
+
+
+def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> Compilation:
+    """Compiles a phase's train step for the mesh's devices.
+
+    Raises:
+        DoesNotFit: it needs more HBM than a device has.
+    """
+    start = time.perf_counter()
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    lowered = program.train.lower(program.state, program.batch)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            # jaxlib cannot read every program of the newest chips (`as_text` fails); the compiler's dump is complete.
+            compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
+        except jax.errors.JaxRuntimeError as error:
+            too_large = out_of_memory(str(error))
+            if too_large is None:
+                raise
+            raise too_large from None
+        written = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
+        text = written[0].read_text(encoding="utf-8")
+    return Compilation(program, compiled.memory_analysis(), text, time.perf_counter() - start)
+
+
+def out_of_memory(message: str) -> DoesNotFit | None:
+    """The sizes in an error of the compiler about HBM, which has two forms; None for another error."""
+    sizes = r"([\d.]+)([KMGT])"
+    ways = (rf"Used {sizes} of {sizes} hbm", rf"\({sizes}\) exceeds available HBM \({sizes}\)")
+    found = next(filter(None, (re.search(way, message) for way in ways)), None)
+    if "RESOURCE_EXHAUSTED" not in message or found is None:
+        return None
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    return DoesNotFit(*(float(found[i]) * units[found[i + 1]] for i in (1, 3)))

@@ -1,0 +1,199 @@
+"""The plan of a run on a TPU slice that is not here: does it fit, what does it communicate, how fast, how long.
+
+The train step of the trainer (`plmjax.training.step.build`) is compiled by libtpu for the slice, once a phase. Memory
+and communication are read from the compiled program and exact; every time is an estimate and is called one:
+
+    compute       model FLOPs / (chips x peak)
+    HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
+    interconnect  sum over collectives of count x sent bytes / links, where a chip sends for an array of b bytes on c
+                  chips: all-reduce 2 b (c-1)/c; all-gather, reduce-scatter and all-to-all b (c-1)/c; permute b on one
+                  link. A group of less than the whole slice has the links of one axis. What goes from slice to
+                  slice has a chip's share of its host's network.
+    roofline      the largest of the three: no program is faster
+    cycles        the compiler's own estimate of everything but communication / clock
+    step          cycles + interconnect, as if neither hid the other; the roofline where there are no cycles
+
+MFU is model FLOPs / (step x chips x peak).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding, topologies
+from plmjax.plan import hlo
+from plmjax.plan.compilation import Compilation
+from plmjax.training import step
+from plmjax.training.metrics import compact
+from plmjax.vocabulary import Vocabulary
+
+
+def prices(options: Sequence[str]) -> dict[str, float]:
+    """`1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
+
+    Raises:
+        UserError: no price, or an unknown generation.
+    """
+    found = {}
+    for option in options:
+        generation, _, price = option.rpartition("=")
+        if generation and generation not in topologies.CHIPS:
+            hint = nearest(generation, topologies.CHIPS)
+            raise UserError(f"Expected a TPU generation in --price, found {quoted(generation)}; {hint}")
+        try:
+            found[generation] = float(price)
+        except ValueError:
+            found[generation] = math.nan
+        if not 0 <= found[generation] < math.inf:
+            raise UserError(
+                f"Expected --price to be a number or v5e=1.2, found {quoted(option)}; give a chip-hour's price."
+            )
+    return found
+
+
+def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
+    """The price of a chip-hour of the slice, of its own generation or of every other; None where none is given."""
+    prices = prices or {}
+    return prices.get(part.chip.name, prices.get(""))
+
+
+def interconnect_seconds(collectives: list[hlo.Collective], part: topologies.Slice) -> float:
+    """Estimate of the time a step's communication takes on the slice's links without other traffic."""
+    seconds = 0.0
+    for one in collectives:
+        if one.kind == "send":
+            seconds += one.count * one.bytes / (part.chip.network / part.chip.devices)
+            continue
+        whole = one.group == part.chips * part.chip.devices // part.slices
+        chips = part.chips // part.slices if whole else one.group
+        links = part.link_bandwidth if whole else part.chip.link
+        if chips == 1:
+            continue
+        sent = one.bytes * (chips - 1) / chips
+        if one.kind == "all-reduce":
+            sent *= 2
+        if one.kind == "collective-permute":
+            sent, links = one.bytes, part.chip.link
+        seconds += one.count * sent / links
+    return seconds
+
+
+def findings(program: hlo.Program, compilation: Compilation, experiment: Experiment) -> list[str]:
+    """Wasteful parts of a train step, one sentence each; a good step has none.
+
+    These are: matrix products on float32 where bfloat16 was asked for; gradients sent over the network more than once
+    a step (a sum that the compiler turns into a ring of permutes is not found); scores of the vocabulary at more
+    positions than the objective predicts; parameters gathered in pure data parallelism more than once a step (which
+    ZeRO does after its update).
+    """
+    found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
+    built, phase = compilation.program, compilation.program.phase
+    if step.execution(experiment, "tpu").dtype == jax.numpy.bfloat16:
+        products = program.matmuls()
+        single = [product for product in products if set(product.dtypes) == {"f32"}]
+        mixed = [product for product in products if "f32" in product.dtypes and product not in single]
+        for kind, these in (("float32", single), ("float32 and bfloat16", mixed)):
+            if these:
+                largest = max(these, key=lambda product: math.prod(map(math.prod, product.shapes)))
+                found.append(
+                    f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
+                    f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
+                )
+    sizes = [math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(built.state.params)]
+    collectives = program.collectives()
+    floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
+    reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
+    if reduced > 1.02 * sum(sizes):
+        found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(sum(sizes))}.")
+    if built.mesh.shape["data"] == built.mesh.size:
+        gathered = sum(one.elements * one.count for one in floats if one.kind == "all-gather")
+        allowed = sum(sizes) if experiment.mesh.zero else 0
+        if meshes.slices(list(built.mesh.devices.flat)) > 1:
+            allowed += sum(sizes)  # there a sum is a reduce-scatter, an exchange between slices and an all-gather
+        if gathered > 1.02 * allowed:
+            found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
+    scores = program.largest(experiment.model.vocab_size)
+    limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
+    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, max(sizes)):
+        found.append(f"An array over the vocabulary is {list(scores.shape)}, {limit} elements are asked for.")
+    return found
+
+
+def predicted(experiment: Experiment, program: step.Program) -> int:
+    """Number of positions of a global batch that the objective predicts."""
+
+    def targets(batch: Any, constants: Any) -> Any:
+        vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+        corrupted = experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
+        return experiment.objective.targets(corrupted)[0]
+
+    given = program.batch, program.state.constants
+    plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
+    return math.prod(jax.eval_shape(targets, *plain).shape)
+
+
+def describe(experiment: Experiment, compilation: Compilation, part: topologies.Slice) -> dict[str, Any]:
+    program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
+    state, chip = program.state, part.chip
+    read = hlo.Program(compilation.text)
+    shards = meshes.batch_shards(program.mesh)
+    flops = experiment.objective.train_flops(experiment.model, program.batch)
+    collectives = read.collectives()
+    compute = flops / (part.chips * chip.peak)
+    hbm = read.hbm_bytes() / (chip.bandwidth / chip.devices)
+    interconnect = interconnect_seconds(collectives, part)
+    cycles = read.cycles()
+    own = cycles / chip.clock if cycles and chip.clock else None
+    roofline = max(compute, hbm, interconnect)
+    seconds = roofline if own is None else own + interconnect
+    parameters, optimizer = sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
+    fixed = sharding.bytes_on_device((state.constants, state.collections))
+    rest = sharding.bytes_on_device((state.carry, state.key, state.step, program.batch))
+    tokens = experiment.data.tokens(phase.batch_size, phase.sequence_length)
+    return {
+        "phase": phase.index,
+        "steps": phase.steps,
+        "sequence_length": phase.sequence_length,
+        "rows_per_device": phase.batch_size // (shards * phase.accumulation),
+        "shards": shards,
+        "accumulation": phase.accumulation,
+        "batch_size": phase.batch_size,
+        "tokens_per_step": tokens,
+        "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
+        "memory": {
+            "parameters": parameters,
+            "optimizer": optimizer,
+            "constants": fixed,
+            "carry_and_batch": rest,
+            "layout_padding": memory.argument_size_in_bytes - parameters - optimizer - fixed - rest,
+            "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            "activations": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+            "total": compilation.total,
+            "device": part.device_memory,
+        },
+        "collectives": [dataclasses.asdict(one) for one in collectives],
+        "model_flops": flops,
+        "estimate": {
+            "compute_seconds": compute,
+            "hbm_seconds": hbm,
+            "interconnect_seconds": interconnect,
+            "roofline_seconds": roofline,
+            "cycles": cycles or None,
+            "cycles_seconds": own,
+            "step_seconds": seconds,
+            "mfu": compute / seconds,
+            "tokens_per_second": tokens / seconds,
+            "hours": phase.steps * seconds / 3600,
+            "chip_hours": phase.steps * seconds / 3600 * part.chips,
+        },
+        "bound_by": max((compute, "compute"), (hbm, "hbm"), (interconnect, "interconnect"))[1],
+        "findings": findings(read, compilation, experiment),
+        "compile_seconds": compilation.seconds,
+    }

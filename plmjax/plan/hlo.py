@@ -1,0 +1,436 @@
+"""Reading a compiled program: what it communicates, moves and multiplies, and the compiler's estimate of its cycles.
+
+`compiled.cost_analysis()` counts the body of a loop once, so that a scan over layers looks like one layer. Here the
+optimised HLO text is read instead and every instruction counts as often as it runs. Only the necessary part of HLO's
+grammar is parsed; unknown instructions are kept unchanged.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
+)  # fmt: skip
+"""Operations that communicate; a TPU program of several slices sends from one to the next."""
+LONGEST_LOOP = 100_000
+"""Most trips of a loop that are counted; a longer loop is taken as endless."""
+
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
+_CALLED = re.compile(
+    r"\b(calls|called_computations|to_apply|body|condition|branch_computations|true_computation|false_computation)="
+)
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
+    "async-start", "async-update", "async-done", "partition-id", "replica-id", "custom-call", "opt-barrier", "domain",
+    "recv",
+}  # fmt: skip
+_ARITHMETIC = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "minimum": min,
+    "maximum": max,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+}
+_COMPARISONS = {
+    "LT": lambda a, b: a < b,
+    "LE": lambda a, b: a <= b,
+    "GT": lambda a, b: a > b,
+    "GE": lambda a, b: a >= b,
+    "EQ": lambda a, b: a == b,
+    "NE": lambda a, b: a != b,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of an instruction's result. `space` is 0 in HBM; others are on the chip (TPU: 1 is VMEM)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    space: int = 0
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> float:
+        """Its bytes without the padding of a layout."""
+        digits = re.search(r"\d+", self.dtype)
+        bits = 8 if self.dtype == "pred" else int(digits.group()) if digits else 0
+        return self.size * bits / 8
+
+    @property
+    def hbm(self) -> float:
+        """Bytes in HBM."""
+        return self.bytes if self.space == 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line: `name = results opcode(operands), attributes`."""
+
+    name: str
+    opcode: str
+    results: tuple[Array, ...]
+    operands: tuple[str, ...]
+    arguments: str
+    attributes: str
+    computation: str
+
+    @functools.cached_property
+    def called(self) -> dict[str, list[str]]:
+        """Attribute -> the computations it names."""
+        found = {}
+        for match in _CALLED.finditer(self.attributes):
+            names = re.match(r"\{([^}]*)\}|%?([\w.-]+)", self.attributes[match.end() :])
+            found[match.group(1)] = [name.strip().lstrip("%") for name in (names.group(1) or names.group(2)).split(",")]
+        return found
+
+    @property
+    def cycles(self) -> int:
+        """The compiler's estimate of one run, 0 where it gives none."""
+        match = _CYCLES.search(self.attributes)
+        cycles = int(match.group(1)) if match else 0
+        return cycles if cycles < 2**62 else 0  # the largest integers stand for "none"
+
+    def attribute(self, name: str) -> str:
+        """The word after `name=`, empty without one."""
+        match = re.search(rf"\b{name}=([\w.-]+)", self.attributes)
+        return match.group(1) if match else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: how often."""
+
+    kind: str
+    dtype: str
+    bytes: float
+    elements: int
+    group: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Matmul:
+    """One matrix product (dot or convolution), run `count` times."""
+
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    count: int
+
+
+class Program:
+    """The computations of an optimised HLO module.
+
+    `unknown_loops` names the while loops whose trips could not be counted; they are taken to run once.
+    """
+
+    def __init__(self, text: str):
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.roots: dict[str, Instruction] = {}
+        self.entry = ""
+        self.unknown_loops: list[str] = []
+        self._demands: dict[tuple[str, str], float] = {}
+        partitions = re.search(r"num_partitions=(\d+)", text[:20000])
+        self.partitions = int(partitions.group(1)) if partitions else 1
+        name = None
+        for line in text.splitlines():
+            header = re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line)
+            if header:
+                name = header.group(2)
+                self.computations[name] = {}
+                self.entry = name if header.group(1) else self.entry
+            elif line.startswith("}"):
+                name = None
+            elif name is not None and (instruction := _instruction(line, name)):
+                self.computations[name][instruction.name] = instruction
+                if line.lstrip().startswith("ROOT"):
+                    self.roots[name] = instruction
+        if not self.entry:
+            raise ValueError("the text holds no HLO module with an ENTRY computation")
+
+    def matmuls(self) -> list[Matmul]:
+        """Every matrix product, those inside fusions included."""
+        return [
+            Matmul(
+                dtypes=tuple(array.dtype for operand in self._operands(i) for array in operand.results),
+                shapes=tuple(array.shape for operand in self._operands(i) for array in operand.results),
+                count=times,
+            )
+            for i, times in self._all
+            if i.opcode in ("dot", "convolution")
+        ]
+
+    def collectives(self) -> list[Collective]:
+        """Communication of a step, equal collectives together. The parts of an asynchronous collective count once."""
+        seen: dict[Any, tuple[Collective, int]] = {}
+        for instruction, times in self._all:
+            kind = instruction.opcode.removesuffix("-start")
+            if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
+                continue
+            operands = [array for operand in self._operands(instruction) for array in operand.results]
+            results = [
+                array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")
+            ]
+            # A start's result holds its operands as well; the larger side is the array that exists once a device.
+            arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
+            if kind == "send":
+                arrays = operands[:1]  # the other one is a token
+            if kind == "all-gather":
+                arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
+            if kind == "all-reduce" and _is_scattered(instruction.computation):
+                kind = "reduce-scatter"
+            channel = instruction.attribute("channel_id") or instruction.name
+            one = Collective(
+                kind=kind,
+                dtype=max(arrays, key=lambda array: array.bytes).dtype,
+                bytes=sum(array.bytes for array in arrays),
+                elements=sum(array.size for array in arrays),
+                group=self._group(instruction),
+                count=1,
+            )
+            # Chunks of it may also stand in loops that overlap with it: it is sent as often as the rarest of them.
+            key = (channel, one)
+            seen[key] = (one, min(times, seen[key][1]) if key in seen else times)
+        counts: dict[Collective, int] = {}
+        for one, times in seen.values():
+            counts[one] = counts.get(one, 0) + times
+        merged = [dataclasses.replace(one, count=times) for one, times in counts.items()]
+        return sorted(merged, key=lambda one: -one.bytes * one.count)
+
+    def cycles(self) -> int:
+        """The compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
+        return sum(instruction.cycles * times for instruction, times in self._executed)
+
+    def hbm_bytes(self) -> float:
+        """Bytes one device reads from and writes to HBM, loops multiplied, communication's own left out.
+
+        A fusion reads its operands and writes its results once, or the slice of them that it touches; what the compiler
+        keeps on the chip is not counted.
+        """
+        return sum(self._traffic(instruction) * times for instruction, times in self._executed)
+
+    def largest(self, dimension: int) -> Array | None:
+        """The largest floating-point array anywhere with a dimension of that size."""
+        arrays = (array for i, _ in self._all if i.opcode != "parameter" for array in i.results)
+        arrays = (array for array in arrays if dimension in array.shape and "f" in array.dtype)
+        return max(arrays, key=lambda array: array.size, default=None)
+
+    @functools.cached_property
+    def _executed(self) -> list[tuple[Instruction, int]]:
+        return list(self._run(self.entry, 1))
+
+    @functools.cached_property
+    def _all(self) -> list[tuple[Instruction, int]]:
+        return [pair for instruction, times in self._executed for pair in self._inside(instruction, times)]
+
+    def _run(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
+        for instruction in self.computations[computation].values():
+            yield instruction, times
+            called = instruction.called
+            if instruction.opcode == "while":
+                yield from self._run(called["body"][0], times * self._trips(instruction))
+            elif instruction.opcode in ("call", "conditional", "async-start", "custom-call"):
+                for name in (name for names in called.values() for name in names):
+                    yield from self._run(name, times)
+
+    def _inside(self, instruction: Instruction, times: int) -> Iterator[tuple[Instruction, int]]:
+        yield instruction, times
+        if instruction.opcode == "fusion":
+            for inner in self.computations[instruction.called["calls"][0]].values():
+                yield from self._inside(inner, times)
+
+    def _operands(self, instruction: Instruction) -> list[Instruction]:
+        return [self.computations[instruction.computation][name] for name in instruction.operands]
+
+    def _group(self, instruction: Instruction) -> int:
+        """Devices that take part in a collective together."""
+        text = instruction.attributes
+        if match := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
+            return len(match.group(1).split(","))
+        if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
+            return int(match.group(2))
+        if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
+            sizes = dict(re.findall(r"'(\w+)'=(\d+)", match.group(1)))
+            return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
+        return 2 if "source_target_pairs" in text else self.partitions
+
+    def _trips(self, loop: Instruction) -> int:
+        """How often a while loop's body runs, found by computing its counter."""
+        condition, body = loop.called["condition"][0], loop.called["body"][0]
+        state = _tuple(self._value(self.computations[loop.computation][loop.operands[0]], ()))
+        for trip in range(LONGEST_LOOP):
+            going = self._value(self.roots[condition], (state,))
+            if going is None:
+                break
+            if not going:
+                return trip
+            state = _tuple(self._value(self.roots[body], (state,)))
+        self.unknown_loops.append(loop.name)
+        return 1
+
+    def _value(self, instruction: Instruction, arguments: tuple) -> Any:
+        """An integer, a function from index to element for a tuple, or None for what is not known before the run."""
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            index = int(instruction.arguments)
+            return arguments[index] if index < len(arguments) else None
+        if opcode == "constant":
+            constants = {"true": 1, "false": 0}
+            text = instruction.arguments
+            return int(text) if re.fullmatch(r"-?\d+", text) else constants.get(text)
+        operands = self._operands(instruction)
+        if opcode == "tuple":
+            return lambda index: self._value(operands[index], arguments)
+        if opcode == "get-tuple-element":
+            return _tuple(self._value(operands[0], arguments))(int(instruction.attribute("index")))
+        if opcode in ("copy", "bitcast", "convert", "copy-done", "opt-barrier"):
+            return self._value(operands[0], arguments)
+        if opcode == "copy-start":
+            return lambda index: self._value(operands[0], arguments)
+        if opcode in ("fusion", "call"):
+            name = (instruction.called.get("calls") or instruction.called["to_apply"])[0]
+            return self._value(self.roots[name], tuple(self._value(operand, arguments) for operand in operands))
+        if opcode == "compare" or opcode in _ARITHMETIC:
+            function = _ARITHMETIC.get(opcode) or _COMPARISONS[instruction.attribute("direction")]
+            values = [self._value(operand, arguments) for operand in operands]
+            return function(*values) if all(isinstance(value, int) for value in values) else None
+        return None
+
+    def _traffic(self, instruction: Instruction) -> float:
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
+            return 0.0
+        operands = self._operands(instruction)
+        if opcode in ("copy-start", "slice-start"):
+            target, source = (0, 1) if opcode == "copy-start" else (1, 0)
+            moved = instruction.results[target]
+            return moved.hbm + (moved.bytes if instruction.results[source].space == 0 else 0.0)
+        if opcode == "fusion":
+            inner = instruction.called["calls"][0]
+            parameters = (i for i in self.computations[inner].values() if i.opcode == "parameter")
+            reads = sum(array.hbm * self._demand(i) for i in parameters for array in i.results)
+            return reads + self._written(self.roots[inner], instruction.results)
+        reads = 0.0
+        for operand in operands:
+            part = self._part(operand, instruction)
+            reads += sum(array.hbm * part for array in operand.results)
+        return reads + self._written(instruction, instruction.results)
+
+    def _demand(self, value: Instruction) -> float:
+        """The share of a value inside a fusion that is needed there, from 0 to 1."""
+        key = (value.computation, value.name)
+        if key not in self._demands:
+            users = self._users[value.computation].get(value.name, ())
+            self._demands[key] = min(1.0, sum(self._part(value, user) for user in users))
+            if value is self.roots[value.computation]:
+                caller = self._callers[value.computation]
+                self._demands[key] = self._demand(caller) if self._is_fused(caller) else 1.0
+        return self._demands[key]
+
+    def _part(self, value: Instruction, user: Instruction) -> float:
+        """The share of a value that one user of it needs."""
+        is_first = user.operands[0] == value.name
+        sizes = [sum(array.size for array in i.results) for i in (value, user)]
+        if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
+            "-start"
+        ) in COLLECTIVES:
+            return 0.0  # handed on as it is, or sent
+        if user.opcode == "dynamic-update-slice" and is_first:
+            return 0.0  # changed in place
+        if user.opcode == "fusion":
+            inner = self.computations[user.called["calls"][0]].values()
+            places = [place for place, name in enumerate(user.operands) if name == value.name]
+            return max(self._demand(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
+        needed = self._demand(user) if self._is_fused(user) else 1.0
+        if user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
+            return min(1.0, needed * sizes[1] / max(sizes[0], 1))
+        return needed if sizes[0] == sizes[1] else float(needed > 0)
+
+    def _is_fused(self, instruction: Instruction) -> bool:
+        caller = self._callers.get(instruction.computation)
+        return caller is not None and caller.opcode == "fusion"
+
+    def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
+        """Bytes written to HBM for results that `root` makes."""
+        operands = self._operands(root)
+        if root.opcode == "tuple":
+            return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
+        if root.opcode == "parameter" or root.opcode.removesuffix("-start") in COLLECTIVES:
+            return 0.0
+        if root.opcode == "bitcast":
+            return self._written(operands[0], results)
+        if root.opcode == "fusion" and len(results) == len(root.results):
+            return self._written(self.roots[root.called["calls"][0]], results)
+        if root.opcode == "dynamic-update-slice":
+            return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
+        return sum(array.hbm for array in results)
+
+    @functools.cached_property
+    def _callers(self) -> dict[str, Instruction]:
+        """Computation -> the instruction that calls it; the compiler makes a copy of one for each caller."""
+        every = (i for instructions in self.computations.values() for i in instructions.values())
+        return {name: i for i in every for names in i.called.values() for name in names}
+
+    @functools.cached_property
+    def _users(self) -> dict[str, dict[str, list[Instruction]]]:
+        users: dict[str, dict[str, list[Instruction]]] = {name: {} for name in self.computations}
+        for name, instructions in self.computations.items():
+            for instruction in instructions.values():
+                for operand in dict.fromkeys(instruction.operands):
+                    users[name].setdefault(operand, []).append(instruction)
+        return users
+
+
+def _instruction(line: str, computation: str) -> Instruction | None:
+    match = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
+    if not match:
+        return None
+    rest = line[match.end() :]
+    end = _closing(rest) if rest.startswith("(") else rest.index(" ")
+    results, rest = rest[:end], rest[end:].lstrip()
+    start = rest.index("(")
+    end = _closing(rest[start:]) + start
+    inside = rest[start + 1 : end - 1]
+    opcode = rest[:start]
+    operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.-]+)", inside))
+    return Instruction(match.group(1), opcode, _arrays(results), operands, inside, rest[end:], computation)
+
+
+def _arrays(text: str) -> tuple[Array, ...]:
+    arrays = []
+    for dtype, shape, layout in _ARRAY.findall(text):
+        space = re.search(r"S\((\d+)\)", layout)
+        sizes = tuple(int(size) for size in shape.split(",") if size)
+        arrays.append(Array(dtype, sizes, int(space.group(1)) if space else 0))
+    return tuple(arrays)
+
+
+def _closing(text: str) -> int:
+    """Index behind the bracket that closes the one `text` begins with."""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return index + 1
+    raise ValueError(f"unbalanced brackets in HLO: {text[:80]}")
+
+
+def _tuple(value: Any) -> Callable[[int], Any]:
+    """The tuple's elements, each computed once; none are known of an unknown tuple."""
+    return functools.cache(value) if callable(value) else lambda index: None
+
+
+def _is_scattered(computation: str) -> bool:
+    # The TPU compiler writes a reduce-scatter as an all-reduce inside a fusion of this name.
+    return computation.startswith("all-reduce-scatter")

@@ -1,0 +1,73 @@
+"""The plan of a whole run, phase by phase, for one slice."""
+
+import importlib.metadata
+import sys
+from typing import Any
+
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.parallel import topologies
+from plmjax.plan import compilation as compilations
+from plmjax.plan import search
+from plmjax.plan.compilation import DoesNotFit, check, place
+from plmjax.plan.estimate import describe, price_of
+from plmjax.training import phases
+
+
+def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None = None) -> dict[str, Any]:
+    """Everything that `plmjax plan` prints, as JSON data; bytes, seconds and FLOPs where a name does not say otherwise.
+
+    prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
+
+    Raises:
+        UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
+            (the message then names a batch that does).
+    """
+    part = topologies.parse(topology)
+    check(experiment, part)
+    placed = place(experiment, part)
+    mesh, parts = placed.mesh, []
+    devices = list(mesh.devices.flat)
+    for phase in phases.resolve(experiment):
+        print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
+        try:
+            compilation = compilations.compile_phase(experiment, phase, mesh)
+        except DoesNotFit as error:
+            raise UserError(search.what_fits(experiment, phase, mesh, part, error)) from None
+        parts.append(describe(experiment, compilation, part))
+    price = price_of(part, prices)
+    seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
+    bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
+    return {
+        "topology": part.name,
+        "device_kind": devices[0].device_kind,
+        "chips": part.chips,
+        "cores": part.chips * part.chip.cores,
+        "devices": len(devices),
+        "hosts": len({device.process_index for device in devices}),
+        "mesh": dict(mesh.shape),
+        "mesh_reason": placed.reason,
+        "compiler": f"libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}",
+        "model": type(experiment.model).__name__,
+        "parameters": parts[0]["parameters"],
+        "steps": experiment.training.steps,
+        "phases": parts,
+        "estimate": {
+            "hours": seconds / 3600,
+            "chip_hours": seconds / 3600 * part.chips,
+            "cost": None if price is None else price * seconds / 3600 * part.chips,
+            "roofline_hours": bound / 3600,
+            "model_flops": sum(made["steps"] * made["model_flops"] for made in parts),
+        },
+    }
+
+
+def plan_or_error(experiment: Experiment, topology: str, prices: dict[str, float]) -> dict[str, Any]:
+    """A plan; where the run does not fit a slice, the topology and the error."""
+    topologies.parse(topology)  # an unknown slice is an error, not a result
+    try:
+        return plan(experiment, topology, prices)
+    except UserError as error:
+        return {"topology": topology, "error": str(error)}

@@ -1,0 +1,190 @@
+"""Plans as text: the page of one slice, the table of several, and the results of a search."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from plmjax.training.metrics import compact
+from plmjax.training.placement import mesh_text
+
+WIDTH = 120
+TABLE_WIDTH = 160  # no more than its columns need
+
+
+def page(made: dict[str, Any]) -> str:
+    """The plan of one slice as tables for a terminal or a log."""
+    console, out = _console()
+    console.print(
+        f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
+        f"({made['device_kind']}), {made['hosts']} hosts\n"
+        f"mesh {mesh_text(made['mesh'].values())}: {made['mesh_reason']}\n"
+        f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}"
+    )
+    for phase in made["phases"]:
+        table = Table(show_header=False, title=f"phase {phase['phase']}: {phase['steps']:,} steps")
+        for section in _rows(phase):
+            for name, value in section:
+                table.add_row(name, value)
+            table.add_section()
+        console.print(table)
+        _findings(console, made, [phase])
+    total = made["estimate"]
+    cost = f", cost {total['cost']:,.0f}" if total["cost"] is not None else ""
+    console.print(
+        f"whole run, estimated: {total['hours']:.1f} h, {total['chip_hours']:.0f} chip-hours{cost}, "
+        f"{total['model_flops']:.3g} model FLOPs; by the roofline at least {total['roofline_hours']:.1f} h"
+    )
+    return out.getvalue().rstrip()
+
+
+def table(plans: list[dict[str, Any]]) -> str:
+    """Several slices side by side, one row per phase; a slice that the run does not fit has a sentence instead."""
+    console, out = _console(TABLE_WIDTH)
+    first = next((made for made in plans if "phases" in made), None)
+    if first:
+        console.print(f"{first['model']}, {first['parameters']:,} parameters; compiled by {first['compiler']}")
+    names, rows = columns(plans)
+    caption = "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network)."
+    shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for name in names:
+        shown.add_column(name, justify="left" if name in ("slice", "bound by") else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row, end_section=bool(row[-2] or row[-1]))
+    console.print(shown)
+    for made in plans:
+        if "phases" in made:
+            console.print(f"{made['topology']}: mesh {mesh_text(made['mesh'].values())}: {made['mesh_reason']}")
+            _findings(console, made, made["phases"])
+        else:
+            console.print(f"{made['topology']}: {made['error']}", soft_wrap=True)
+    return out.getvalue().rstrip()
+
+
+def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """(header, rows) of the table of several slices: one row per phase, the run's totals in the last one's."""
+    priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
+    names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
+    names += ["compiler ms", "step ms", "MFU", "hours", "chip-hours", *(["cost"] if priced else [])]
+    rows = []
+    for made in (made for made in plans if "phases" in made):
+        for phase in made["phases"]:
+            estimate, memory, last = phase["estimate"], phase["memory"], phase is made["phases"][-1]
+            cycles = estimate["cycles_seconds"]
+            row = [
+                made["topology"] if phase is made["phases"][0] else "",
+                f"{phase['sequence_length']} x {phase['batch_size']}"
+                + (f" / {phase['accumulation']}" if phase["accumulation"] > 1 else ""),
+                f"{memory['total'] / 2**30:.1f} of {memory['device'] / 2**30:.0f}",
+                *(f"{1e3 * estimate[f'{name}_seconds']:.1f}" for name in ("compute", "hbm", "interconnect")),
+                {"compute": "compute", "hbm": "HBM", "interconnect": "interconnect"}[phase["bound_by"]],
+                f"{1e3 * cycles:.1f}" if cycles else "-",
+                f"{1e3 * estimate['step_seconds']:.1f}",
+                f"{estimate['mfu']:.0%}",
+                f"{made['estimate']['hours']:.1f}" if last else "",
+                f"{made['estimate']['chip_hours']:,.0f}" if last else "",
+            ]
+            cost = made["estimate"]["cost"]
+            rows.append(row + ([f"{cost:,.0f}" if last and cost is not None else ""] if priced else []))
+    return names, rows
+
+
+def search(found: dict[str, Any]) -> str:
+    """The results of a search, the fastest first, and the options for it."""
+    console, out = _console()
+    console.print(f"{found['topology']}: mesh {mesh_text(found['mesh'].values())}: {found['mesh_reason']}")
+    shown = Table()
+    names = ["batch", "remat", "phase", "rows x microbatches", "HBM GiB", "step ms", "tokens/s", "hours", "chip-hours"]
+    priced = any(tried.get("cost") is not None for tried in found["tried"])
+    for name in [*names, *(["cost"] if priced else [])]:
+        shown.add_column(name, justify="right")
+    for tried in found["tried"]:
+        for phase in tried["phases"]:
+            fits = "step_seconds" in phase
+            whole = phase is tried["phases"][-1] and "hours" in tried
+            shown.add_row(
+                f"{phase['batch_size']}",
+                tried["remat"],
+                f"{phase['phase']}",
+                f"{phase['rows_per_device']} x {phase['accumulation']}",
+                f"{phase['memory'] / 2**30:.1f}" if fits else f"{phase['memory'] / 2**30:.1f}, too much",
+                f"{1e3 * phase['step_seconds']:.1f}" if fits else "",
+                f"{phase['tokens_per_second']:,.0f}" if fits else "",
+                f"{tried['hours']:.1f}" if whole else "",
+                f"{tried['chip_hours']:,.0f}" if whole else "",
+                *([f"{tried['cost']:,.0f}" if whole else ""] if priced else []),
+            )
+        shown.add_section()
+    console.print(shown)
+    for sentence in found["left_out"]:
+        console.print(sentence, soft_wrap=True)
+    if found["overrides"] is None:
+        console.print("None of these fits; take a larger slice or a smaller batch.")
+    else:
+        console.print(f"fastest: {' '.join(found['overrides']) or 'the run without changes'}", soft_wrap=True)
+    return out.getvalue().rstrip()
+
+
+def _console(width: int = WIDTH) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    on_terminal = Console().is_terminal
+    return Console(file=out, width=width, highlight=False, force_terminal=on_terminal), out
+
+
+def _findings(console: Console, made: dict[str, Any], phases: list[dict[str, Any]]) -> None:
+    for phase in phases:
+        for sentence in phase["findings"]:
+            where = f"{made['topology']}, phase {phase['phase']}"
+            console.print(f"finding ({where}): {sentence}", style="red", soft_wrap=True, markup=False)
+
+
+def _rows(phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    memory, estimate = phase["memory"], phase["estimate"]
+    yield [
+        (
+            "batch",
+            f"{phase['rows_per_device']} rows x {phase['shards']} shards x {phase['accumulation']} microbatches = "
+            f"{phase['batch_size']} rows of {phase['sequence_length']} = {phase['tokens_per_step']:,} tokens a step",
+        )
+    ]
+    names = (
+        "parameters",
+        "optimizer",
+        "constants",
+        "carry_and_batch",
+        "layout_padding",
+        "results",
+        "activations",
+        "code",
+    )
+    yield [(f"HBM a device: {name.replace('_', ' ')}", f"{memory[name] / 2**20:10.1f} MiB") for name in names] + [
+        (
+            "HBM a device: total",
+            f"{memory['total'] / 2**20:10.1f} MiB of {memory['device'] / 2**20:.0f} "
+            f"({memory['total'] / memory['device']:.0%})",
+        )
+    ]
+    total = sum(one["bytes"] * one["count"] for one in phase["collectives"])
+    shown = [one for one in phase["collectives"] if one["bytes"] * one["count"] >= total / 1000]
+    yield [
+        (
+            f"{one['kind']} {one['dtype']}",
+            f"{one['count']:5d} x {one['bytes'] / 2**20:8.2f} MiB over {one['group']} devices",
+        )
+        for one in shown
+    ] + [("collectives in total", f"{total / 2**20:.1f} MiB")]
+    milliseconds = {name: f"{1e3 * value:9.2f} ms" for name, value in estimate.items() if "_seconds" in name and value}
+    yield [
+        ("model FLOPs a step", f"{compact(phase['model_flops'])}"),
+        ("estimate: compute at peak", milliseconds["compute_seconds"]),
+        ("estimate: HBM at full bandwidth", milliseconds["hbm_seconds"]),
+        ("estimate: interconnect", milliseconds.get("interconnect_seconds", "none")),
+        ("estimate: roofline", f"{milliseconds['roofline_seconds']}, bound by {phase['bound_by']}"),
+        ("estimate: compiler's cycles", milliseconds.get("cycles_seconds", "not known for this chip")),
+        ("estimate: step", f"{milliseconds['step_seconds']}, {estimate['tokens_per_second']:,.0f} tokens/s"),
+        ("estimate: MFU", f"{estimate['mfu']:9.1%}"),
+        ("estimate: phase", f"{estimate['hours']:.1f} h, {estimate['chip_hours']:.0f} chip-hours"),
+    ]

@@ -1,0 +1,226 @@
+"""Finding a batch, microbatches and a remat policy that fit a slice, with few compilations."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from plmjax.experiment import Experiment
+from plmjax.layers.execution import REMAT_POLICIES
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding, topologies
+from plmjax.plan import compilation as compilations
+from plmjax.plan import estimate as estimates
+from plmjax.plan.compilation import DoesNotFit
+from plmjax.training import phases, placement, step
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+FITTING_COMPILES = 6
+"""Programs compiled at most to find a batch that fits."""
+COMPILES = 12
+"""Programs compiled at most for every batch size that is searched."""
+
+
+def what_fits(
+    experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh, part: topologies.Slice, error: DoesNotFit
+) -> str:
+    """The error for a batch that is too large, with one that fits, found by compiling smaller ones."""
+    shards = meshes.batch_shards(mesh)
+    rows = phase.batch_size // (shards * phase.accumulation)
+    option = f"phases.{phase.index}" if experiment.phases else "training"
+    found = (
+        f"Expected a step of phase {phase.index} to fit into the {error.available / 2**30:.2f} GiB of a {part.name} "
+        f"device, found {rows} rows of {phase.sequence_length} a device to need {error.needed / 2**30:.2f} GiB"
+    )
+
+    def fits(rows: int, accumulation: int) -> DoesNotFit | None:
+        _print_progress(f"phase {phase.index}: trying {rows} rows a device x {accumulation} ...")
+        smaller = dataclasses.replace(phase, batch_size=rows * shards * accumulation, accumulation=accumulation)
+        try:
+            compilations.compile_phase(experiment, smaller, mesh)
+        except DoesNotFit as too_large:
+            return too_large
+        return None
+
+    # Memory is about linear in the rows: extrapolate first, then bisect to 5 %.
+    low, high, compiles = 0, rows, 0
+    fixed = min(_fixed(experiment, phase, mesh), error.available)
+    while high - low > max(1, high // 20) and compiles < FITTING_COMPILES:
+        slope = (error.needed - fixed) / high
+        aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
+        aim = min(max(aim, low + 1), high - 1)
+        too_large = fits(aim, phase.accumulation)
+        low, high, error = (aim, high, error) if too_large is None else (low, aim, too_large)
+        compiles += 1
+    if low == 0:
+        return f"{found}, and one row does as well; cut the parameters with --mesh.fsdp or take a larger slice."
+    answer = f"{found}; take --{option}.batch_size {low * shards * phase.accumulation}"
+    for more in (more for more in range(2, rows + 1) if rows % more == 0 and rows // more <= low):
+        # The accumulated gradient needs memory of its own.
+        if fits(rows // more, phase.accumulation * more) is None:
+            return f"{answer} or --{option}.accumulation {phase.accumulation * more}."
+    return f"{answer}."
+
+
+def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
+    """About the bytes that a device needs for any batch: the state and a gradient."""
+    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+    state = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment)).state
+    fixed = sharding.bytes_on_device((state.optimizer_state, state.collections, state.constants))
+    return 2 * sharding.bytes_on_device(state.params) + fixed
+
+
+def search(
+    experiment: Experiment,
+    topology: str,
+    batch_sizes: Sequence[int] = (),
+    compiles: int = COMPILES,
+    prices: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """The fastest way to run an experiment on a slice: every remat policy with the fewest microbatches that fit.
+
+    More microbatches and more rematerialisation only cost time, so each policy is tried with the fewest microbatches
+    that fit. The first number is from the estimate of `plmjax.training.placement`; where the compiler needs more, the
+    next larger ones are tried. `batch_sizes` are tried besides the experiment's own; the fastest run has the shortest
+    time a row. prices: as in `plmjax.plan.plan.plan`.
+
+    Raises:
+        UserError: an unknown topology, or an experiment that cannot be planned.
+    """
+    part = topologies.parse(topology)
+    compilations.check(experiment, part)
+    placed = place(experiment, part)
+    tried, left_out = [], []
+    sizes = [0, *batch_sizes]
+    for size in sizes:
+        spent = 0
+        for remat in REMAT_POLICIES:
+            changed = _changed(experiment, size, remat)
+            if spent + len(phases.resolve(changed)) > compiles:
+                left_out.append(f"Not tried, after {spent} programs: remat {remat} at a batch of {size or 'its own'}.")
+                continue
+            one, used = _try(changed, placed.mesh, part, compiles - spent)
+            spent += used
+            tried.append({"remat": remat, "batch_size": size, **one})
+    fitting = [one for one in tried if "hours" in one]
+    price = estimates.price_of(part, prices)
+    for one in fitting:
+        one["chip_hours"] = one["hours"] * part.chips
+        one["cost"] = None if price is None else price * one["chip_hours"]
+    tried.sort(key=lambda one: one.get("seconds_a_row", float("inf")))
+    best = min(fitting, key=lambda one: one["seconds_a_row"], default=None)
+    return {
+        "topology": part.name,
+        "mesh": dict(placed.mesh.shape),
+        "mesh_reason": placed.reason,
+        "tried": tried,
+        "left_out": left_out,
+        "overrides": None if best is None else _overrides(experiment, best),
+    }
+
+
+def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
+    """The experiment with another remat policy and, unless it is 0, batch size, in every phase."""
+    training = dataclasses.replace(
+        experiment.training, remat=remat, batch_size=batch_size or experiment.training.batch_size
+    )
+    parts = tuple(dataclasses.replace(phase, batch_size=batch_size or phase.batch_size) for phase in experiment.phases)
+    return dataclasses.replace(experiment, training=training, phases=parts)
+
+
+def _try(
+    experiment: Experiment, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
+) -> tuple[dict[str, Any], int]:
+    """(result of one policy: its phases and, if all of them fit, its hours; number of programs compiled)."""
+    made, used = [], 0
+    for phase in phases.resolve(experiment):
+        fewest = fewest_microbatches(experiment, phase, mesh)
+        for count in (count for count in _counts(phase, mesh) if count >= fewest):
+            if used == compiles:
+                return {"phases": made}, used
+            shaped = dataclasses.replace(phase, accumulation=count)
+            rows = phase.batch_size // (meshes.batch_shards(mesh) * count)
+            _print_progress(
+                f"phase {phase.index}: trying remat {experiment.training.remat}, {rows} rows a device x {count} ..."
+            )
+            used += 1
+            found = {
+                "phase": phase.index,
+                "batch_size": phase.batch_size,
+                "rows_per_device": rows,
+                "accumulation": count,
+            }
+            try:
+                compilation = compilations.compile_phase(experiment, shaped, mesh)
+            except DoesNotFit as error:
+                made.append(found | {"memory": error.needed})
+                continue
+            estimate = estimates.describe(experiment, compilation, part)["estimate"]
+            seconds = estimate["step_seconds"]
+            made.append(
+                found
+                | {
+                    "memory": compilation.total,
+                    "step_seconds": seconds,
+                    "tokens_per_second": estimate["tokens_per_second"],
+                    "steps": phase.steps,
+                }
+            )
+            break
+        else:
+            return {"phases": made}, used
+    fitting = [one for one in made if "step_seconds" in one]
+    seconds = sum(one["steps"] * one["step_seconds"] for one in fitting)
+    rows = sum(one["steps"] * one["batch_size"] for one in fitting)
+    return {"phases": made, "hours": seconds / 3600, "seconds_a_row": seconds / rows}, used
+
+
+def fewest_microbatches(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> int:
+    """The fewest microbatches with which a phase is estimated to fit, at most the rows on a device."""
+    devices, vocabulary = list(mesh.devices.flat), Vocabulary.placeholder(experiment.model.vocab_size)
+    shapes, sizes = placement.of_layout(experiment), tuple(mesh.shape.values())
+    counts = _counts(phase, mesh)
+    phase = dataclasses.replace(phase, accumulation=1)
+    (residuals,) = placement.residuals_of_rows(experiment, [phase], "tpu", vocabulary, shapes)
+    state = placement.state_bytes(experiment, phase, sizes, devices, vocabulary, shapes)
+    memory = placement.USABLE * topologies.device_memory(devices[0])
+    cut = {count: dataclasses.replace(phase, accumulation=count) for count in counts}
+    return next((n for n in counts if placement.bytes_needed(cut[n], sizes, state, residuals) <= memory), counts[-1])
+
+
+def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+    """The mesh for the most microbatches: one row a device."""
+    devices = part.chips * part.chip.devices
+    batch_sizes = [phase.batch_size for phase in phases.resolve(experiment)]
+    training = dataclasses.replace(experiment.training, accumulation=max(1, experiment.training.batch_size // devices))
+    parts = [
+        dataclasses.replace(phase, accumulation=max(1, batch_size // devices))
+        for phase, batch_size in zip(experiment.phases, batch_sizes, strict=False)
+    ]
+    return compilations.place(dataclasses.replace(experiment, training=training, phases=tuple(parts)), part)
+
+
+def _counts(phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> list[int]:
+    """Numbers of microbatches that give every device the same number of rows."""
+    rows = phase.batch_size // meshes.batch_shards(mesh)
+    return [count for count in range(1, rows + 1) if rows % count == 0]
+
+
+def _overrides(experiment: Experiment, best: dict[str, Any]) -> list[str]:
+    """The options for the best result of a search, without those that the experiment has already."""
+    options = {"training.remat": (best["remat"], experiment.training.remat)}
+    if best["batch_size"]:
+        options["training.batch_size"] = (best["batch_size"], experiment.training.batch_size)
+    for found, phase in zip((one for one in best["phases"] if "steps" in one), phases.resolve(experiment), strict=True):
+        group = f"phases.{phase.index}" if experiment.phases else "training"
+        options[f"{group}.accumulation"] = (found["accumulation"], phase.accumulation)
+        if best["batch_size"] and experiment.phases and experiment.phases[phase.index].batch_size:
+            options[f"{group}.batch_size"] = (best["batch_size"], phase.batch_size)
+    return [word for name, (new, old) in options.items() if new != old for word in (f"--{name}", str(new))]
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

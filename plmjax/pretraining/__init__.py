@@ -1,0 +1,1 @@
+"""Pretraining end to end, and what a finished run shows."""

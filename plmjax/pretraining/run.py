@@ -1,0 +1,160 @@
+"""Pretraining end to end: text, tokenizer, prepared dataset, training, and a summary of the result."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plmjax import __version__, storage
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, flatten
+from plmjax.parallel import hosts
+from plmjax.parallel import mesh as meshes
+from plmjax.pretraining import summary
+from plmjax.training import checkpoints, checks, loop, phases, start, tracking
+from plmjax.training.evaluation import NoEvaluation
+from plmjax.training.state import State
+
+TOKENIZER_SAMPLE = 64 * 2**20
+"""Bytes of text a tokenizer is trained on; more text hardly changes it."""
+
+
+@hosts.hold_workdir
+def pretrain(
+    run: Experiment, workdir: str | Path, say: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
+) -> loop.Result:
+    """Runs an experiment in `workdir`; continues a run that is there already.
+
+    checkpoint: a run directory or one checkpoint that gives the first parameters, the model config and the tokenizer;
+        the run starts at step 0 with a new optimizer. Or "random". Heads that it lacks are drawn from the seed.
+
+    Raises:
+        UserError: an error that the user can correct.
+        loop.Interrupted: SIGTERM or Ctrl-C, after saving.
+    """
+    from plmjax.data import pipeline, store
+
+    if not isinstance(run.data, Data):
+        raise UserError(
+            f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
+        )
+    workdir = storage.path(workdir)
+    pretrained, description = None, None
+    if str(checkpoint) != start.RANDOM:
+        pretrained, description = checkpoints.load_parameters(checkpoint)
+        run = start.with_model(run, description)
+        pretrained = start.mapped(run, pretrained, description)
+    elif run.model is None:
+        raise UserError("Expected a model in the experiment, found none; set it there or name a checkpoint in --from.")
+    checks.text(run, brought=description is not None)
+    here = loop.devices(run.training.platform)
+    checks.pretraining(run, len(here), meshes.slices(here))
+    tracking.check(run)
+    hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+    size = run.model.vocab_size
+    dataset = store.open_dataset(run.data.path, vocab_size=size, say=say) if run.data.path else None
+    with hosts.in_turn("the tokenizer and the dataset"):
+        first = not (workdir / "experiment.json").exists()
+        try:
+            start.check(workdir, checkpoint, pretrained)
+            loop.check_resume(workdir, run, say)
+            brought = start.tokenizer(run, checkpoint, description) if description else None
+            tokenizer = _tokenizer(run, workdir, brought, say)
+            _check_padding(run, tokenizer.vocabulary.pad)
+            directory = _dataset(run, workdir, tokenizer, say)
+        except UserError:
+            if first:  # nothing was trained: the command can be corrected and run again in the same folder
+                storage.remove(workdir / "experiment.json")
+                storage.remove(workdir / start.RECORD)
+                storage.remove(workdir / "tokenizer")
+            raise
+    dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
+    advice = f"prepare again with --tokenizer {workdir / 'tokenizer'}"
+    if not description:
+        advice += f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}"
+    dataset.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
+    source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
+    evaluation = None
+    if not all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
+        evaluation = NoEvaluation()
+        if hosts.speaks():
+            say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+
+    def begin(state: State) -> State:
+        if pretrained is None:
+            return state
+        drawn = start.lacking(pretrained, state.params, run.model)
+        if drawn and hosts.speaks():
+            say(f"start      drawn anew, as {checkpoint} has none: {', '.join(drawn)}")
+        return state.replace(params=start.transfer(pretrained, state.params, checkpoint, drawn.__contains__))
+
+    files = checkpoints.tokenizer_files(workdir / "tokenizer")
+    result = loop.train(run, workdir, source, files, begin, evaluation)
+    if hosts.speaks():
+        summary.show(result, source, workdir, say)
+    hosts.agree("the end")
+    return result
+
+
+def _check_padding(run: Experiment, pad: int) -> None:
+    """Raises UserError where the padding tokens of the model and the tokenizer differ."""
+    expected = run.model.padding_token
+    if expected is not None and pad >= 0 and pad != expected:
+        raise UserError(
+            f"Expected a tokenizer whose padding token is the model's, {expected}, found {pad}; set "
+            f"{run.model.option('padding_token')} {pad} or take a tokenizer of the kind that the experiment names."
+        )
+
+
+def _inputs(run: Experiment) -> tuple[list[str], str]:
+    """(inputs, format) of the run's text: text that is named replaces the documentation."""
+    from plmjax.data import formats
+
+    named = bool(run.data.input) and run.data.format == formats.DOCUMENTATION
+    return list(run.data.input), "auto" if named else run.data.format
+
+
+def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str], None]) -> Any:
+    """The run's tokenizer: the one in WORKDIR, the one of a checkpoint, the one it names, the dataset's,
+    or one trained on its text."""
+    from plmjax.data import formats, records, tokenizers
+
+    own = workdir / "tokenizer"
+    named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
+    if not (own / tokenizers.LAST).is_file():
+        if brought:
+            brought.save(own)
+        elif named:
+            tokenizers.load(named).save(own)
+        else:
+            settings, (inputs, kind) = run.tokenizer, _inputs(run)
+            say(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
+            parts = records.Parts(records.streams(run.data.streams)) if run.data.streams else None
+            texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE, run.data.text_key, parts)
+            tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
+    return tokenizers.load(own)
+
+
+def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], None]) -> Path:
+    """The run's prepared dataset: the one it names, or WORKDIR/dataset, prepared if it does not exist."""
+    from plmjax.data import records
+    from plmjax.data.prepare import prepare
+
+    if run.data.path:
+        return storage.path(run.data.path)
+    directory = workdir / "dataset"
+    inputs, kind = _inputs(run)
+    if not (directory / "ledger.json").exists():
+        say("dataset    preparing the input text")
+        prepare(
+            inputs,
+            kind,
+            tokenizer,
+            directory,
+            validation=run.data.held_out,
+            language=run.data.language,
+            text_key=run.data.text_key,
+            streams=records.streams(run.data.streams),
+            max_unknown=run.data.max_unknown,
+        )
+    return directory

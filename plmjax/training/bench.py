@@ -1,0 +1,124 @@
+"""Measures an experiment's train step on this machine, and compares it with the rate of matrix products."""
+
+import itertools
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import peak, topologies
+from plmjax.training import checks, constants, feed, loop, memory, phases, placement
+from plmjax.training.step import build, execution
+from plmjax.vocabulary import Vocabulary
+
+
+def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
+    """Measures `steps` steps of every phase after `warmup` steps; returns one record per phase.
+
+    Batches are random tokens, or come from the prepared dataset of `data.path` when the experiment names one.
+
+    Raises:
+        UserError: an experiment that is not on text, no step to measure, or one that does not fit this machine.
+    """
+    if not isinstance(run.data, Data):
+        raise UserError(
+            f"Expected an experiment on text to measure, found one on {type(run.data).__name__}; name another."
+        )
+    if steps < 1:
+        raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
+    here = loop.devices(run.training.platform)
+    checks.pretraining(run, len(here), meshes.slices(here))
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    placed = placement.place(run, here, vocabulary, placement.of_layout(run))
+    records = []
+    for phase in phases.resolve(run):
+        with memory.exhaustion_named(run, phase):
+            records.append(_phase(run, phase, placed.mesh, steps, warmup))
+    return records
+
+
+def _phase(
+    run: Experiment, phase: phases.ResolvedPhase, mesh: jax.sharding.Mesh, steps: int, warmup: int
+) -> dict[str, Any]:
+    vocabulary, batches = _batches(run, phase)
+    program = build(run, phase, mesh, vocabulary, placement.of_layout(run))
+    state = program.initialize(run.training.seed, constants.placeholder(vocabulary))
+    start = time.perf_counter()
+    compiled = program.train.lower(state, program.batch).compile()
+    compile_seconds = time.perf_counter() - start
+    memory.check(run, program, compiled)
+    arrays = feed.on_device(batches, program.batch)
+    for _ in range(warmup):
+        state, _ = compiled(state, next(arrays))
+    jax.block_until_ready(state)
+    platform = mesh.devices.flat[0].platform
+    dtype = execution(run, platform).dtype
+    matmul = peak.measured_flops(dtype, seconds=0.5)
+    begin, begin_cpu, waited = time.perf_counter(), time.process_time(), 0.0
+    under_way: list[dict[str, jax.Array]] = []
+    for _ in range(steps):
+        if len(under_way) > 1:
+            jax.block_until_ready(under_way[-2])
+        asked = time.perf_counter()
+        batch = next(arrays)
+        if not under_way or under_way[-1]["loss"].is_ready():
+            waited += time.perf_counter() - asked
+        state, metrics = compiled(state, batch)
+        under_way.append(metrics)
+    jax.block_until_ready(state)
+    seconds = (time.perf_counter() - begin) / steps
+    cpu_seconds = (time.process_time() - begin_cpu) / steps
+    arrays.close()
+    devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
+    # Other work on this machine slows measurements: the products are measured before and after the steps.
+    matmul = max(matmul, peak.measured_flops(dtype, seconds=0.5)) * devices
+    flops = run.objective.train_flops(run.model, program.batch)
+    sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
+    return {
+        "phase": phase.index,
+        "device": mesh.devices.flat[0].device_kind,
+        "devices": mesh.size,
+        "dtype": np.dtype(dtype).name,
+        "batch_size": phase.batch_size,
+        "sequence_length": phase.sequence_length,
+        "steps": steps,
+        "compile_seconds": compile_seconds,
+        "step_seconds": seconds,
+        "step_cpu_seconds": cpu_seconds,
+        "tokens_per_second": run.data.tokens(phase.batch_size, phase.sequence_length) / seconds,
+        "model_flops_per_second": flops / seconds,
+        "matmul_flops_per_second": matmul,
+        "of_matmul": flops / seconds / matmul,
+        "mfu": None if sheet is None else flops / seconds / (sheet * mesh.size),
+        "peak_bytes": peak_bytes(mesh.devices.flat[0]),
+        "input_wait": waited / steps / seconds,
+        "input": "dataset" if run.data.path else "random tokens",
+    }
+
+
+def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
+    if run.data.path:
+        from plmjax.data import pipeline, store, tokenizers
+
+        dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
+        vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
+        return vocabulary, pipeline.Source(run.data, dataset, vocabulary, run.training.seed).train(phase, 0)
+    size = run.model.vocab_size
+    made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
+    return Vocabulary.placeholder(size), itertools.cycle(made)
+
+
+def peak_bytes(device: jax.Device) -> int:
+    """Peak memory so far: the device's own count, or the process's where the device is the CPU."""
+    statistics = device.memory_stats()
+    if statistics and "peak_bytes_in_use" in statistics:
+        return statistics["peak_bytes_in_use"]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

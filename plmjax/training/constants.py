@@ -1,0 +1,73 @@
+"""The constants of a run: made once from the training text, the tokenizer and other checkpoints."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.objectives.objective import Materials, Objective
+from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import Description
+from plmjax.vocabulary import Vocabulary
+
+
+def placeholder(vocabulary: Vocabulary) -> Materials:
+    """Materials of the right shapes without any text or checkpoint, for a plan and for the shapes of a step."""
+    return Materials(
+        vocabulary,
+        np.zeros(vocabulary.size, np.int64),
+        lambda: [""] * vocabulary.size,
+        lambda checkpoint, init: init(jax.random.key(0)),
+    )
+
+
+def shapes(objective: Objective, config: Any, vocabulary: Vocabulary) -> Any:
+    """The constants of an objective as ShapeDtypeStructs, boxed with their logical axes; nothing is computed."""
+    return jax.eval_shape(lambda: objective.constants(config, placeholder(vocabulary)))
+
+
+def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> Materials:
+    """Materials of a run; without counts, as in fine-tuning, every token counts 0.
+
+    description: of the run, for its tokenizer.
+    """
+    counts = np.zeros(vocabulary.size, np.int64)
+    if token_counts is not None:
+        counts[: len(token_counts)] = token_counts
+
+    def texts() -> list[str]:
+        return start.tokenizer_of(description).tokens(range(vocabulary.size))
+
+    return Materials(vocabulary, counts, texts, _parameters)
+
+
+def _parameters(checkpoint: str, init: Callable[[jax.Array], Any]) -> Any:
+    """The parameters of a checkpoint, boxed as those of `init`.
+
+    Raises:
+        UserError: the checkpoint lacks one of them, or has it in another shape.
+    """
+    expected = jax.eval_shape(init, jax.random.key(0))
+    loaded, _ = checkpoints.load_parameters(checkpoint)
+    found = flax.traverse_util.flatten_dict(loaded, sep="/")
+
+    def is_box(leaf: Any) -> bool:
+        return isinstance(leaf, nn.meta.AxisMetadata)
+
+    boxes, structure = jax.tree_util.tree_flatten_with_path(expected, is_leaf=is_box)
+    values = []
+    for path, box in boxes:
+        name = "/".join(str(part.key) for part in path)
+        shape = nn.meta.unbox(box).shape
+        if name not in found or found[name].shape != shape:
+            had = found[name].shape if name in found else "no such parameter"
+            raise UserError(
+                f"Expected {name} of shape {shape} in the checkpoint {checkpoint}, found {had}; name a checkpoint "
+                f"of the model that the objective describes."
+            )
+        values.append(box.replace_boxed(found[name]) if is_box(box) else found[name])
+    return jax.tree.unflatten(structure, values)

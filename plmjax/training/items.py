@@ -1,0 +1,159 @@
+"""The items of a checkpoint folder: read by Orbax, and compared first with a manifest of sizes and digests.
+
+Nothing is read before the files of its item agree with the manifest, which is written when a checkpoint is complete.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from plmjax import storage
+from plmjax.errors import UserError
+
+MANIFEST = "manifest.json"
+"""The file with the sizes and digests of all others."""
+
+
+def write_manifest(directory: Path) -> None:
+    """Writes the manifest of a checkpoint before it is finished: size and digest of every file in its folders."""
+    files = {name: file for name, file in storage.files(directory).items() if "/" in name}
+    entries = {name: [file.size, file.digest()] for name, file in files.items()}
+    storage.write(directory / MANIFEST, json.dumps(entries, indent=1) + "\n")
+
+
+def verify(directory: Path, items: Sequence[str]) -> None:
+    """Compares the files of a checkpoint's items with its manifest.
+
+    Raises:
+        UserError: a file is missing or differs from the one that was written.
+    """
+    with damage_named(directory):
+        entries = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        found = storage.files(directory)
+        for item in items:
+            if not any(name.startswith(f"{item}/") for name in entries):
+                raise ValueError(f"it has no {item}")
+        for name, (size, digest) in entries.items():
+            if name.partition("/")[0] not in items:
+                continue
+            if name not in found:
+                raise ValueError(f"{name} is missing")
+            if found[name].size != size:
+                raise ValueError(f"{name} has {found[name].size} bytes of {size}")
+            if found[name].digest(like=digest) != digest:
+                raise ValueError(f"{name} is not what was written")
+
+
+def restore(directory: Path, item: str, abstract: Any) -> Any:
+    """The arrays of an item, placed as `abstract` says; numpy arrays where that is None.
+
+    Raises:
+        UserError: a file is damaged, or the item has other arrays than `abstract`.
+    """
+    verify(directory, (item,))
+    with damage_named(directory):
+        if abstract is not None:
+            _check_shapes(directory, item, abstract)
+        arguments = ocp.args.StandardRestore(abstract)
+        if abstract is None:
+            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(directory, item))
+        return read(directory, item, arguments)
+
+
+def restore_part(directory: Path, item: str, abstract: Any) -> Any:
+    """Some trees of an item: those that `abstract` has."""
+    verify(directory, (item,))
+    with damage_named(directory):
+        arguments = ocp.args.PyTreeRestore(
+            abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
+        )
+        return read(directory, item, arguments)
+
+
+def _as_numpy(directory: Path, item: str) -> Any:
+    """Restores every array of an item to the host's memory, whatever devices it was saved from."""
+    with _reader(ocp.PyTreeCheckpointHandler) as reader:
+        tree = reader.metadata(directory / item).item_metadata.tree
+    return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+
+
+def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
+    """Raises UserError that names arrays which are missing, superfluous or of another shape."""
+    with _reader(ocp.StandardCheckpointHandler) as reader:
+        metadata = reader.metadata(directory / item).item_metadata.tree
+
+    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {
+            re.sub(r"[\[\]'.]+", "/", jax.tree_util.keystr(path)).strip("/"): tuple(leaf.shape)
+            for path, leaf in leaves
+            if hasattr(leaf, "shape")
+        }
+
+    found, expected = shapes(metadata), shapes(abstract)
+    if len(found) == len(expected) and sorted(found.values()) == sorted(expected.values()) and item != "params":
+        return
+    names = [name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)]
+    if names:
+        differing = ", and ".join(
+            f"{item}/{name} of shape {expected.get(name, 'none at all')}, found {found.get(name, 'none at all')}"
+            for name in names[:3]
+        )
+        more = f", and {len(names) - 3} more" if len(names) > 3 else ""
+        raise UserError(
+            f"Expected the model of the experiment in {directory}, found another: expected {differing}{more}; use the "
+            f"experiment that the checkpoint was made by."
+        )
+
+
+def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
+    """A reader for this host alone, which does not wait for the others."""
+    here = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
+    )
+    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
+
+
+def read(directory: Path, item: str, arguments: Any) -> Any:
+    """What Orbax reads of an item for its arguments; its files are not verified here."""
+    handlers = {
+        ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
+        ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
+        ocp.args.PyTreeRestore: ocp.PyTreeCheckpointHandler,
+    }
+    with _reader(handlers[type(arguments)]) as reader:
+        return reader.restore(directory / item, args=arguments)
+
+
+class damage_named:  # noqa: N801 - reads as a statement
+    """Turns an error while reading a checkpoint into one sentence."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
+            if in_bucket and (sentence := storage.explain(error)):  # the bucket failed, the files may be intact
+                raise UserError(sentence) from error
+            raise UserError(
+                f"Expected a whole checkpoint in {self.directory}, found that it cannot be read: {first_line(error)}; "
+                f"remove that folder to continue from an earlier checkpoint."
+            ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of an error's message, for one sentence."""
+    text = str(error).strip() or type(error).__name__
+    return functools.reduce(lambda line, mark: line.split(mark)[0], ("\n", "; "), text)[:200]

@@ -1,0 +1,69 @@
+"""Adagrad: the rate of every number falls with the squares of its gradients (Duchi et al., JMLR 2011)."""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plmjax.errors import FROM_0, check_ranges
+from plmjax.training.optimizers.optimizer import Optimizer
+from plmjax.training.schedules import Constant, Schedule
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """learning_rate * gradient / (sqrt(sum of squared gradients) + epsilon)."""
+
+    name: ClassVar[str] = "adagrad"
+
+    learning_rate: float = 0.05
+    """Peak learning rate."""
+    schedule: Schedule = Constant()
+    """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
+    initial_accumulator: float = 0.0
+    """The sum of squared gradients before the first step; GloVe begins with 1."""
+    epsilon: float = 1e-10
+    """Added to the root of the sum."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0)
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """Sums of squares, learning rate."""
+        return optax.chain(
+            scale_by_accumulated_squares(self.initial_accumulator, self.epsilon),
+            optax.scale_by_learning_rate(learning_rate),
+        )
+
+
+class AccumulatorState(NamedTuple):
+    """sum_of_squares: of the gradients so far, float32, shaped as the parameters."""
+
+    sum_of_squares: Params
+
+
+def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.GradientTransformation:
+    """gradient / (sqrt(sum_of_squares) + epsilon); 0 where the sum is 0.
+
+    Deviation: optax.scale_by_rss adds epsilon within the root; torch.optim.Adagrad, followed here, adds it outside.
+    """
+
+    def init(params: Params) -> AccumulatorState:
+        return AccumulatorState(optax.tree.full_like(params, initial, dtype=jnp.float32))
+
+    def update(gradients: Params, state: AccumulatorState, params: Params = None) -> tuple[Params, AccumulatorState]:
+        sums = jax.tree.map(lambda total, g: total + jnp.square(g), state.sum_of_squares, gradients)
+        directions = jax.tree.map(
+            lambda g, total: jnp.where(total > 0, g / jnp.where(total > 0, jnp.sqrt(total) + epsilon, 1), 0),
+            gradients,
+            sums,
+        )
+        return directions, AccumulatorState(sums)
+
+    return optax.GradientTransformation(init, update)

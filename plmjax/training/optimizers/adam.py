@@ -1,0 +1,89 @@
+"""Adam with decoupled weight decay: as BERT's authors wrote it, and as the textbook has it."""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plmjax.errors import FROM_0, SHARE, check_ranges
+from plmjax.training.optimizers.weight_decay import Decaying
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments(Decaying):
+    """Base of the rules that average the gradient and its square."""
+
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.999
+    """Decay of the second moment."""
+    epsilon: float = 1e-6
+    """Added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer", self, beta1=SHARE, beta2=SHARE, epsilon=FROM_0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BertAdamW(Moments):
+    """AdamW as BERT's authors wrote it, which does not correct the bias of the moments."""
+
+    name: ClassVar[str] = "bert_adamw"
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """Moments, decay, learning rate."""
+        return optax.chain(
+            scale_by_moments(self.beta1, self.beta2, self.epsilon),
+            self.decay(),
+            optax.scale_by_learning_rate(learning_rate),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Moments):
+    """AdamW as published (Loshchilov and Hutter, ICLR 2019, arXiv 1711.05101)."""
+
+    name: ClassVar[str] = "adamw"
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """optax.adamw."""
+        return optax.adamw(
+            learning_rate,
+            b1=self.beta1,
+            b2=self.beta2,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            mask=self.decayed,
+        )
+
+
+class MomentsState(NamedTuple):
+    """mean and mean_square: running averages of the gradient and its square, float32, shaped as the parameters."""
+
+    mean: Params
+    mean_square: Params
+
+
+def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """mean / (sqrt(mean_square) + epsilon) without bias correction (google-research/bert optimization.py).
+
+    Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step; BERT's, ALBERT's and
+    ELECTRA's releases do not, so that their first updates are larger: by (1 - beta1) / sqrt(1 - beta2) = 3.2.
+    """
+
+    def init(params: Params) -> MomentsState:
+        return MomentsState(*(optax.tree.zeros_like(params, dtype=jnp.float32) for _ in range(2)))
+
+    def update(gradients: Params, state: MomentsState, params: Params = None) -> tuple[Params, MomentsState]:
+        mean = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mean, gradients)
+        mean_square = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.mean_square, gradients)
+        directions = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, mean_square)
+        return directions, MomentsState(mean, mean_square)
+
+    return optax.GradientTransformation(init, update)

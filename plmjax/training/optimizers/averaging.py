@@ -1,0 +1,61 @@
+"""The mean of the parameters over the steps of a run (Polyak and Juditsky 1992)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Params = Any
+
+
+class AverageState(NamedTuple):
+    """inner: the state of the rule. mean: float32, shaped as the parameters, over `count` steps.
+
+    averaging: bool scalar, whether the mean is taken. count: int32 scalar. best, recent: float32, the smallest value of
+    the evaluations but for the last ones, which are `recent` [patience], oldest first; infinity before there are any.
+    """
+
+    inner: optax.OptState
+    mean: Params
+    averaging: jax.Array
+    count: jax.Array
+    best: jax.Array
+    recent: jax.Array
+
+
+def average(update: optax.GradientTransformation, from_start: bool, patience: int = 0) -> optax.GradientTransformation:
+    """`update`, with the mean of the parameters that it makes, from the first step or once `heard` has begun it."""
+
+    def init(params: Params) -> AverageState:
+        return AverageState(
+            inner=update.init(params),
+            mean=optax.tree.zeros_like(params, dtype=jnp.float32),
+            averaging=jnp.asarray(from_start),
+            count=jnp.zeros((), jnp.int32),
+            best=jnp.full((), jnp.inf, jnp.float32),
+            recent=jnp.full((patience,), jnp.inf, jnp.float32),
+        )
+
+    def apply(gradients: Params, state: AverageState, params: Params) -> tuple[Params, AverageState]:
+        updates, inner = update.update(gradients, state.inner, params)
+        count = state.count + state.averaging
+        share = jnp.where(state.averaging, 1 / jnp.maximum(count, 1), 0)
+        mean = jax.tree.map(lambda m, p, u: m + (p + u - m) * share, state.mean, params, updates)
+        return updates, state._replace(inner=inner, mean=mean, count=count)
+
+    return optax.GradientTransformation(init, apply)
+
+
+def heard(state: AverageState, value: jax.Array) -> AverageState:
+    """The state after an evaluation: averaging begins where an earlier value was better, but for the last `patience`.
+
+    NT-ASGD's trigger (Merity et al. 2018, algorithm 1). Once begun, averaging goes on.
+
+    Deviation: in the paper the mean begins with the parameters just evaluated, in the released code (torch.optim.ASGD)
+    with those of the second step after; here with those of the next step.
+    """
+    known = jnp.concatenate([state.recent, value[None]])
+    return state._replace(
+        averaging=state.averaging | (value > state.best), best=jnp.minimum(state.best, known[0]), recent=known[1:]
+    )

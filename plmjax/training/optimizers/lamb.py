@@ -1,0 +1,53 @@
+"""LAMB: every layer's update is as large as its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.tree_util import KeyPath
+
+from plmjax.training import paths
+from plmjax.training.optimizers.adam import Moments, scale_by_moments
+from plmjax.training.optimizers.stacked import Axes, axes_of, layer_norms
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Lamb(Moments):
+    """LAMB as ALBERT's lamb_optimizer.py.
+
+    Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio;
+    ALBERT's released code, followed here, corrects nothing and leaves out the parameters that are not decayed.
+    """
+
+    name: ClassVar[str] = "lamb"
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """Moments, decay, trust ratio, learning rate."""
+        return optax.chain(
+            scale_by_moments(self.beta1, self.beta2, self.epsilon),
+            self.decay(),
+            scale_by_trust_ratio(axes_of(params, self.decayed(params))),
+            optax.scale_by_learning_rate(learning_rate),
+        )
+
+
+def scale_by_trust_ratio(axes: Axes) -> optax.GradientTransformation:
+    """Multiplies each layer's update by norm(parameter) / norm(update), or 1 where either is 0.
+
+    `axes` names the parameters that get a ratio. One with a "layers" axis gets a ratio for each index along it, so that
+    stacked layers are updated as separate ones would be.
+    """
+
+    def ratio(parameter: jax.Array, update: jax.Array, names: tuple) -> jax.Array:
+        size, length = (layer_norms(x, names) for x in (parameter, update))
+        return jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1), 1)
+
+    def scale(path: KeyPath, update: jax.Array, parameter: jax.Array) -> jax.Array:
+        name = paths.name(path)
+        return update * ratio(parameter, update, axes[name]) if name in axes else update
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params))

@@ -1,0 +1,204 @@
+"""What all update rules share: clipping, the schedule, frozen parameters, rates of layers, and hearing evaluations.
+
+An update is a chain of optax transformations: clip by the global norm, the rule itself with the learning rate of the
+schedule, then what evaluations have made of that rate. The state has the parameters' shapes, so that it is sharded as
+they are.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
+from plmjax.experiment import Choice
+from plmjax.layers.model_config import ParameterGroup
+from plmjax.training import paths
+from plmjax.training.layer_rates import layer_rates
+from plmjax.training.optimizers.averaging import AverageState
+from plmjax.training.optimizers.clipping import clip_by_global_norm
+from plmjax.training.schedules import Linear, Schedule
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Choice):
+    """Base of the update rules. A subclass is a frozen dataclass of its settings and gives `rule`."""
+
+    learning_rate: float = 1e-4
+    """Peak learning rate."""
+    schedule: Schedule = Linear()
+    """Shape of the learning rate over the run. --optimizer.schedule NAME takes another one: constant, cosine,
+    inverse_square_root, linear, linear_times_warmup, plateau or slanted_triangular."""
+    clip_norm: float = 1.0
+    """Largest global norm of the gradient; 0 clips nothing."""
+    frozen: tuple[str, ...] = ()
+    """Parameters whose path begins with one of these names are not trained."""
+    layer_decay: float = 1.0
+    """Factor from the learning rate of a layer to that of the layer below it; 1 gives all layers one rate."""
+    unfreeze_every: int = 0
+    """Steps from which on each next group of parameters is trained, the head first; 0 trains all from the start."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("optimizer", self, learning_rate=FROM_0, clip_norm=FROM_0, unfreeze_every=FROM_0)
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(
+                f"Expected --optimizer.layer_decay above 0 and up to 1, found {self.layer_decay}; change it."
+            )
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """The update for clipped gradients, learning rate and sign included; `params` as for `build`."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it updates parameters.")
+
+    def decayed(self, params: Params) -> Params:
+        """Tree of bool, one a parameter (a boxed one counts once): whether weight decay applies to it."""
+        return paths.map_named(lambda name, _: False, params)
+
+    def averaged(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
+        """`update`, with an average of the parameters in its state if the rule has one."""
+        return update
+
+    def heard(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
+        """The rule's own part of `hear`."""
+        return state
+
+    def build(self, steps: int, params: Params, groups: Sequence[ParameterGroup] = ()) -> optax.GradientTransformation:
+        """The update of a run of `steps` optimizer steps.
+
+        Args:
+            params: the parameters, abstract ones too, boxed with their logical axes. Only paths and axes are read; the
+                transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and rates of layers need
+                the axes.
+            groups: the parameters below the model's head from the bottom to the top, for rates of layers.
+
+        Raises:
+            UserError: a frozen name that no parameter has, or rates of layers for a model without groups.
+        """
+        update = optax.chain(
+            clip_by_global_norm(self.clip_norm),
+            self.rule(self.schedule.rates(self.learning_rate, steps), params),
+            scale_by_heard(self.schedule),
+        )
+        if self.layer_decay != 1 or self.unfreeze_every:
+            update = layer_rates(update, self.layer_decay, self.unfreeze_every, params, groups)
+        update = self.averaged(update)
+        if not self.frozen:
+            return update
+        _check_frozen(self.frozen, params)
+
+        def frozen(tree: Params) -> Params:
+            return paths.map_named(lambda name, _: _begins(name, self.frozen), tree)
+
+        def trained(tree: Params) -> Params:
+            return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
+
+        return optax.chain(optax.masked(update, trained), optax.masked(optax.set_to_zero(), frozen))
+
+
+class HeardState(NamedTuple):
+    """schedule: what the schedule remembers of evaluations (`Schedule.start`)."""
+
+    schedule: Any
+
+
+def scale_by_heard(schedule: Schedule) -> optax.GradientTransformation:
+    """Multiplies updates by what evaluations have made of the learning rate."""
+
+    def init(params: Params) -> HeardState:
+        return HeardState(schedule.start())
+
+    def update(updates: Params, state: HeardState, params: Params = None) -> tuple[Params, HeardState]:
+        factor = schedule.factor(state.schedule)
+        return jax.tree.map(lambda leaf: leaf * factor, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def hear(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) -> optax.OptState:
+    """The optimizer's state after an evaluation of the parameters; most rules do not listen.
+
+    A pure function, which may be jitted: the result has the structure, shapes and dtypes of `state`.
+
+    Args:
+        state: of the transformation that `optimizer.build` gave.
+        value: scalar, the metric of the evaluation, of which less is better.
+    """
+    value = jnp.asarray(value, jnp.float32)
+    chex.assert_rank(value, 0)
+    state = map_states(HeardState, lambda node: HeardState(optimizer.schedule.heard(node.schedule, value)), state)
+    return optimizer.heard(state, value)
+
+
+def learning_rate(optimizer: Optimizer, state: optax.OptState, steps: int, step: jax.Array) -> jax.Array:
+    """float32 scalar: the learning rate of a step of a run of `steps`, evaluations heard so far included."""
+    (heard,) = _states(HeardState, state)
+    rate = optimizer.schedule.rates(optimizer.learning_rate, steps)(step)
+    return rate * optimizer.schedule.factor(heard.schedule)
+
+
+def gradient_norm(state: optax.OptState) -> jax.Array:
+    """Global norm of the last gradient before clipping, frozen parameters left out, from the state of `build`."""
+    return optax.tree.get(state, "global_norm")
+
+
+def evaluated(state: optax.OptState, params: Params) -> Params:
+    """The parameters that are evaluated and saved as the model's: averaged ones where a rule has begun to average.
+
+    Args:
+        params: the parameters that the rule updates, unboxed; returned as they are where nothing averages.
+    """
+    averages = _states(AverageState, state)
+    if not averages:
+        return params
+    (average,) = averages
+
+    def choose(mean: Any, param: jax.Array) -> jax.Array:
+        if isinstance(mean, optax.MaskedNode):  # a frozen parameter
+            return param
+        return jnp.where(average.count > 0, mean, param.astype(jnp.float32)).astype(param.dtype)
+
+    is_masked = lambda node: isinstance(node, optax.MaskedNode)  # noqa: E731
+    return jax.tree.map(choose, average.mean, params, is_leaf=is_masked)
+
+
+def averages(state: optax.OptState) -> bool:
+    """Whether a rule keeps a mean of the parameters, so that `evaluated` may give others than are updated."""
+    return bool(_states(AverageState, state))
+
+
+def _states(kind: type, state: optax.OptState) -> list[Any]:
+    """The states of one kind within an optimizer's state."""
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in nodes if isinstance(node, kind)]
+
+
+def map_states(kind: type, function: Callable[[Any], Any], state: optax.OptState) -> optax.OptState:
+    """An optimizer's state with `function(node)` in place of every state of one kind."""
+    is_kind = lambda node: isinstance(node, kind)  # noqa: E731
+    return jax.tree.map(lambda node: function(node) if is_kind(node) else node, state, is_leaf=is_kind)
+
+
+def _begins(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(f"{name}/".startswith(f"{prefix}/") for prefix in prefixes)
+
+
+def _check_frozen(prefixes: tuple[str, ...], params: Params) -> None:
+    names = jax.tree.leaves(paths.map_named(lambda name, _: name, params))
+    for prefix in prefixes:
+        if not any(_begins(name, (prefix,)) for name in names):
+            parts = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
+            raise UserError(
+                f"Expected --optimizer.frozen to name the beginning of a parameter's path, found {quoted(prefix)}; "
+                f"{nearest(prefix, parts)}"
+            )
+    if all(_begins(name, prefixes) for name in names):
+        raise UserError(
+            f"Expected --optimizer.frozen to leave parameters to train, found {' '.join(prefixes)}, which is all of "
+            f"them; freeze fewer."
+        )

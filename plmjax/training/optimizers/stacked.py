@@ -1,0 +1,49 @@
+"""Norms of single layers where a parameter holds all layers stacked along its axis "layers"."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import KeyPath
+
+from plmjax.training import paths
+
+Params = Any
+Axes = dict[str, tuple[str | None, ...]]
+"""Path of a parameter -> its logical axes."""
+
+
+def axes_of(params: Params, chosen: Params) -> Axes:
+    """The logical axes of the parameters of a boxed tree for which `chosen`, a tree of bool, is true.
+
+    Raises:
+        ValueError: a chosen parameter without a box: a stack of layers would look like a single one.
+    """
+    found: Axes = {}
+
+    def note(path: KeyPath, is_chosen: bool, parameter: Any) -> None:
+        if not is_chosen:
+            return
+        if not paths.is_parameter(parameter):
+            raise ValueError(
+                f"The rule needs the logical axes of {paths.name(path)!r}: build it from boxed parameters."
+            )
+        found[paths.name(path)] = tuple(getattr(parameter, "names", parameter))
+
+    jax.tree_util.tree_map_with_path(note, chosen, params)
+    return found
+
+
+def _within(array: jax.Array, names: tuple[str | None, ...]) -> tuple[int, ...]:
+    """The axes of a single layer."""
+    return tuple(axis for axis in range(array.ndim) if names[axis : axis + 1] != (paths.LAYERS,))
+
+
+def layer_norms(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
+    """The Euclidean norm of each layer of a parameter, of a shape that broadcasts to it."""
+    return jnp.sqrt(jnp.sum(jnp.square(array), _within(array, names), keepdims=True))
+
+
+def layer_root_mean_squares(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
+    """The root of each layer's mean square, of a shape that broadcasts to the parameter."""
+    return jnp.sqrt(jnp.mean(jnp.square(array), _within(array, names), keepdims=True))

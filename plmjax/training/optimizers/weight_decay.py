@@ -1,0 +1,36 @@
+"""Weight decay: which parameters it applies to, and how large it is."""
+
+import dataclasses
+from typing import Any
+
+import optax
+
+from plmjax.errors import FROM_0, check_ranges
+from plmjax.training import paths
+from plmjax.training.optimizers.optimizer import Optimizer
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Decaying(Optimizer):
+    """Base of the rules with weight decay."""
+
+    weight_decay: float = 0.01
+    """Decoupled weight decay, times the learning rate."""
+    decay_exclude: tuple[str, ...] = ("layer_norm", "bias")
+    """Parameters whose path holds one of these words are not decayed."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer", self, weight_decay=FROM_0)
+
+    def decayed(self, params: Params) -> Params:
+        """False where a path contains a word of `decay_exclude`, as the regular expressions of bert optimization.py
+        find it: "bias" leaves out "predictions/output_bias" as well."""
+        return paths.map_named(lambda name, _: not any(word in name for word in self.decay_exclude), params)
+
+    def decay(self) -> optax.GradientTransformation:
+        """Adds weight_decay * parameter."""
+        return optax.add_decayed_weights(self.weight_decay, self.decayed)

@@ -1,0 +1,52 @@
+"""Layouts know a batch's shapes without a dataset and without TensorFlow."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, SentenceOrder, SentencePairs, Streams
+from plmjax.errors import UserError
+
+ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
+
+
+@pytest.mark.parametrize(
+    "layout, more",
+    [
+        (SentencePairs(pack=3), ("token_type_ids", "cls_positions", "next_sentence_labels", "next_sentence_weights")),
+        (SentenceOrder(), ("token_type_ids", "cls_positions", "sentence_order_labels", "sentence_order_weights")),
+        (FullSentences(), ()),
+        (Segments(pack=3), ("token_type_ids", "cls_positions")),
+        (Blocks(), ("next_ids", "next_weights")),
+        (Streams(), ("next_ids", "next_weights", "begins", "document_starts")),
+        (PairedStreams(), (*(f"decoder_{name}" for name in sorted(ROWS - {"row_ids"})), "next_ids", "next_weights")),
+    ],
+    ids=repr,
+)
+def test_fields_and_shapes(layout, more):
+    batch = layout.batch(4, 16)
+    assert set(batch) == {*ROWS, *more}
+    for name, field in batch.items():
+        per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
+        several = (4, getattr(layout, "pack", 1))
+        assert field.shape == ((4,) if name in ("row_ids", "begins") else several if per_sequence else (4, 16)), name
+        floats, flags = name.endswith("_weights"), name == "document_starts"
+        assert field.dtype == (jnp.float32 if floats else jnp.bool_ if flags else jnp.int32), name
+    made = layout.synthetic(4, 16, 100, seed=0)
+    assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
+        name: (field.shape, field.dtype) for name, field in batch.items()
+    }
+    assert layout.tokens(4, 16) == (128 if isinstance(layout, PairedStreams) else 64)
+
+
+def test_needs_no_tensorflow():
+    program = "import sys, plmjax.data.layouts; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("count", [{"pack": 0}, {"duplicates": 0}])
+def test_counts_below_one_are_named(count: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=r"pack and --data\.layout\.duplicates of at least 1"):
+        SentencePairs(**count)

@@ -1,0 +1,118 @@
+"""Pairs of streams: each text where its document is, shifted by one for the decoder, packed and not."""
+
+import functools
+import operator
+
+import numpy as np
+import pytest
+
+from plmjax.data import store
+from plmjax.data.layouts import FullSentences, PairedStreams
+from plmjax.data.pipeline import Source
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import Words, documents, phase
+
+V = 300
+WORDS = Vocabulary(size=V, pad=0, begin=2, end=3)
+COUNTS = {"train": 90, "validation": 17}
+
+
+def text_of(split, seed):
+    return documents(COUNTS[split], V, seed + 10 * (split == "validation"), sentences=3, words=12)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder, records = tmp_path_factory.mktemp("dataset"), {}
+    for split in store.SPLITS:
+        writer = store.ShardWriter(folder, split, 0, V, ("english", "german"))
+        for english, german in zip(text_of(split, 1), text_of(split, 2), strict=True):
+            writer.add({"english": english, "german": german})
+        records[split] = [writer.close()]
+    store.finish(folder, records, Words(V), [], {})
+    return store.open_dataset(folder)
+
+
+def layout(**settings):
+    return PairedStreams(source="english", target="german", **settings)
+
+
+def pairs_of(split):
+    joined = [[functools.reduce(operator.iadd, document, []) for document in text_of(split, seed)] for seed in (1, 2)]
+    return list(zip(*joined, strict=True))
+
+
+def pairs_in(fields, start=2):
+    """(source, target) of every pair in some rows, checked for its place and its special tokens."""
+    found = []
+    for row in range(len(fields["input_ids"])):
+        for segment in range(1, fields["segment_ids"][row].max(initial=0) + 1):
+            here = fields["segment_ids"][row] == segment
+            there = fields["decoder_segment_ids"][row] == segment
+            source, target = fields["input_ids"][row][here], fields["next_ids"][row][there]
+            given = fields["decoder_input_ids"][row][there]
+            assert source[-1] == target[-1] == 3 and given[0] == start
+            np.testing.assert_array_equal(given[1:], target[:-1])
+            assert (np.diff(np.flatnonzero(here)) == 1).all() and (np.diff(np.flatnonzero(there)) == 1).all()
+            np.testing.assert_array_equal(fields["positions"][row][here], np.arange(here.sum()))
+            np.testing.assert_array_equal(fields["decoder_positions"][row][there], np.arange(there.sum()))
+            found.append((source[:-1].tolist(), target[:-1].tolist()))
+    np.testing.assert_array_equal(fields["next_weights"], fields["decoder_segment_ids"] > 0)
+    for prefix, names in (("", ("input_ids", "positions")), ("decoder_", ("input_ids", "positions"))):
+        for name in names:
+            assert not fields[prefix + name][fields[f"{prefix}segment_ids"] == 0].any()
+    return found
+
+
+@pytest.mark.parametrize("split", store.SPLITS)
+@pytest.mark.parametrize("pack", [1, 2, 5])
+def test_every_pair_is_in_one_row(dataset, split, pack):
+    rows = layout(pack=pack).rows(dataset, split, 48, WORDS, seed=3)
+    found = pairs_in(rows.fields(np.arange(rows.count)))
+    expected = pairs_of(split)
+    assert found == expected if pack == 1 else sorted(found) == sorted(expected)
+    assert rows.count == len(expected) if pack == 1 else rows.count < 0.8 * len(expected)
+
+
+def test_what_is_too_long_is_cut_off(dataset):
+    rows = layout().rows(dataset, "train", 8, WORDS, seed=3)
+    assert pairs_in(rows.fields(np.arange(rows.count))) == [(x[:7], y[:7]) for x, y in pairs_of("train")]
+
+
+@pytest.mark.parametrize(("start", "token"), [("begin", 2), ("end", 3), ("pad", 0)])
+def test_the_decoder_starts_with_the_token_that_its_system_takes(dataset, start, token):
+    rows = layout(start=start).rows(dataset, "validation", 48, WORDS, seed=3)
+    assert pairs_in(rows.fields(np.arange(rows.count)), token) == pairs_of("validation")
+
+
+@pytest.mark.parametrize("pack", [1, 3])
+def test_batches_hold_the_promised_fields_and_every_row_once(dataset, pack):
+    data = Data(layout=layout(pack=pack))
+    source = Source(data, dataset, WORDS, seed=3)
+    promised = data.layout.batch(8, 48)
+    batches = source.train(phase(48, 8), 5)
+    batch = next(batches)
+    batches.close()
+    assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
+        name: (field.shape, field.dtype) for name, field in promised.items()
+    }
+    held_out = list(source.evaluation(phase(48, 8)))
+    joined = {name: np.concatenate([batch[name] for batch in held_out]) for name in promised}
+    assert sorted(pairs_in(joined)) == sorted(pairs_of("validation"))
+    assert not joined["decoder_segment_ids"][joined["row_ids"] < 0].any()
+    np.testing.assert_array_equal(source.unigram_counts, dataset.unigram_counts("german"))
+
+
+def test_mistakes_are_named(dataset):
+    with pytest.raises(UserError, match=r"Expected the stream 'source' in the dataset .*, found english, german"):
+        PairedStreams().rows(dataset, "train", 48, WORDS, seed=3)
+    with pytest.raises(UserError, match=r"Expected the stream 'text' in the dataset .*, found english, german"):
+        FullSentences().rows(dataset, "train", 48, Words(V).vocabulary, seed=3)
+    with pytest.raises(UserError, match=r"tokenizer with an end token and a begin token .* PairedStreams, found one"):
+        layout().rows(dataset, "train", 48, Vocabulary(size=V, end=3), seed=3)
+    with pytest.raises(UserError, match=r"--data.layout.start, found 'bos'; "):
+        layout(start="bos")
+    with pytest.raises(UserError, match=r"--data.layout.pack of at least 1, found 0"):
+        layout(pack=0)

@@ -1,0 +1,195 @@
+"""Segments against a plain transcription of the published procedure: draw for draw, and in distribution."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from plmjax.data import order
+from plmjax.data.layouts import Segments, segments
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import documents, write
+
+V = 300
+WORDS = Vocabulary.placeholder(V)
+
+
+class CountedDraws:
+    """The draws of one (seed, first sentence), taken one by one where the project takes them by the array."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def begin(self, sentence):
+        self.key = order.fold(self.seed, sentence)
+
+    def is_short(self, probability):
+        return bool(order.chance(order.fold(self.key, segments._IS_SHORT), probability)[0])
+
+    def short_length(self, low, high):
+        return low + int(order.below(order.fold(self.key, segments._LENGTH), high - low + 1)[0])
+
+    def is_single(self, probability):
+        return bool(order.chance(order.fold(self.key, segments._IS_SINGLE), probability)[0])
+
+    def coin(self, number):
+        return bool(order.chance(order.fold(self.key, segments._COINS + number), 0.5)[0])
+
+
+class PythonDraws:
+    """The same questions answered by Python's generator, as in the published program."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def begin(self, sentence):
+        pass
+
+    def is_short(self, probability):
+        return self.generator.random() < probability
+
+    is_single = is_short
+
+    def short_length(self, low, high):
+        return self.generator.randint(low, high)
+
+    def coin(self, number):
+        return self.generator.random() < 0.5
+
+
+def published(texts, longest, layout, draws):
+    """(A, B) of every sequence of some documents: google-research/electra, build_pretraining_dataset.py, told again."""
+
+    def target_of(sentence):
+        draws.begin(sentence)
+        return draws.short_length(5, longest) if draws.is_short(layout.short_probability) else longest
+
+    found, sentence = [], 0
+    for document in texts:
+        gathered, size, target = [], 0, target_of(sentence)
+        for place, tokens in enumerate(document):
+            gathered.append(tokens)
+            size += len(tokens)
+            sentence += 1
+            if size < target and place < len(document) - 1:
+                continue
+            half = 100_000 if draws.is_single(layout.single_probability) else (target - 3) // 2
+            a, b = [], []
+            for number, part in enumerate(gathered):
+                fits = len(a) == 0 or len(a) + len(part) < half
+                if fits or (len(b) == 0 and len(a) < half and draws.coin(number)):
+                    a = a + part
+                else:
+                    b = b + part
+            a = a[: longest - 2]
+            found.append((a, b[: max(0, longest - len(a) - 3)]))
+            gathered, size = [], 0
+            if place < len(document) - 1:
+                target = target_of(sentence)
+    return found
+
+
+def rows_of(dataset, layout, length, split="train", vocabulary=WORDS, seed=0):
+    return layout.rows(dataset, split, length, vocabulary, seed)
+
+
+def sequences(fields):
+    """(A, B) of every sequence in some rows, row after row, checked for its place in the row."""
+    found = []
+    for row in range(len(fields["input_ids"])):
+        ids, segment_ids, types = (fields[name][row] for name in ("input_ids", "segment_ids", "token_type_ids"))
+        begin = 0
+        for slot in range(int(segment_ids.max(initial=0))):
+            here = slice(begin, begin + int((segment_ids == slot + 1).sum()))
+            assert (segment_ids[here] == slot + 1).all() and fields["cls_positions"][row, slot] == begin
+            np.testing.assert_array_equal(fields["positions"][row, here], np.arange(here.stop - begin))
+            second = types[here] == 1
+            first, second = ids[here][~second], ids[here][second]
+            assert first[0] == WORDS.cls and first[-1] == WORDS.sep
+            assert (np.diff(types[here]) >= 0).all() and (not len(second) or second[-1] == WORDS.sep)
+            found.append((first[1:-1].tolist(), second[:-1].tolist()))
+            begin = here.stop
+        for name in ("input_ids", "segment_ids", "positions", "token_type_ids"):
+            assert not fields[name][row, begin:].any(), name  # padding; this vocabulary's pad is 0
+    return found
+
+
+def all_fields(rows):
+    return rows.fields(np.arange(rows.count))
+
+
+@pytest.mark.parametrize(
+    ("count", "sentences", "words", "longest", "layout"),
+    [
+        (10, 30, 40, 64, Segments()),
+        (10, 30, 12, 128, Segments(single_probability=0.0)),  # sentences that are put in the first segment late
+        (8, 30, 40, 5, Segments()),  # the shortest row: two tokens
+        (12, 40, 400, 32, Segments(short_probability=0.5)),  # sentences far longer than the row
+        (40, 2, 9, 128, Segments()),  # one sentence a document: no second segment
+        (6, 60, 8, 512, Segments(single_probability=1.0)),
+        (6, 60, 30, 256, Segments(short_probability=1.0)),
+    ],
+)
+def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, words, longest, layout):
+    monkeypatch.setattr(segments, "_WINDOW", 50)
+    texts = documents(count, V, sentences=sentences, words=words)
+    dataset = write(tmp_path, texts, [], V)
+    expected = published(texts, longest, layout, CountedDraws(9))
+    assert sequences(all_fields(rows_of(dataset, layout, longest, seed=9))) == expected
+    assert any(b for _, b in expected) == (sentences > 2 and layout.single_probability < 1)
+
+
+def test_a_later_sentence_may_go_to_the_first_segment(tmp_path):
+    """What the release does where the first segment has room left, and why a segment is no run of the text."""
+    texts = [[[7] * 20, [8] * 30, [9] * 5, [10] * 40]] * 200
+    dataset = write(tmp_path, texts, [], V)
+    found = sequences(all_fields(rows_of(dataset, Segments(single_probability=0.0, short_probability=0.0), 80)))
+    assert {tuple(sorted(set(a))) for a, _ in found} == {(7, 8), (7, 9)}
+
+
+def test_has_the_published_distribution(tmp_path):
+    """Numbers and lengths of sequences over 60 seeds agree with Python's generator within four standard errors."""
+    texts, layout = documents(30, V, seed=4), Segments(short_probability=0.2)
+    dataset = write(tmp_path, texts, [], V)
+    seeds = range(60)
+    found = [sequences(all_fields(rows_of(dataset, layout, 64, seed=seed))) for seed in seeds]
+    expected = [published(texts, 64, layout, PythonDraws(random.Random(seed))) for seed in seeds]
+
+    def close(ours, theirs):
+        error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
+        assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+
+    close([len(pass_) for pass_ in found], [len(pass_) for pass_ in expected])
+    ours, theirs = (list(itertools.chain(*passes)) for passes in (found, expected))
+    close([len(a) for a, _ in ours], [len(a) for a, _ in theirs])
+    close([len(b) for _, b in ours], [len(b) for _, b in theirs])
+    close([not b for _, b in ours], [not b for _, b in theirs])
+
+
+@pytest.mark.parametrize("pack", [2, 4])
+def test_packed_segments_are_the_unpacked_ones(tmp_path, pack):
+    dataset = write(tmp_path, documents(40, V, sentences=6), documents(4, V, seed=1), V)
+    single = rows_of(dataset, Segments(short_probability=0.5), 64)
+    packed = rows_of(dataset, Segments(short_probability=0.5, pack=pack), 64)
+    assert packed.count < 0.8 * single.count
+    assert sorted(sequences(all_fields(packed))) == sorted(sequences(all_fields(single)))
+
+
+def test_held_out_segments_are_the_same_for_every_seed(tmp_path):
+    dataset = write(tmp_path, documents(10, V), documents(8, V, seed=1), V)
+    first, second = (all_fields(rows_of(dataset, Segments(), 64, "validation", seed=seed)) for seed in (0, 1))
+    np.testing.assert_array_equal(first["input_ids"], second["input_ids"])
+    first, second = (rows_of(dataset, Segments(), 64, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(first._records, second._records)
+
+
+def test_mistakes_are_named(tmp_path):
+    dataset = write(tmp_path, documents(3, V), [], V)
+    with pytest.raises(UserError, match=r"Expected rows of 5 to 65538 tokens for the layout Segments, found .* 4;"):
+        rows_of(dataset, Segments(), 4)
+    with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\].* the layout Segments, found one without"):
+        rows_of(dataset, Segments(), 64, vocabulary=Vocabulary(size=V, end=2))
+    with pytest.raises(UserError, match=r"data\.layout\.pack of at least 1, found 0"):
+        Segments(pack=0)

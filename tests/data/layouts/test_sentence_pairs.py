@@ -1,0 +1,225 @@
+"""Sentence pairs against a plain transcription of the published procedure: draw for draw, and in distribution."""
+
+import random
+
+import numpy as np
+import pytest
+
+from plmjax.data import order
+from plmjax.data.layouts import SentenceOrder, SentencePairs
+from plmjax.data.layouts import sentence_pairs as pairs
+from tests.data.corpora import documents, write
+
+V = 300
+
+
+class CountedDraws:
+    """The draws of one (seed, pass, document), taken one by one where the project takes them by the array."""
+
+    def __init__(self, seed, pass_, document):
+        self.document_key = order.fold(order.fold(seed, pass_), document)
+        self.number = 2
+
+    def next_pair(self):
+        self.key = order.fold(self.document_key, self.number)
+        self.number += 1
+        self.coins = {part: {"bits": [], "words": 0} for part in (pairs._A_FRONT, pairs._B_FRONT)}
+
+    def is_short(self, probability):
+        return bool(order.chance(order.fold(self.document_key, 0), probability)[0])
+
+    def short_length(self, low, high):
+        return low + int(order.below(order.fold(self.document_key, 1), high - low + 1)[0])
+
+    def split_at(self, low, high):
+        return low + int(order.below(order.fold(self.key, pairs._SPLIT_AT), high - low + 1)[0])
+
+    def is_random(self, probability):
+        return bool(order.chance(order.fold(self.key, pairs._IS_RANDOM), probability)[0])
+
+    def is_swapped(self, probability):
+        return bool(order.chance(order.fold(self.key, pairs._IS_SWAPPED), probability)[0])
+
+    def document(self, attempt, high):
+        return int(order.below(order.fold(self.key, pairs._DOCUMENT + attempt), high + 1)[0])
+
+    def start(self, high):
+        return int(order.below(order.fold(self.key, pairs._START), high + 1)[0])
+
+    def front(self, part):
+        tossed = self.coins[part]
+        if not tossed["bits"]:  # 64 more of them
+            bits = int(order.fold(order.fold(self.key, part), tossed["words"])[0])
+            tossed["words"] += 1
+            tossed["bits"] = list(f"{bits:064b}")
+        return tossed["bits"].pop(0) == "1"
+
+
+class PythonDraws:
+    """The same questions answered by Python's generator, as in the published program."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def next_pair(self):
+        pass
+
+    def is_short(self, probability):
+        return self.generator.random() < probability
+
+    is_random = is_swapped = is_short
+
+    def short_length(self, low, high):
+        return self.generator.randint(low, high)
+
+    split_at = short_length
+
+    def document(self, attempt, high):
+        return self.generator.randint(0, high)
+
+    def start(self, high):
+        return self.generator.randint(0, high)
+
+    def front(self, part):
+        return self.generator.random() < 0.5
+
+
+def published(texts, index, sequence_length, layout, draws):
+    """(A, B, label) of one document: google-research/bert and albert, create_pretraining_data.py, told again."""
+    longest = sequence_length - 3
+    target = longest
+    if draws.is_short(layout.short_probability):
+        target = draws.short_length(2, longest)
+    found, chunk, gathered, sentence = [], [], 0, 0
+    document = texts[index]
+    while sentence < len(document):
+        chunk.append(document[sentence])
+        gathered += len(document[sentence])
+        if sentence == len(document) - 1 or gathered >= target:
+            draws.next_pair()
+            a_end = draws.split_at(1, len(chunk) - 1) if len(chunk) > 1 else 1
+            a = [token for part in chunk[:a_end] for token in part]
+            is_random = len(chunk) == 1 or draws.is_random(layout.random_next_probability)
+            if is_random:
+                b = []
+                for attempt in range(10):
+                    other = draws.document(attempt, len(texts) - 1)
+                    if other != index:
+                        break
+                for part in texts[other][draws.start(len(texts[other]) - 1) :]:
+                    b += part
+                    if len(b) >= target - len(a):
+                        break
+                sentence -= len(chunk) - a_end
+            else:
+                b = [token for part in chunk[a_end:] for token in part]
+            is_swapped = not is_random and draws.is_swapped(layout.swap_probability)
+            if is_swapped:
+                a, b = b, a
+            while len(a) + len(b) > longest:
+                part, which = (a, pairs._A_FRONT) if len(a) > len(b) else (b, pairs._B_FRONT)
+                del part[0 if draws.front(which) else -1]
+            found.append((a, b, is_random or is_swapped))
+            chunk, gathered = [], 0
+        sentence += 1
+    return found
+
+
+def drawn(split, layout, sequence_length, seed, passes):
+    """What the project draws, as token lists."""
+    found = np.concatenate(list(pairs.draw_pairs(split, layout, sequence_length, seed, passes)))
+    return [
+        (
+            split.tokens(pair["a_start"], pair["a_start"] + pair["a_length"]).tolist(),
+            split.tokens(pair["b_start"], pair["b_start"] + pair["b_length"]).tolist(),
+            bool(pair["label"]),
+        )
+        for pair in found
+    ]
+
+
+@pytest.mark.parametrize(
+    "count, sentences, words, sequence_length, layout",
+    [
+        (10, 30, 40, 64, SentencePairs()),
+        (8, 30, 40, 5, SentencePairs()),  # the shortest row: one token each
+        (12, 40, 400, 32, SentencePairs(short_probability=0.5)),  # sentences far longer than the row
+        (40, 2, 9, 128, SentencePairs()),  # one sentence each: B is always from elsewhere
+        (1, 30, 20, 64, SentencePairs()),  # no other document: ten tries, then the same one
+        (2, 20, 20, 64, SentencePairs(random_next_probability=0.9)),
+        (10, 30, 20, 512, SentencePairs(random_next_probability=0.0)),
+        (10, 30, 40, 64, SentenceOrder()),
+        (12, 40, 400, 32, SentenceOrder(short_probability=0.5)),  # shortened after they are swapped
+        (40, 2, 9, 128, SentenceOrder()),  # one sentence each: B is from elsewhere, label 1
+        (10, 30, 20, 64, SentenceOrder(random_next_probability=0.5, swap_probability=0.2)),
+    ],
+)
+def test_equals_the_published_procedure_draw_for_draw(tmp_path, count, sentences, words, sequence_length, layout):
+    texts = documents(count, V, seed=4, sentences=sentences, words=words)
+    split = write(tmp_path, texts, [], V).split("train")
+    expected = [
+        pair
+        for document in range(count)
+        for pass_ in range(3)
+        for pair in published(texts, document, sequence_length, layout, CountedDraws(9, pass_, document))
+    ]
+    assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
+
+
+@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
+def test_has_the_published_distribution(tmp_path, layout):
+    """Counts, lengths and labels of 200 passes agree with Python's generator within four standard errors."""
+    texts, passes = documents(30, V, seed=4), 200
+    split = write(tmp_path, texts, [], V).split("train")
+    found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, 0, passes)))
+    generator = random.Random(0)
+    expected = [
+        pair
+        for _ in range(passes)
+        for document in range(len(texts))
+        for pair in published(texts, document, 64, layout, PythonDraws(generator))
+    ]
+    assert len(found) == pytest.approx(len(expected), rel=0.01)
+    for ours, theirs in (
+        (found["a_length"], [len(a) for a, _, _ in expected]),
+        (found["b_length"], [len(b) for _, b, _ in expected]),
+        (found["a_length"].astype(int) + found["b_length"], [len(a) + len(b) for a, b, _ in expected]),
+        (found["label"], [label for _, _, label in expected]),
+    ):
+        error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
+        assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+
+
+def test_neighbours_stand_in_order_or_swapped(tmp_path):
+    """Label 0: B follows A, up to what was cut off. Label 1: B ends before A begins; half of all pairs."""
+    split = write(tmp_path, documents(40, V, seed=4), [], V).split("train")
+    found = np.concatenate(list(pairs.draw_pairs(split, SentenceOrder(), 64, 0, 50)))
+    a_end = found["a_start"] + found["a_length"]
+    b_end = found["b_start"] + found["b_length"]
+    document = np.searchsorted(split.document_tokens, found[["a_start", "b_start"]].tolist(), "right")
+    together = document[:, 0] == document[:, 1]  # the others' A is a last sentence that stood alone
+    in_order, swapped = (found["label"] == label for label in (0, 1))
+    assert together[in_order].all() and (a_end <= found["b_start"])[in_order].all()
+    assert (b_end <= found["a_start"])[swapped & together].mean() > 0.99  # a lone sentence's B may be of its document
+    share = (swapped & together).sum() / together.sum()
+    assert abs(share - 0.5) < 4 * 0.5 / together.sum() ** 0.5 and 0.8 < together.mean() < 1
+
+
+def test_does_not_depend_on_how_the_work_is_dealt(tmp_path, monkeypatch):
+    split = write(tmp_path, documents(50, V), [], V).split("train")
+    whole = np.concatenate(list(pairs.draw_pairs(split, SentencePairs(), 64, 1, 4)))
+    monkeypatch.setattr(pairs, "_TASK_PAIRS", 100)
+    monkeypatch.setattr(pairs, "_LANES", 7)
+    parts = list(pairs.draw_pairs(split, SentencePairs(), 64, 1, 4))
+    assert len(parts) > 5
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_truncation_takes_from_the_longer_part_one_by_one():
+    lengths = np.random.default_rng(0).integers(1, 90, (500, 2))
+    from_a, from_b = pairs.truncation(lengths[:, 0], lengths[:, 1], 61)
+    for (a, b), taken_a, taken_b in zip(lengths.tolist(), from_a, from_b, strict=True):
+        left_a, left_b = a, b
+        while left_a + left_b > 61:
+            left_a, left_b = (left_a - 1, left_b) if left_a > left_b else (left_a, left_b - 1)
+        assert (a - taken_a, b - taken_b) == (left_a, left_b)

@@ -1,0 +1,298 @@
+"""`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
+
+import json
+import os
+
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.data.layouts import SentencePairs
+from plmjax.errors import UserError
+from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
+from plmjax.experiment import Data, Experiment, Finetuning, Training
+from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.label_sets import MultiLabelClassification
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.inference.embed import embed
+from plmjax.inference.evaluate import evaluate
+from plmjax.interop import huggingface
+from plmjax.layers.execution import Execution
+from plmjax.models.bert import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+)
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.roberta import RobertaConfig, RobertaModel
+from plmjax.objectives.bert import BertPretraining
+from plmjax.training import checkpoints
+from plmjax.training.optimizers import BertAdamW
+from tests.interop.odd_bert import SIZES, published, random_params
+from tests.interop.test_huggingface import set_config
+
+CONFIG = BertConfig(**SIZES)
+CHOOSING = {
+    "bert": (BertConfig(**SIZES, classifier_dropout=0.2), "BertForMultipleChoice"),
+    "electra": (ElectraConfig(**SIZES, embedding_size=7), "ElectraForMultipleChoice"),
+}
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]
+MODULES = {
+    "BertModel": BertModel(CONFIG),
+    "BertModel without pooler": BertModel(CONFIG, pooling=False),
+    "BertForNextSentencePrediction": BertForNextSentencePrediction(CONFIG),
+    "BertForMultipleChoice": BertForMultipleChoice(CONFIG),
+    "BertForPreTraining": BertForPreTraining(CONFIG),
+    "BertForMaskedLM": BertForMaskedLM(CONFIG),
+    "BertForSequenceClassification": BertForSequenceClassification(CONFIG, num_labels=3),
+}
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("architecture", MODULES)
+def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):
+    pytest.importorskip("transformers")
+    source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
+    module = MODULES[architecture]
+    architecture = type(module).__name__
+    labels = ("no", "maybe", "yes") if architecture == "BertForSequenceClassification" else ()
+    told = {"labels": labels, "problem_type": "single_label_classification" if labels else None}
+    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, **told)
+
+    said = import_checkpoint(source, workdir)
+    assert f"{architecture} of " in said and "outputs equal those of transformers" in said
+    assert can_export(workdir)
+    said = export_checkpoint(workdir, out)
+    assert f"{architecture} of step 0" in said and "bit for bit" in said
+    assert (out / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    assert (out / "config.json").read_bytes() == (source / "config.json").read_bytes()
+
+    before, after = tokenizers.load(tokenizer), tokenizers.load(out)
+    assert before.fingerprint == after.fingerprint
+    description = checkpoints.describe(checkpoints.find(workdir))
+    assert description.step == 0 and description.experiment.model == CONFIG
+    if architecture not in ("BertModel", "BertForNextSentencePrediction"):
+        objective = description.experiment.objective
+        assert type(objective.module(CONFIG, Execution())) is type(module)
+    if labels:
+        assert objective.labels == labels
+
+
+def test_a_pooler_comes_back_where_a_system_is_pretrained_without(tmp_path, tokenizer):
+    """RoBERTa's, which transformers' class has."""
+    module = RobertaModel(RobertaConfig(**SIZES | {"pad_token_id": 0}), pooling=True)
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    import_checkpoint(tmp_path / "source", tmp_path / "run")
+    export_checkpoint(tmp_path / "run", tmp_path / "out")
+    source, out = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("source", "out"))
+    assert source == out
+
+
+def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, caplog):
+    """The pooler that a classifier needs is drawn with the head, and exported with it."""
+    module = MODULES["BertModel without pooler"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    import_checkpoint(tmp_path / "source", tmp_path / "run")
+    (tmp_path / "lines").write_text("a b\nc\n")
+    assert embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz") == 2
+
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "a b c\tgood\nd e f\tbad\n" * 8)
+    run = Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Sentences(train=str(tmp_path / "rows.tsv"), validation=str(tmp_path / "rows.tsv"), sequence_length=8),
+        optimizer=BertAdamW(),
+        training=Training(steps=1, batch_size=8),
+        finetuning=Finetuning(),
+    )
+    finetune(run, tmp_path / "run", tmp_path / "tuned")
+    assert "Initialized at random like the head" in caplog.text and "bert/pooler/kernel" in caplog.text
+    assert "BertForSequenceClassification of step 1" in export_checkpoint(tmp_path / "tuned", tmp_path / "out")
+    again, _ = huggingface.load(tmp_path / "out")
+    assert type(again) is BertForSequenceClassification
+
+
+@pytest.mark.parametrize("system", CHOOSING)
+def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
+    config, architecture = CHOOSING[system]
+    module = config.encoder(Execution())
+    params = {module.name: random_params(module)}
+    run = Experiment(model=config, objective=BertPretraining(), data=Data(SentencePairs()))
+    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    rows = [{"context": "a b", "choices": ["c", f"d {end}", "e f"], "label": n % 3} for n, end in enumerate("abcdefgh")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = str(tmp_path / "rows.jsonl")
+    run = Experiment(
+        model=None,
+        objective=MultipleChoice(),
+        data=Choices(train=path, validation=path, sequence_length=12),
+        optimizer=BertAdamW(),
+        training=Training(steps=1, batch_size=8),
+        finetuning=Finetuning(),
+    )
+    metrics = finetune(run, tmp_path / "run", tmp_path / "tuned")
+    assert f"{architecture} of step 1" in export_checkpoint(tmp_path / "tuned", tmp_path / "out")
+    import_checkpoint(tmp_path / "out", tmp_path / "imported")
+    found = evaluate(tmp_path / "imported", tmp_path / "rows.jsonl")
+    assert found["eval/accuracy"] == metrics["eval/accuracy"]
+    assert found["eval/loss"] == pytest.approx(metrics["eval/loss"], rel=1e-5)
+
+
+def test_transformers_reads_the_exported_tokenizer(tmp_path, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    module = MODULES["BertForPreTraining"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    import_checkpoint(tmp_path / "source", tmp_path / "run")
+    export_checkpoint(tmp_path / "run", tmp_path / "out")
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizers.load(tmp_path / "out")
+    text = "Bad cab, jig A"
+    assert theirs(text)["input_ids"] == [2, *ours.encode(text), 3]
+
+
+def test_google_import_equals_transformers_import(tmp_path, tokenizer):
+    pytest.importorskip("tensorflow")
+    source = tmp_path / "google"
+    source.mkdir()
+    published(source)
+    (source / "vocab.txt").write_bytes((tokenizer / "vocab.txt").read_bytes())
+    said = import_checkpoint(source, tmp_path / "run")
+    assert "gives every bit back" in said
+    export_checkpoint(tmp_path / "run", tmp_path / "out")
+    import_checkpoint(tmp_path / "out", tmp_path / "again")
+    first, second = (
+        flax.traverse_util.flatten_dict(checkpoints.load_parameters(tmp_path / name)[0], sep="/")
+        for name in ("run", "again")
+    )
+    assert first.keys() == second.keys()
+    for path in first:
+        np.testing.assert_array_equal(first[path], second[path])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["hidden_act"] == "gelu_new"
+
+
+def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    module = MODULES["BertForMaskedLM"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    assert "gives every bit back" in import_checkpoint(tmp_path / "source", tmp_path / "run")
+    assert "outputs were not compared" in export_checkpoint(tmp_path / "run", tmp_path / "out")
+
+
+def test_a_run_is_exported_as_a_smaller_architecture(tmp_path):
+    pytest.importorskip("transformers")
+    run = Experiment(model=CONFIG, objective=BertPretraining(), data=Data(SentencePairs()))
+    params = random_params(BertForPreTraining(CONFIG))
+    checkpoints.save_parameters(tmp_path / "run", params, run, {})
+    assert "BertModel of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "out", "BertModel")
+    assert type(huggingface.load(tmp_path / "out")[0]) is BertModel
+    with pytest.raises(UserError, match="found classifier/bias"):
+        export_checkpoint(tmp_path / "run", tmp_path / "other", "BertForSequenceClassification")
+
+
+def test_import_needs_a_tokenizer_that_fits(tmp_path, tokenizer):
+    module = MODULES["BertForMaskedLM"]
+    huggingface.save(module, random_params(module), tmp_path / "source")
+    with pytest.raises(UserError, match=r"tokenizer\.json, vocab\.txt"):
+        import_checkpoint(tmp_path / "source", tmp_path / "run")
+    (tokenizer / "vocab.txt").write_text("\n".join([*VOCABULARY, *(f"w{i}" for i in range(20))]) + "\n")
+    with pytest.raises(UserError, match=r"at most the model's 37 tokens in .*, found 45"):
+        import_checkpoint(tmp_path / "source", tmp_path / "run", tokenizer=tokenizer)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "objective"),
+    [
+        ("multi_label_classification", ("sport", "art", "war"), MultiLabelClassification(("sport", "art", "war"))),
+        ("multi_label_classification", ("spam",), MultiLabelClassification(("spam",))),
+        ("regression", ("LABEL_0",), Regression()),
+        ("single_label_classification", ("no", "yes"), SequenceClassification(("no", "yes"))),
+        (None, ("no", "yes"), SequenceClassification(("no", "yes"))),
+        (None, ("LABEL_0",), Regression()),
+    ],
+)
+def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, tmp_path, tokenizer, monkeypatch):
+    """As do the ids that begin and end a text and the length at which texts are cut."""
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    source, out = tmp_path / "source", tmp_path / "out"
+    config = BertConfig(**SIZES, bos_token_id=2, eos_token_id=7)
+    module = BertForSequenceClassification(config, num_labels=len(labels))
+    huggingface.save(module, random_params(module), source, tokenizer=tokenizer, labels=labels, problem_type=problem)
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 11}')
+    import_checkpoint(source, tmp_path / "run")
+    run = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment
+    assert run.objective == objective and isinstance(run.data, objective.task_class)
+    export_checkpoint(tmp_path / "run", out)
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
+    inferred = "regression" if len(labels) == 1 else "single_label_classification"
+    assert after == before | {"problem_type": problem or inferred}
+    assert (after["bos_token_id"], after["eos_token_id"]) == (2, 7)
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 11
+
+
+def test_a_length_that_no_file_gives_is_the_models(tmp_path, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    module = MODULES["BertModel"]
+    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+    import_checkpoint(tmp_path / "source", tmp_path / "run")
+    export_checkpoint(tmp_path / "run", tmp_path / "out")
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a b " * 30, truncation=True)
+    assert len(cut["input_ids"]) == SIZES["max_position_embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"problem_type": "regression"}, "found the problem_type 'regression' with 3"),
+        ({"problem_type": "multi_label"}, "found 'multi_label'; known: multi_label_classification"),
+        ({"problem_type": ["regression"]}, "problem_type"),
+        ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "different names"),
+        ({"id2label": {"1": "a", "2": "b", "3": "c"}}, "different names"),
+        ({"id2label": {"0": 0, "1": 1, "2": 2}}, "different names"),
+        ({"id2label": ["a", "b", "c"]}, "different names"),
+        ({"id2label": None, "num_labels": "3"}, "Expected a number of labels .*, found '3'"),
+        ({"bos_token_id": "2"}, "int as the config's bos_token_id, found '2'"),
+        ({"eos_token_id": [2, 3]}, r"int as the config's eos_token_id, found \[2, 3\]"),
+    ],
+)
+def test_a_classifier_that_cannot_be_expressed_is_one_sentence(settings, sentence, tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    module = MODULES["BertForSequenceClassification"]
+    huggingface.save(module, random_params(module), tmp_path, tokenizer=tokenizer)
+    set_config(tmp_path, **settings)
+    with pytest.raises(UserError, match=sentence):
+        import_checkpoint(tmp_path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_file_follows_the_umask(tmp_path, tokenizer):
+    """Also the safetensors library's, which writes by way of a file that is private to its owner."""
+    module = MODULES["BertModel"]
+    before = os.umask(0o027)
+    try:
+        huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
+        import_checkpoint(tmp_path / "source", tmp_path / "run")
+        export_checkpoint(tmp_path / "run", tmp_path / "out")
+    finally:
+        os.umask(before)
+    written = [path for name in ("source", "run", "out") for path in (tmp_path / name).rglob("*")]
+    modes = {str(path): oct(path.stat().st_mode & 0o777) for path in written}
+    assert {"model.safetensors", "config.json", "experiment.json"} <= {path.name for path in written}
+    assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
+
+
+def test_nothing_to_export_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="found no finished checkpoint"):
+        export_checkpoint(tmp_path, tmp_path / "out")

@@ -1,0 +1,139 @@
+"""Experiments by name: in a checkout, and in an installation that has nothing else beside it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from plmjax import cli, experiment, experiments
+from plmjax.errors import UserError
+from plmjax.experiment import catalogue
+from plmjax.models.bert import BertConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_name_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert catalogue.find("bert_tiny") == (ROOT / "experiments" / "bert_tiny.py", "experiment")
+    assert experiment.load("bert_base_4x4:lamb_4096").training.batch_size == 4096
+    assert experiment.load("bert_tiny") == experiment.load(str(ROOT / "experiments" / "bert_tiny.py:experiment"))
+
+
+def test_the_list_names_what_can_be_loaded(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.run(["experiments"])
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert {"bert_tiny", "bert_base_4x4:lamb_4096", "finetune_glue:mrpc"} <= set(listed)
+    assert {reference.partition(":")[0] for reference in listed} == set(catalogue.names())
+    for reference in listed:
+        experiment.load(reference)
+    (described,) = [line for line in lines if line.split()[:1] == ["bert_large_8x8"]]
+    assert described.endswith("336 million parameters on 64 chips.")
+    assert str(ROOT / "experiments") in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("bert_tny", "found none named 'bert_tny'; did you mean 'bert_tiny'?"),
+        (
+            "finetune_glue",
+            "found only cola, sst2, mrpc, stsb, ",
+        ),
+        ("bert_base_4x4:lamb", "found 'lamb'; did you mean 'lamb_4096'?"),
+        ("somewhere/bert_tny.py", "found no file 'somewhere/bert_tny.py'; did you mean 'bert_tiny'?"),
+        ("text.txt", "found a file of another kind at 'text.txt'"),
+        ("folder", "found a folder at 'folder'"),
+    ],
+)
+def test_what_is_none_is_answered_with_what_it_is(reference, message, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("Some text.\n")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError) as raised:
+        experiment.load(reference)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_classes_of_a_named_file_are_found_again_elsewhere(tmp_path: Path, monkeypatch) -> None:
+    """experiment.json names them by the package, so that another command in another folder can import them."""
+    shipped, user = tmp_path / "shipped", tmp_path / "user"
+    shipped.mkdir(), user.mkdir()
+    (shipped / "wide.py").write_text(
+        "import dataclasses\nfrom plmjax.experiments import bert_tiny\nfrom plmjax.models.bert import BertConfig\n\n"
+        "@dataclasses.dataclass(frozen=True)\nclass WideConfig(BertConfig):\n    width: int = 3\n\n"
+        "def experiment():\n    return dataclasses.replace(bert_tiny.experiment(), model=WideConfig(vocab_size=4096))\n"
+    )
+    shutil.copy(ROOT / "experiments" / "bert_tiny.py", shipped)
+    monkeypatch.setattr(experiments, "FOLDER", shipped)
+    monkeypatch.setattr(experiments, "__path__", [str(shipped)])
+    monkeypatch.chdir(user)
+    run = experiment.load("wide")
+    assert isinstance(run.model, BertConfig) and run.model.width == 3
+    written = experiment.to_dict(run)
+    assert written["model"]["type"] == "plmjax.experiments.wide:WideConfig"
+    del sys.modules["plmjax.experiments.wide"]
+    again = experiment.from_dict(json.loads(json.dumps(written)))
+    assert again.model.width == 3 and experiment.to_dict(again) == written
+
+
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("import math\n\n\ndef experiment():\n    return maths.pi\n")
+    with pytest.raises(UserError, match=r"found NameError in mine\.py, line 5: name 'maths' is not defined"):
+        experiment.load("mine.py")
+
+
+def test_an_older_python_is_named_before_any_requirement() -> None:
+    program = "import runpy, sys; sys.version_info = (3, 10, 12); runpy.run_path('setup.py')"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("Expected Python 3.11 or later for plmjax, found 3.10 at ")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a wheel of the project installs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("plmjax", "experiments"):
+        shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder / "project")
+    build = "from setuptools import build_meta; import sys; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=folder / "project", check=True, capture_output=True, timeout=120
+    )
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site-packages")
+    shutil.rmtree(folder / "project")
+    return folder / "site-packages"
+
+
+def test_a_wheel_brings_the_experiments(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "from plmjax import cli, experiment\n"
+        "run = experiment.load('bert_base_4x4:lamb_4096')\n"
+        "print(run.training.batch_size)\n"
+        "cli.run(['experiments'])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "4096"
+    assert [line for line in lines if line.split()[:1] == ["bert_tiny"]]
+    assert str(installed / "plmjax" / "experiments") in lines[-1]
+    assert {file.name for file in (installed / "plmjax" / "experiments").glob("*.py")} == {
+        "__init__.py",
+        *(file.name for file in (ROOT / "experiments").glob("*.py")),
+    }

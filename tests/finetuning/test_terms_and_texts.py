@@ -1,0 +1,195 @@
+"""A task whose loss has several terms, as GPT's, and one whose predictions are text, both on a causal stranger."""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.experiment import Experiment, Training
+from plmjax.finetuning.evaluation import Forward, TaskEvaluation
+from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
+from plmjax.finetuning.source import Rows, TaskSource
+from plmjax.finetuning.task import exists
+from plmjax.inference.evaluate import program_of
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.projection import Projection
+from plmjax.layers.template import Template
+from plmjax.layers.tokens import gather_tokens
+from plmjax.objectives.objective import Given, cross_entropy
+from plmjax.training import step
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.vocabulary import Vocabulary
+from tests.finetuning.parity import Numbers as NumberTexts
+from tests.strangers.causal import INIT, CausalConfig, CausalModel
+
+TEMPLATE = Template("start A extract", "start A delimiter B extract", summary="last")
+VOCABULARY = Vocabulary(size=64, pad=0, others={"start": 61, "delimiter": 62, "extract": 63})
+WRITTEN = 4
+"""Tokens that the model writes after a text."""
+
+
+class Numbers(NumberTexts):
+    vocabulary = VOCABULARY
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+class GPTClassifier(nn.Module):
+    """Next tokens, and labels at the position that stands for each sequence."""
+
+    config: CausalConfig
+    labels: int
+
+    @nn.compact
+    def __call__(self, input_ids, positions, segment_ids, cls_positions, *, deterministic):
+        tokens = CausalModel(self.config, step.Execution(), name="transformer")(
+            input_ids, positions, segment_ids, deterministic=deterministic
+        )
+        hidden = Dropout(0.0)(gather_tokens(tokens, cls_positions), deterministic)
+        head = Projection((self.labels,), ("embed", None), INIT, jnp.float32, logits=True, name="classifier")
+        return SimpleNamespace(logits=head(hidden), token_logits=tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTClassification(SequenceClassification):
+    """The task's loss and half of the language model's (Radford et al. 2018, equation 5)."""
+
+    def module(self, config, execution):
+        return GPTClassifier(config, self.outputs)
+
+    def model_inputs(self, batch):
+        inputs = super().model_inputs(batch)
+        return {name: inputs[name] for name in inputs if name != "token_type_ids"}
+
+    def coefficients(self):
+        return {"language_model": 0.5}
+
+    def losses(self, outputs, batch):
+        following = jnp.roll(batch["input_ids"], -1, axis=1)
+        return super().losses(outputs, batch) | {"language_model": cross_entropy(outputs.token_logits, following)}
+
+    def loss_weights(self, batch):
+        segments = batch["segment_ids"]
+        continued = (segments == jnp.roll(segments, -1, axis=1)) & (segments > 0)
+        return super().loss_weights(batch) | {"language_model": continued.at[:, -1].set(False).astype(jnp.float32)}
+
+    def head_flops(self, config, batch):
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation(GPTClassification):
+    """What the model writes greedily after each text."""
+
+    generates: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("words",)
+
+    def generate(self, call, batch):
+        rows, length = batch["input_ids"].shape
+        ends = batch["cls_positions"][:, 0]
+        positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
+        inputs = {"positions": positions, "segment_ids": jnp.ones_like(positions)}
+
+        def write(number, ids):
+            logits = call(input_ids=ids, cls_positions=batch["cls_positions"], **inputs).token_logits
+            last = ends + number
+            token = jnp.argmax(jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], axis=-1)
+            return ids.at[jnp.arange(rows), last + 1].set(token.astype(jnp.int32))
+
+        ids = jax.lax.fori_loop(0, WRITTEN, write, batch["input_ids"])
+        written = jnp.take_along_axis(ids, ends[:, None] + 1 + jnp.arange(WRITTEN), axis=1)
+        return jnp.where(exists(batch)[..., None] > 0, written[:, None], -1)
+
+    def records(self, examples, encoded, outputs):
+        return [{"line": line, "prediction": text} for line, text in zip(examples.lines, outputs, strict=True)]
+
+    def answer(self, examples, encoded, outputs):
+        return {"words": float(np.mean([len(text.split()) for text in outputs]))}, {"texts": "\n".join(outputs)}
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTConfig(CausalConfig):
+    """A causal model whose rows are GPT's."""
+
+    template: ClassVar[Template] = TEMPLATE
+    dropout: float = 0.0
+
+    def train_flops(self, batch_size, sequence_length, predictions):
+        return 0.0
+
+
+def made(objective: SequenceClassification, pack: int) -> tuple[SentenceExamples, TaskSource, Any, Given]:
+    """(examples, source, program, random parameters)."""
+    texts = [(" ".join(str(10 + (7 * row + i) % 50) for i in range(3 + row % 3)),) for row in range(5)]
+    examples = SentenceExamples("rows.tsv", list(range(1, 6)), texts, ["no", "yes", "yes", "no", "yes"])
+    run = Experiment(
+        model=GPTConfig(),
+        objective=objective,
+        data=Sentences(sequence_length=16, pack=pack),
+        optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
+        training=Training(batch_size=8),
+    )
+    encoded = objective.encode(examples, Numbers(), run.model.template, run.data)
+    rows = Rows(encoded, 16, pack, 0)
+    source = TaskSource(rows, rows, VOCABULARY, 0)
+    program = program_of(run, source)
+    state = program.initialize(3)
+    # Embeddings of another size than their small first values tell the texts apart.
+    params = jax.tree.map(lambda leaf: 5 * leaf, state.params)
+    return examples, source, program, Given(params)
+
+
+def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:
+    """The outputs for one text alone."""
+    row = jnp.array([ids])
+    return program.module.apply(
+        {"params": params}, row, jnp.arange(len(ids))[None], jnp.ones_like(row), jnp.array([[len(ids) - 1]]),
+        deterministic=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("pack", [1, 3])
+def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
+    objective = GPTClassification(labels=("no", "yes"))
+    examples, source, program, given = made(objective, pack)
+    task, language_model = [], []
+    for text, label in zip(examples.texts, examples.labels, strict=True):
+        ids = [61, *map(int, text[0].split()), 63]
+        outputs = logits_of(program, given.params, ids)
+        task.append(float(-jax.nn.log_softmax(outputs.logits[0, 0])[objective.labels.index(label)]))
+        nats = -jax.nn.log_softmax(outputs.token_logits[0])
+        language_model += [float(nats[place, following]) for place, following in enumerate(ids[1:])]
+    evaluation = TaskEvaluation(objective, examples, source, Numbers())
+    found = evaluation(program, given)
+    assert found["loss"] == found["task_loss"] == pytest.approx(np.mean(task), rel=1e-4)
+    assert found["language_model_loss"] == pytest.approx(np.mean(language_model), rel=1e-4)
+    assert found["joint_loss"] == pytest.approx(np.mean(task) + 0.5 * np.mean(language_model), rel=1e-4)
+    assert set(found) == set(evaluation.names(program))
+    # The first training step loses the joint loss: all five examples, in some order.
+    batch = next(source.evaluation(program.phase))
+    sums = objective.sums(program.module, given, batch, jax.random.key(0), training=True)
+    total = step.total_loss(objective, sums.losses, objective.weights(batch))
+    assert float(total) == pytest.approx(found["joint_loss"], rel=1e-5)
+
+
+def test_predictions_are_the_texts_that_the_model_writes():
+    objective = Continuation(labels=("no", "yes"))
+    examples, source, program, given = made(objective, 1)
+    expected = []
+    for (text,) in examples.texts:
+        ids = [61, *map(int, text.split()), 63]
+        for _ in range(WRITTEN):
+            ids.append(int(logits_of(program, given.params, ids).token_logits[0, -1].argmax()))
+        expected.append(" ".join(map(str, ids[-WRITTEN:])))
+    evaluation = TaskEvaluation(objective, examples, source, Numbers())
+    assert evaluation(program, given)["words"] == WRITTEN
+    assert evaluation.predictions["texts"].split("\n") == expected and len(set(expected)) > 1
+    _, outputs = Forward(objective, Numbers())(program, given, source)
+    records = objective.records(examples, source.validation_rows.encoded, outputs)
+    assert [record["prediction"] for record in records] == expected

@@ -1,0 +1,189 @@
+"""Vectors of lines, on a model that has hardly learned: layers, mixes, pooling, both formats, a stop on the way."""
+
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.inference import embed as embedding
+from plmjax.inference.embed import embed
+from plmjax.interop import huggingface
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
+from plmjax.training.optimizers import BertAdamW
+
+TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("layer", "pooling"), [(-1, "mean"), (0, "cls"), (-1, "none")])
+def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp_path, layer, pooling):
+    output = tmp_path / "out.npz"
+    assert embed(small_run, texts, output, layer=layer, pooling=pooling, batch_size=4) == len(TEXTS)
+    saved = np.load(output)
+    for row, text in enumerate(TEXTS):
+        expected = reference(text)[0][layer]
+        if pooling == "none":
+            found = saved["embeddings"][saved["offsets"][row] : saved["offsets"][row + 1]]
+        else:
+            found = saved["embeddings"][row]
+            expected = expected[0] if pooling == "cls" else expected.mean(axis=0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert saved["lengths"][row] == len(reference(text)[0][0]) and not saved["cut"][row]
+
+
+def test_a_line_has_the_same_vector_in_any_company(small_run, texts, tmp_path):
+    embed(small_run, texts, tmp_path / "all.npz", batch_size=4)
+    together = np.load(tmp_path / "all.npz")["embeddings"]
+    for row, text in enumerate(TEXTS):
+        (tmp_path / "one.txt").write_text(text + "\n", encoding="utf-8")
+        embed(small_run, tmp_path / "one.txt", tmp_path / "one.npz", batch_size=4)
+        np.testing.assert_array_equal(np.load(tmp_path / "one.npz")["embeddings"][0], together[row])
+
+
+def test_a_line_longer_than_the_positions_is_cut_and_says_so(small_run, tmp_path):
+    (tmp_path / "long.txt").write_text("film " * 200, encoding="utf-8")
+    embed(small_run, tmp_path / "long.txt", tmp_path / "long.npz")
+    saved = np.load(tmp_path / "long.npz")
+    assert saved["cut"].tolist() == [True] and saved["lengths"].tolist() == [128]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+def test_compressed_text_is_read_and_the_number_of_cut_texts_told(small_run, tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr(embedding, "BLOCK", 2)
+    lines = ["film " * 200, "a film", "plot " * 200, 'a "cut": true}']
+    said = []
+    for name, compress in (("a.txt", bytes), ("a.gz", gzip.compress), ("a.xz", lzma.compress)):
+        (tmp_path / name).write_bytes(compress("\n".join(lines).encode()))
+        embed(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", say=said.append)
+    assert said == ["cut        2 of 4 texts, at the 128 tokens of the model's longest row"] * 3
+    outputs = {(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a.txt", "a.gz", "a.xz")}
+    assert len(outputs) == 1 or suffix == "npz"  # whose archive keeps the time
+    embed(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", say=said.append)
+    assert len(said) == 3
+
+
+def _text(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("pooling", ["mean", "none"])
+def test_a_mix_of_layers_is_weighted_by_the_softmax(small_run, texts, reference, tmp_path, pooling):
+    embed(small_run, texts, tmp_path / "out.npz", mix=("0.5", "-1"), pooling=pooling)
+    shares = np.exp([0.5, -1.0]) / np.exp([0.5, -1.0]).sum()
+    tokens = np.concatenate([np.tensordot(shares, reference(text)[0], axes=1) for text in TEXTS])
+    means = np.stack([np.tensordot(shares, reference(text)[0], axes=1).mean(axis=0) for text in TEXTS])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npz")["embeddings"], tokens if pooling == "none" else means,
+                               atol=1e-5)  # fmt: skip
+
+
+def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, tmp_path):
+    (tmp_path / "train.conll").write_text("the\tD\nfilm\tN\n\na\tD\nplot\tN\n" * 8, encoding="utf-8")
+    run = Experiment(
+        model=None,
+        objective=TokenTagging(mix=True),
+        data=Tagging(*[str(tmp_path / "train.conll")] * 2, sequence_length=24, pack=4),
+        optimizer=BertAdamW(learning_rate=1e-2, frozen=("encoder",)),
+        training=Training(steps=5, batch_size=8),
+        finetuning=Finetuning(),
+        checkpoint=Checkpoint(every=0),
+    )
+    finetune(run, small_run, tmp_path / "run")
+    params, description = checkpoints.load_parameters(tmp_path / "run")
+    assert np.abs(params["scalar_mix"]["weights"]).min() > 0 and params["scalar_mix"]["scale"] != 1
+    embed(tmp_path / "run", texts, tmp_path / "learned.npz", mix=("learned",))
+    embed(small_run, texts, tmp_path / "given.npz", mix=tuple(map(str, params["scalar_mix"]["weights"])))
+    scale = params["scalar_mix"]["scale"]
+    learned, given = (np.load(tmp_path / f"{name}.npz")["embeddings"] for name in ("learned", "given"))
+    np.testing.assert_allclose(learned, scale * given, rtol=1e-5, atol=1e-5)
+    module = description.experiment.objective.module(description.experiment.model, Execution())
+    with pytest.raises(UserError, match="without a mix of layers, found TokenClassification of a"):
+        huggingface.adapter_of(module)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "none"])
+def test_json_lines_hold_the_same_numbers(small_run, texts, tmp_path, pooling):
+    embed(small_run, texts, tmp_path / "out.npz", pooling=pooling)
+    assert embed(small_run, texts, tmp_path / "out.jsonl", pooling=pooling) == len(TEXTS)
+    saved = np.load(tmp_path / "out.npz")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["length"] for row in rows] == saved["lengths"].tolist() and not any(row["cut"] for row in rows)
+    found = [vector for row in rows for vector in row.get("embeddings", [row.get("embedding")])]
+    np.testing.assert_array_equal(np.array(found, np.float32), saved["embeddings"])
+    if pooling == "none":
+        assert [len(row["tokens"]) for row in rows] == saved["lengths"].tolist() and rows[1]["tokens"][1] == "a"
+
+
+@pytest.mark.parametrize(("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), ("jsonl", "mean")])
+def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
+    small_run, texts, tmp_path, monkeypatch, suffix, pooling
+):
+    monkeypatch.setattr(embedding, "BLOCK", 4)
+    whole, halved = tmp_path / f"whole.{suffix}", tmp_path / f"halved.{suffix}"
+    embed(small_run, texts, whole, pooling=pooling)
+    vectors, calls = embedding._vectors, []
+
+    def stopping(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return vectors(*arguments)
+
+    monkeypatch.setattr(embedding, "_vectors", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        embed(small_run, texts, halved, pooling=pooling)
+    assert not halved.exists()
+    with pytest.raises(UserError, match="found parts made with another layer"):
+        embed(small_run, texts, halved, pooling=pooling, layer=0)
+    embed(small_run, texts, halved, pooling=pooling)
+    assert len(calls) == 3 and not (tmp_path / f"halved.{suffix}.parts").exists()
+    if suffix == "jsonl":
+        assert halved.read_bytes() == whole.read_bytes()
+        return
+    first, second = np.load(whole), np.load(halved)
+    assert first.files == second.files and ("offsets" in first.files) == (pooling == "none")
+    for name in first.files:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run, path: embed(run, path / "none.txt", path / "o.npz"), "found no file"),
+        (lambda run, path: embed(run, path / "binary", path / "o.npz"), "Expected UTF-8 text"),
+        (lambda run, path: embed(run, path / "empty", path / "o.npz"), "empty"),
+        (lambda run, path: embed(run, path / "binary", path / "o.txt"), "Expected an .npz or .jsonl file"),
+        (lambda run, path: embed(run, path / "text", path / "o.npz", layer=3), "--layer from 0 to 1"),
+        (
+            lambda run, path: embed(run, path / "text", path / "o.npz", pooling="max"),
+            "Expected a known --pooling, found 'max'",
+        ),
+        (
+            lambda run, path: embed(run, path / "text", path / "o.npz", mix=("1",)),
+            "2 numbers, for the embeddings and 1",
+        ),
+        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("a", "b")), "2 numbers, .*found a b"),
+        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("1", "2"), layer=1), "--layer or --mix"),
+        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("learned",)), "fine-tuned with"),
+    ],
+)
+def test_a_mistake_is_one_sentence(small_run, tmp_path, call, message):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("a film\n")
+    with pytest.raises(UserError, match=message) as error:
+        call(small_run, tmp_path)
+    assert "\n" not in str(error.value)

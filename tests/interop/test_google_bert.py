@@ -1,0 +1,108 @@
+"""Google's TensorFlow checkpoints in: the same parameters as from the same model in transformers' form."""
+
+import chex
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.interop import google_bert, huggingface
+from plmjax.models.bert import BertConfig, BertForPreTraining
+from tests.interop.odd_bert import SIZES, published
+
+
+def test_parameters_are_the_variables(tmp_path):
+    variables = published(tmp_path)
+    assert google_bert.evidence(tmp_path)
+    model, params = google_bert.load(tmp_path)
+    assert isinstance(model, BertForPreTraining)
+    # Deviation: Google's "gelu" is the tanh form, which transformers calls gelu_new.
+    assert model.config == BertConfig(**SIZES, hidden_act="gelu_new", layer_norm_eps=1e-12)
+    layers = params["bert"]["encoder"]["layers"]
+    for layer in range(SIZES["num_hidden_layers"]):
+        scope = f"bert/encoder/layer_{layer}"
+        query = variables[f"{scope}/attention/self/query/kernel"]
+        np.testing.assert_array_equal(layers["attention"]["query"]["kernel"][layer].reshape(15, 15), query)
+        output = variables[f"{scope}/attention/output/dense/kernel"]
+        np.testing.assert_array_equal(layers["attention"]["output"]["kernel"][layer].reshape(15, 15), output)
+        gamma = variables[f"{scope}/output/LayerNorm/gamma"]
+        np.testing.assert_array_equal(layers["feed_forward_layer_norm"]["scale"][layer], gamma)
+    head = params["next_sentence"]["kernel"]
+    np.testing.assert_array_equal(head, variables["cls/seq_relationship/output_weights"].T)
+
+
+@pytest.mark.parametrize(
+    ("heads", "architecture"),
+    [
+        (("cls/predictions", "cls/seq_relationship"), "BertForPreTraining"),
+        (("cls/predictions",), "BertForMaskedLM"),
+        (("output_",), "BertForSequenceClassification"),
+        ((), "BertModel"),
+    ],
+)
+def test_equals_transformers_of_the_same_variables(tmp_path, heads, architecture):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    variables = published(tmp_path, heads)
+    model, params = google_bert.load(tmp_path)
+    assert type(model).__name__ == architecture
+
+    # transformers' own model, filled by the rules of its conversion script rather than by our table of names.
+    config = transformers.BertConfig(**SIZES, hidden_act="gelu_new", num_labels=4)
+    theirs = getattr(transformers, architecture)(config)
+    filled = set()
+    with torch.no_grad():
+        for variable, value in variables.items():
+            target = theirs
+            path = variable.split("/")
+            if path[0] == "bert" and architecture == "BertModel":
+                path = path[1:]
+            if variable.startswith("output_"):
+                path = ["classifier", *path]
+            if variable.startswith("bert/pooler") and architecture == "BertForMaskedLM":
+                continue
+            for scope in path:
+                if scope.startswith("layer_"):
+                    target = target.layer[int(scope[6:])]
+                elif scope in ("kernel", "gamma", "output_weights"):
+                    target = target.weight
+                elif scope in ("beta", "output_bias"):
+                    target = target.bias
+                else:
+                    target = getattr(target, scope)
+            target = target.weight if path[-1].endswith("_embeddings") else target
+            target.copy_(torch.from_numpy(value.T if path[-1] == "kernel" else value))
+            filled.add(variable)
+    assert len(filled) == len(variables) - (2 if architecture == "BertForMaskedLM" else 0)
+    theirs.save_pretrained(tmp_path / "converted")
+    same, expected = huggingface.load(tmp_path / "converted")
+    assert same == model
+    chex.assert_trees_all_equal(params, expected)
+    assert huggingface.compare(model, params, tmp_path / "converted") <= 1e-5
+
+
+def test_what_does_not_fit_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"Google's config named bert_config\.json"):
+        google_bert.load(tmp_path)
+    published(tmp_path)
+    config = tmp_path / "bert_config.json"
+    before = config.read_text()
+    config.write_text(before.replace('"gelu"', '"swish"'))
+    with pytest.raises(UserError, match=r"known hidden_act .*, found .swish."):
+        google_bert.load(tmp_path)
+    config.write_text(before.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
+    with pytest.raises(UserError, match=r"bert\.encoder\.layer\.3.* missing"):
+        google_bert.load(tmp_path)
+    config.write_text(before)
+    with pytest.raises(UserError, match=r"classifier\.bias, .* missing"):
+        google_bert.load(tmp_path, architecture="BertForSequenceClassification")
+    data = next(tmp_path.glob("*.data-*"))
+    whole = data.read_bytes()
+    data.write_bytes(whole[: len(whole) // 8])
+    with pytest.raises(UserError, match="found it damaged"):
+        google_bert.load(tmp_path)
+    data.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(UserError, match="found it damaged"):
+        google_bert.load(tmp_path)
+    next(tmp_path.glob("*.index")).unlink()
+    with pytest.raises(UserError, match="Expected one checkpoint"):
+        google_bert.load(tmp_path)

@@ -1,0 +1,97 @@
+"""A host finds its place among those of its TPU slices, as Kubernetes or the metadata server tell it."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.parallel import slice_hosts
+from plmjax.parallel.slice_hosts import SliceHost
+
+ENDPOINTS = "unknown:unknown:10.0.0.4,unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
+SLICES = "ACCELERATOR_TYPE: 'v4-32'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
+COORDINATED = f"{SLICES}MEGASCALE_COORDINATOR_ADDRESS: '10.0.1.9:8080'\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TPU_SKIP_MDS_QUERY", "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # where nobody answers
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Attributes that a metadata server of this machine gives; a number is a status."""
+    attributes: dict[str, str] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rpartition("/attributes/")[2]
+            found = attributes.get(name, "404") if self.headers["Metadata-Flavor"] == "Google" else "403"
+            self.send_response(int(found) if found in ("403", "404", "503") else 200)
+            self.end_headers()
+            self.wfile.write(found.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
+        yield attributes
+        server.shutdown()
+
+
+def test_a_machine_of_no_slice(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slice_hosts.find() is None
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    assert slice_hosts.find() is None
+    metadata |= {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS}
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    assert slice_hosts.find() is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"worker-network-endpoints": ENDPOINTS}, SliceHost("10.0.0.4", 3, 2)),
+        ({"worker-network-endpoints": "host-0,host-1,host-2"}, SliceHost("host-0", 3, 2)),
+        ({"worker-network-endpoints": ENDPOINTS, "tpu-env": SLICES}, SliceHost("10.0.0.4", 6, 5)),
+        ({"worker-network-endpoints": ENDPOINTS, "tpu-env": COORDINATED}, SliceHost("10.0.1.9", 6, 5)),
+    ],
+    ids=["addresses", "names", "two slices", "a coordinator"],
+)
+def test_the_metadata_server_tells(attributes: dict, expected: SliceHost, metadata: dict[str, str]) -> None:
+    metadata |= {"agent-worker-number": "2", **attributes}
+    assert slice_hosts.find() == expected
+
+
+def test_kubernetes_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "job-0-0.job,job-0-1.job")
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    assert slice_hosts.find() == SliceHost("job-0-0.job", 2, 1)
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "3")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
+    monkeypatch.setenv("MEGASCALE_COORDINATOR_ADDRESS", "job-0-0.job:8080")
+    assert slice_hosts.find() == SliceHost("job-0-0.job", 6, 5)
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "other-0:8476,other-1:8476")
+    monkeypatch.delenv("MEGASCALE_COORDINATOR_ADDRESS")
+    assert slice_hosts.find() == SliceHost("other-0", 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"agent-worker-number": "3", "worker-network-endpoints": ENDPOINTS}, "found worker 3 of 3 in slice 0 of 1"),
+        ({"agent-worker-number": "0"}, "Expected this TPU host among those that the metadata server lists"),
+        ({"agent-worker-number": "one", "worker-network-endpoints": ENDPOINTS}, "as the worker number .* found 'one'"),
+        ({"agent-worker-number": "503"}, "Expected the attribute agent-worker-number .* found status 503"),
+    ],
+)
+def test_what_makes_no_sense_is_named(attributes: dict, message: str, metadata: dict[str, str]) -> None:
+    metadata |= attributes
+    with pytest.raises(UserError, match=message):
+        slice_hosts.find()

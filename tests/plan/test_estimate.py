@@ -1,0 +1,300 @@
+"""Plans: the trainer's step compiled for slices nobody owns, and what it answers to what cannot be."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from plmjax import cli
+from plmjax.data.layouts import SentencePairs
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.bert import BertPretraining
+from plmjax.parallel import topologies
+from plmjax.plan import report as plan_report
+from plmjax.plan import search as plan_search
+from plmjax.plan.compilation import DoesNotFit, out_of_memory
+from plmjax.plan.estimate import interconnect_seconds, prices
+from plmjax.plan.hlo import Collective
+from plmjax.plan.plan import plan
+from plmjax.training.optimizers import BertAdamW
+
+
+def experiment(**training) -> Experiment:
+    """A BERT of two layers in two phases."""
+    settings = {"steps": 1000, "batch_size": 16, "gradient_dtype": "bfloat16"} | training
+    return Experiment(
+        model=BertConfig.tiny(vocab_size=1024),
+        objective=BertPretraining(),
+        data=Data(layout=SentencePairs()),
+        optimizer=BertAdamW(),
+        training=Training(**settings),
+        phases=(Phase(fraction=0.9, sequence_length=64), Phase(fraction=0.1, sequence_length=128, accumulation=2)),
+    )
+
+
+@pytest.fixture(scope="module")
+def made() -> dict:
+    return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5})
+
+
+def test_the_arithmetic_of_devices_and_batch(made):
+    assert (made["chips"], made["cores"], made["devices"], made["hosts"]) == (4, 4, 4, 1)
+    assert made["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
+    first, second = made["phases"]
+    assert (first["steps"], first["sequence_length"], first["rows_per_device"], first["accumulation"]) == (
+        900,
+        64,
+        4,
+        1,
+    )
+    assert (second["steps"], second["sequence_length"], second["rows_per_device"]) == (100, 128, 2)
+    for phase in made["phases"]:
+        assert phase["rows_per_device"] * phase["shards"] * phase["accumulation"] == phase["batch_size"] == 16
+        assert phase["tokens_per_step"] == 16 * phase["sequence_length"]
+        flops = experiment().model.train_flops(
+            16, phase["sequence_length"], {64: 10, 128: 20}[phase["sequence_length"]]
+        )
+        assert phase["model_flops"] == flops
+
+
+def test_memory_adds_up_and_the_optimizer_is_cut(made):
+    for phase in made["phases"]:
+        memory = phase["memory"]
+        parts = (
+            "parameters",
+            "optimizer",
+            "constants",
+            "carry_and_batch",
+            "layout_padding",
+            "results",
+            "activations",
+            "code",
+        )
+        assert sum(memory[part] for part in parts) == memory["total"] < memory["device"] == 16 * 2**30
+        assert memory["parameters"] == 4 * phase["parameters"]
+        assert memory["optimizer"] < 1.05 * 2 * memory["parameters"] / 4
+        assert memory["layout_padding"] >= 0 and memory["activations"] > 0
+
+
+def test_gradients_cross_the_network_and_parameters_come_back_once(made):
+    for phase in made["phases"]:
+        gathered = [one for one in phase["collectives"] if one["kind"] == "all-gather" and one["dtype"] == "f32"]
+        assert sum(one["elements"] * one["count"] for one in gathered) == pytest.approx(phase["parameters"], rel=0.1)
+        reduced = [one for one in phase["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+        assert sum(one["elements"] * one["count"] for one in reduced) >= 0.9 * phase["parameters"]
+        assert {one["group"] for one in reduced} == {4}
+
+
+def test_the_step_does_nothing_that_a_good_one_does_not(made):
+    # Phase 1 has two microbatches: its gradient goes over the network once all the same.
+    assert [phase["findings"] for phase in made["phases"]] == [[], []]
+
+
+def test_estimates_follow_their_formulas(made):
+    for phase in made["phases"]:
+        estimate = phase["estimate"]
+        assert estimate["compute_seconds"] == phase["model_flops"] / (4 * 197e12)
+        parts = [estimate[name] for name in ("compute_seconds", "hbm_seconds", "interconnect_seconds")]
+        assert estimate["roofline_seconds"] == max(parts)
+        assert estimate["cycles_seconds"] == estimate["cycles"] / 1.5e9
+        assert estimate["step_seconds"] == estimate["cycles_seconds"] + estimate["interconnect_seconds"]
+        assert estimate["mfu"] == pytest.approx(estimate["compute_seconds"] / estimate["step_seconds"])
+    hours = sum(phase["estimate"]["hours"] for phase in made["phases"])
+    assert made["estimate"]["hours"] == pytest.approx(hours)
+    assert made["estimate"]["chip_hours"] == pytest.approx(4 * hours)
+    assert made["estimate"]["cost"] == pytest.approx(1.5 * 4 * hours)
+
+
+def test_what_is_printed_names_every_time_an_estimate(made):
+    text = plan_report.page(made)
+    assert "16 rows of 64 = 1,024 tokens a step" in text
+    assert "HBM a device: optimizer" in text and "all-gather f32" in text
+    times = [line for line in text.splitlines() if " ms" in line or "chip-hours" in line]
+    assert times and all("estimate" in line for line in times)
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_links_of_a_slice_carry_what_the_formulas_say():
+    part = topologies.parse("v5e:4x4")
+    both, one = 2 * 45e9, 45e9
+    whole = {"dtype": "f32", "bytes": 1.6e9, "elements": 4e8, "group": 16, "count": 1}
+    seconds = lambda **changes: interconnect_seconds([Collective(**whole | changes)], part)  # noqa: E731
+    assert seconds(kind="all-reduce") == pytest.approx(2 * 1.5e9 / both)
+    assert seconds(kind="all-gather", count=3) == pytest.approx(3 * 1.5e9 / both)
+    assert seconds(kind="all-gather", group=4) == pytest.approx(1.2e9 / one)
+    assert seconds(kind="collective-permute", group=2) == pytest.approx(1.6e9 / one)
+    # The two cores of a v3 chip share its links.
+    chips = topologies.parse("v3:4x4")
+    assert interconnect_seconds([Collective("all-reduce", "f32", 1.6e9, 0, 32, 1)], chips) == pytest.approx(
+        2 * 1.5e9 / (2 * 82e9)
+    )
+
+
+def test_what_goes_between_slices_takes_the_hosts_network():
+    # A sum over two slices is a reduce-scatter in each, an exchange of what that leaves, and an all-gather in each.
+    part, one = topologies.parse("v5e:4x4*2"), topologies.parse("v5e:4x4")
+    inside = [Collective(kind, "bf16", 1.6e9, 8e8, 16, 1) for kind in ("reduce-scatter", "all-gather")]
+    across = Collective("send", "bf16", 1e8, 5e7, 16, 3)
+    assert interconnect_seconds(inside, part) == interconnect_seconds(inside, one) == pytest.approx(2 * 1.5e9 / 90e9)
+    assert interconnect_seconds([*inside, across], part) == pytest.approx(2 * 1.5e9 / 90e9 + 3e8 / 3.125e9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "topology", "sentence"),
+    [
+        ({}, "v5e:3x3", "2x2, 2x4, 4x4"),
+        ({"batch_size": 18}, "v5e:2x2", "divides by 4 devices"),
+        ({"mesh": Mesh(fsdp=3)}, "v5e:2x2", "number of devices"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
+    mesh = changed.pop("mesh", Mesh())
+    with pytest.raises(UserError, match=sentence) as error:
+        plan(dataclasses.replace(experiment(**changed), mesh=mesh), topology)
+    assert "\n" not in str(error.value)
+
+
+def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
+    compiles = []
+
+    def compile_phase(run, phase, mesh):
+        rows = phase.batch_size // (4 * phase.accumulation)
+        compiles.append((rows, phase.accumulation))
+        needed = 2**30 * (2 + rows / 10 + phase.accumulation / 2)
+        if needed > 15.75 * 2**30:
+            raise DoesNotFit(needed, 15.75 * 2**30)
+
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+    large = dataclasses.replace(experiment(batch_size=2048), phases=(), data=Data(SentencePairs()))
+    with pytest.raises(UserError) as error:
+        plan(large, "v5e:2x2")
+    assert "512 rows of 128 a device to need 53.70 GiB" in str(error.value)
+    assert "15.75 GiB of a v5e:2x2 device" in str(error.value)
+    best = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0]) // 4
+    assert 120 <= best <= 132  # 132 rows fit exactly
+    assert str(error.value).endswith("or --training.accumulation 8.")  # 4 x 128 rows would need 0.4 GiB more
+    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+
+
+def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
+    first = out_of_memory(
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 40.25G of "
+        "15.75G hbm. Exceeded hbm capacity by 24.50G."
+    )
+    second = out_of_memory(
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (512.00M) exceeds available HBM (15.75G). HLO module: jit_scoped."
+    )
+    assert (first.needed, first.available) == (40.25 * 2**30, 15.75 * 2**30)
+    assert (second.needed, second.available) == (512 * 2**20, 15.75 * 2**30)
+    assert out_of_memory("INTERNAL: RET_CHECK failure") is None
+
+
+def test_prices_are_of_all_generations_or_of_one():
+    assert prices(["1.2"]) == {"": 1.2}
+    assert prices(["1.2", "v5e=0.6", "v6e=2"]) == {"": 1.2, "v5e": 0.6, "v6e": 2.0}
+    for wrong in (["cheap"], ["v5e="], ["-1"], ["nan"]):
+        with pytest.raises(UserError, match="Expected --price to be a number"):
+            prices(wrong)
+    with pytest.raises(UserError, match="did you mean 'v6e'"):
+        prices(["v6=1"])
+
+
+def test_several_slices_stand_in_one_table(made):
+    dear = {**made, "topology": "v6e:2x2"}
+    misfit = {"topology": "v2:2x2", "error": "Expected a step of phase 0 to fit into 7.48 GiB."}
+    names, rows = plan_report.columns([made, misfit, dear])
+    assert [row[0] for row in rows] == ["v5e:2x2", "", "v6e:2x2", ""] and len(rows[0]) == len(names)
+    column = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    assert column["length x rows"][:2] == ["64 x 16", "128 x 16 / 2"]
+    assert set(column["bound by"]) <= {"compute", "HBM", "interconnect"}
+    assert column["hours"][0] == "" and float(column["hours"][1]) >= 0 and "cost" in column
+    text = plan_report.table([made, misfit, dear])
+    assert all(len(line.rstrip()) <= 140 for line in text.splitlines()[:12]) and "…" not in text
+    assert "v2:2x2: Expected a step of phase 0 to fit into 7.48 GiB." in text
+    assert "v5e:2x2: mesh data 4 x fsdp 1 x tensor 1: all devices share the batch; needs about" in text
+
+
+def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
+    bad = {**made, "phases": [{**made["phases"][0], "findings": ["3 of 9 products take float32."]}]}
+    command = ["plan", "experiments/bert_tiny.py", "--topology", "v5e:2x2"]
+    for strict, answer, code in ((False, bad, None), (True, bad, 1), (True, made, None)):
+        monkeypatch.setattr("plmjax.plan.plan.plan", lambda *_, answer=answer: answer)
+        stopped = None
+        try:
+            cli.run([*command, *(["--strict"] if strict else [])])
+        except SystemExit as stop:
+            stopped = stop.code
+        assert stopped == code
+        found = "finding (v5e:2x2, phase 0): 3 of 9 products take float32." in capsys.readouterr().out
+        assert found == (answer is bad)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "give --topology"),
+        (["--topology", "v5e:2x2", "--batch_sizes", "64"], "Expected --search with --batch_sizes"),
+        (["--topology", "v5e:2x2", "--price", "dear"], "Expected --price"),
+        (["--topology", "v4:2x2x1*2"], "whose network between slices is known"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        cli.run(["plan", "experiments/bert_tiny.py", *options])
+
+
+def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monkeypatch):
+    compiled = []
+    gib, slower = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}, {"none": 1.0, "full": 1.3}
+
+    def compile_phase(run, phase, mesh):
+        rows = phase.batch_size // (4 * phase.accumulation)
+        compiled.append((phase.batch_size, phase.index, run.training.remat, phase.accumulation))
+        needed = 2**30 * (1 + rows * gib[run.training.remat])
+        if needed > 15.75 * 2**30:
+            raise DoesNotFit(needed, 15.75 * 2**30)
+        return SimpleNamespace(total=needed, phase=phase)
+
+    def describe(run, compilation, part):
+        phase = compilation.phase
+        seconds = phase.batch_size * phase.sequence_length * slower.get(run.training.remat, 1.2) * 1e-6
+        seconds *= phase.accumulation**0.5
+        return {"estimate": {"step_seconds": seconds, "tokens_per_second": 1 / seconds}}
+
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+    monkeypatch.setattr("plmjax.plan.estimate.describe", describe)
+    # An estimate that says that everything fits, so that the compiler has to say what does not.
+    monkeypatch.setattr("plmjax.training.placement.residuals_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
+    monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: (0, 0))
+    run = experiment(batch_size=64)  # 16 rows a device: 25 GiB without remat
+    found = plan_search.search(run, "v5e:2x2", prices={"": 9.0, "v5e": 1.5})
+    assert len(compiled) <= plan_search.COMPILES and len(set(compiled)) == len(compiled)
+    tried = {one["remat"]: one for one in found["tried"] if "hours" in one}
+    assert [phase["accumulation"] for phase in tried["none"]["phases"] if "steps" in phase] == [2, 2]
+    assert [phase["accumulation"] for phase in tried["full"]["phases"] if "steps" in phase] == [1, 1]
+    assert found["overrides"] == "--training.remat dots_without_batch --phases.1.accumulation 1".split()
+    text = plan_report.search(found)
+    assert "fastest: --training.remat dots_without_batch --phases.1.accumulation 1" in text
+    assert "25.0, too much" in text
+    best = next(one for one in found["tried"] if "hours" in one)
+    assert best["cost"] == pytest.approx(1.5 * best["chip_hours"]) == pytest.approx(1.5 * 4 * best["hours"])
+    assert "cost" in text and "cost" not in plan_report.search(plan_search.search(run, "v5e:2x2"))
+
+    compiled.clear()
+    larger = plan_search.search(run, "v5e:2x2", (128,), compiles=4)
+    assert {size for size, *_ in compiled} == {64, 128} and len(compiled) <= 2 * 4
+    assert larger["left_out"]
+
+
+@pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU
+def test_too_large_a_batch_is_answered_with_one_that_fits():
+    large = dataclasses.replace(experiment(batch_size=2**16), phases=(), data=Data(SentencePairs()))
+    with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
+        plan(large, "v5e:1x1")
+    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip("."))
+    assert 2**10 < rows < 2**16
+    assert "\n" not in str(error.value)

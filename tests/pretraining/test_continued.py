@@ -1,0 +1,124 @@
+"""Pretraining that begins with the parameters of another checkpoint."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment, override
+from plmjax.pretraining.run import pretrain
+from plmjax.training import checkpoints, start
+from tests.conftest import SMALL
+
+TINY = "experiments/bert_tiny.py"
+
+
+def flat(params) -> dict[str, np.ndarray]:
+    return flax.traverse_util.flatten_dict(params, sep="/")
+
+
+@pytest.fixture(scope="module")
+def run(small_run) -> Experiment:
+    """The experiment of `small_run` on the same dataset, two steps long, without a model of its own."""
+    composed = override(experiments.load(TINY), [*SMALL, "--data.path", str(small_run / "dataset")])
+    training = dataclasses.replace(composed.training, steps=2, evaluate_every=0, seed=7)
+    return dataclasses.replace(composed, model=None, training=training)
+
+
+@pytest.fixture(scope="module")
+def beginnings():
+    """Every first state that a run was given, as it began."""
+    kept, transfer = [], start.transfer
+
+    def keeping(*arguments):
+        params = transfer(*arguments)
+        kept.append(jax.tree.map(np.array, params))  # copies: the first step is given the arrays to overwrite
+        return params
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "transfer", keeping)
+        patch.setattr("plmjax.pretraining.summary.show", lambda *_: None)
+        yield kept
+
+
+def test_begins_with_all_parameters_at_step_0_with_a_new_optimizer(run, small_run, beginnings, tmp_path):
+    result = pretrain(run, tmp_path / "more", checkpoint=small_run)
+    before = checkpoints.load_parameters(small_run)[0]
+    begun, ended = flat(beginnings[-1]), flat(jax.device_get(result.state.params))
+    assert begun.keys() == flat(before).keys()
+    assert all(np.array_equal(begun[name], leaf) for name, leaf in flat(before).items())
+    assert any(not np.array_equal(ended[name], leaf) for name, leaf in begun.items())
+    assert int(result.state.step) == 2
+    saved = checkpoints.describe(checkpoints.find(tmp_path / "more"))
+    assert saved.experiment.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    assert (tmp_path / "more" / "tokenizer" / "vocab.txt").read_bytes() == saved.tokenizer["vocab.txt"]
+    assert json.loads((tmp_path / "more" / "start.json").read_text())["from"] == str(small_run)
+
+
+def test_goes_on_from_the_same_beginning_alone(run, small_run, beginnings, tmp_path):
+    pretrain(run, tmp_path / "more", checkpoint=small_run)
+    count = len(beginnings)
+    pretrain(run, tmp_path / "more", checkpoint=small_run)
+    assert len(beginnings) == count  # it resumed
+    own = checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    with pytest.raises(UserError, match=r"Expected the parameters of .*small, .*, found random parameters; .*--from"):
+        pretrain(dataclasses.replace(run, model=own), tmp_path / "more")
+    with pytest.raises(UserError, match=r"Expected the parameters of .*small, .*, found the parameters of .*/more"):
+        pretrain(run, tmp_path / "more", checkpoint=tmp_path / "more")
+    with pytest.raises(UserError, match=r"Expected random parameters, .*, found the parameters of"):
+        pretrain(run, small_run, checkpoint=tmp_path / "more")
+
+
+def test_heads_that_are_missing_are_drawn_and_named_and_nothing_else(run, small_run, beginnings, tmp_path):
+    params, description = checkpoints.load_parameters(small_run)
+    kept = {name: leaf for name, leaf in flat(params).items() if "predictions" not in name and "pooler" not in name}
+    own = (description.experiment, description.tokenizer)
+    bare = flax.traverse_util.unflatten_dict(kept, sep="/")
+    checkpoints.save_parameters(tmp_path / "bare", bare, *own)
+    said: list[str] = []
+    pretrain(run, tmp_path / "more", said.append, tmp_path / "bare")
+    drawn = sorted(flat(params).keys() - kept.keys())
+    assert f"start      drawn anew, as {tmp_path / 'bare'} has none: {', '.join(drawn)}" in said
+    begun = flat(beginnings[-1])
+    assert all(np.array_equal(begun[name], leaf) for name, leaf in kept.items())
+    weights = [name for name in drawn if name.endswith("kernel")]
+    assert weights and all(begun[name].std() > 0.01 for name in weights)
+    del kept["bert/embeddings/word_embeddings/embedding"]
+    checkpoints.save_parameters(tmp_path / "torn", flax.traverse_util.unflatten_dict(kept, sep="/"), *own)
+    with pytest.raises(UserError, match=r"Expected bert/embeddings/word_embeddings/embedding"):
+        pretrain(run, tmp_path / "other", checkpoint=tmp_path / "torn")
+
+
+def test_mistakes_are_named(run, small_run, fails, tmp_path):
+    same = ("pretrain", TINY, *SMALL, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset")
+    assert "whose hidden_size is 32, found model.hidden_size = 64" in fails(
+        *same, "--from", small_run, "--model.hidden_size", "64"
+    )
+    assert "no finished checkpoint" in fails(*same, "--from", tmp_path)
+    with pytest.raises(UserError, match=r"Expected a model in the experiment, found none; .*--from"):
+        pretrain(run, tmp_path / "run")
+    other = tmp_path / "tokenizer"
+    cli.run(["tokenizer", "train", "--input", "README.md", "--output", str(other), "--vocab_size", "300"])
+    assert "Expected the tokenizer of the checkpoint" in fails(*same, "--from", small_run, "--tokenizer.path", other)
+    assert not (tmp_path / "run" / "start.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
+
+
+def test_a_finished_run_is_given_more_steps_by_the_command(small_run, prose, tmp_path, capsys, fails):
+    shutil.copytree(small_run, tmp_path / "run")
+    before = flat(checkpoints.load_parameters(tmp_path / "run" / "checkpoints" / "6")[0])
+    same = ["pretrain", TINY, "--workdir", str(tmp_path / "run"), "--data.input", str(prose), *SMALL]
+    cli.run([*same, "--training.steps", "9"])
+    said = capsys.readouterr().out
+    assert "6 become 9: after step 6 the learning rate (linear) stays at 3.00e-05" in said  # still warming up
+    assert checkpoints.describe(checkpoints.find(tmp_path / "run")).step == 9
+    after = flat(checkpoints.load_parameters(tmp_path / "run" / "checkpoints" / "6")[0])
+    assert all(np.array_equal(before[name], leaf) for name, leaf in after.items())
+    assert "training.steps = 9, found 6" in fails(*map(Path, same))

@@ -1,0 +1,88 @@
+"""A module of ours beside the class of transformers that computes the same."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.interop.adapter import Adapter
+from plmjax.interop.conversion import read_parameters
+from plmjax.interop.tensors import Tensors
+
+
+def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None, **extra: Any) -> Any:
+    """A transformers model with large random weights, biases and scales, so that every parameter matters.
+
+    extra: what its config has besides. arguments: what its class is told besides the config.
+    """
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    made = getattr(transformers, type(config).__name__)(**dataclasses.asdict(config), **extra)
+    torch.manual_seed(0)
+    model = getattr(transformers, name)._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    return model
+
+
+def architecture_name(adapter: Adapter, module: nn.Module) -> str:
+    """The class of transformers that computes what the module does."""
+    (name,) = (name for name, known in adapter.architectures.items() if known.module is type(module))
+    return name
+
+
+def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.Module) -> dict:
+    """Named tensors of a transformers model, weights or gradients alike -> the module's tree."""
+    arrays = {name: tensor.detach().numpy() for name, tensor in tensors}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    found = Tensors("transformers", shapes, {name: "float32" for name in arrays}, arrays.__getitem__)
+    known = adapter.architecture(architecture_name(adapter, module))
+    tensors = adapter.canonical(found, known)
+    return read_parameters(module, adapter.inputs(module), known.conversions, tensors, adapter.optional)[0]
+
+
+def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: dict[str, np.ndarray]) -> Any:
+    """Outputs and hidden states within 1e-5, the gradient of every parameter within 1e-4.
+
+    Nothing is asked of the tokens at padding in the gradients. Returns the parameters.
+    """
+    import torch
+
+    known = adapter.architectures[architecture_name(adapter, module)]
+    batch = known.batch(batch)
+    arguments = {name: torch.tensor(array).long() for name, array in batch.items()}
+    expected = model(**arguments, output_hidden_states=True)
+    params = converted(adapter, model.named_parameters(), module)
+    random, cotangents, scalar = np.random.default_rng(1), {}, 0
+    for ours, theirs in known.outputs.items():
+        output = expected[theirs]
+        cotangent = random.normal(size=output.shape).astype(np.float32)
+        if output.shape[:2] == batch["attention_mask"].shape:
+            cotangent *= batch["attention_mask"].reshape(*output.shape[:2], *[1] * (output.ndim - 2))
+        cotangents[ours] = cotangent
+        scalar = scalar + (output * torch.tensor(cotangent)).sum()
+    scalar.backward()
+
+    @jax.jit
+    @jax.grad
+    def gradient(params: Any) -> jax.Array:
+        outputs = module.apply({"params": params}, **batch)
+        return sum(jnp.sum(getattr(outputs, name) * cotangent) for name, cotangent in cotangents.items())
+
+    found = jax.jit(lambda params: module.apply({"params": params}, **batch, output_hidden_states=True))(params)
+    assert len(found.hidden_states) == len(expected.hidden_states)
+    for ours, theirs in zip(found.hidden_states, expected.hidden_states, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(found.hidden_states[-1], found.last_hidden_state)
+    for ours, theirs in known.outputs.items():
+        np.testing.assert_allclose(getattr(found, ours), expected[theirs].detach(), rtol=1e-5, atol=1e-5, err_msg=ours)
+    gradients = converted(adapter, ((name, parameter.grad) for name, parameter in model.named_parameters()), module)
+    chex.assert_trees_all_close(gradient(params), gradients, rtol=1e-4, atol=1e-4)
+    return params

@@ -1,0 +1,49 @@
+"""What tests make of a module: shapes, initial values, values far from those, outputs."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def boxed_shapes(module: nn.Module, length: int = 4) -> Any:
+    """The module's parameters as shapes with their logical axes; computes nothing."""
+    return jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, length), jnp.int32))["params"]
+
+
+def count(module: nn.Module) -> int:
+    """Parameters of a module, computing none."""
+    return sum(leaf.size for leaf in jax.tree.leaves(boxed_shapes(module, 8)))
+
+
+def random_params(module: nn.Module, seed: int = 0) -> Any:
+    """Parameters far from their initial values, biases included."""
+    random = np.random.default_rng(seed)
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)))
+    leaves = {
+        path: (path[-1] == "scale") + 0.15 * random.standard_normal(leaf.shape, np.float32)
+        for path, leaf in shapes.items()
+    }
+    return flax.traverse_util.unflatten_dict(leaves)
+
+
+@functools.cache
+def initial_params(module: nn.Module) -> Any:
+    """The module's own initial values."""
+    return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))["params"]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def outputs(module: nn.Module, params: Any, batch: dict[str, Any]) -> Any:
+    """What the module says of a batch, without dropout."""
+    return module.apply({"params": params}, **batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def dropped(module: nn.Module, params: Any, batch: dict[str, Any], seed: int = 0) -> Any:
+    """What the module says of a batch, with dropout."""
+    return module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(seed)})

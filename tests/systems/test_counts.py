@@ -1,0 +1,39 @@
+"""The parameters of every published size, and what new ones are drawn from."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.families import FAMILIES, Family
+from tests.systems.modules import count, initial_params
+
+SIZES = [
+    pytest.param(config, counts, id=f"{name}-{size}")
+    for name, family in FAMILIES.items()
+    for size, (config, counts) in family.counts.items()
+]
+
+
+@pytest.mark.parametrize(("config", "counts"), SIZES)
+def test_published_parameter_counts(config: Any, counts: tuple) -> None:
+    for module, expected in counts:
+        assert count(module(config)) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_initial_values(family: Family) -> None:
+    """Kernels and tables are normal with a deviation of 0.02, cut at two of them or not; biases 0, scales 1."""
+    for path, value in jax.tree_util.tree_leaves_with_path(initial_params(family.initial)):
+        name, value = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(value)
+        if not name.endswith(("kernel", "embedding")):
+            assert (value == name.endswith("scale")).all(), name
+            continue
+        assert abs(value.mean()) < 5 * value.std() / value.size**0.5, name
+        if family.truncated:
+            assert np.abs(value).max() <= 0.04, f"{name} is cut at two standard deviations"
+        if value.size > 10_000:
+            assert abs(value.std() / 0.02 - (0.8796 if family.truncated else 1)) < 0.02, name
+            if not family.truncated:
+                assert abs((np.abs(value) > 0.04).mean() - 0.0455) < 0.01, name

@@ -1,0 +1,62 @@
+"""Checkpoints of every system in and out: transformers opens what is written, and what it wrote is read."""
+
+import dataclasses
+import re
+
+import chex
+import flax.linen as nn
+import pytest
+
+from plmjax.interop import huggingface
+from plmjax.models.heads import QuestionAnswering, TokenClassification
+from tests.families import FAMILIES, Family
+from tests.systems.comparison import architecture_name, reference
+from tests.systems.modules import random_params
+
+transformers = pytest.importorskip("transformers")
+
+
+def stored(family: Family) -> list[nn.Module]:
+    """Every module that a checkpoint of the system may hold."""
+    config = family.heads[0].module.config
+    shared = [TokenClassification(config, num_labels=4), QuestionAnswering(config)]
+    return [head.module for head in family.heads] + [*family.bodies, *family.stored, *shared]
+
+
+CASES = [
+    pytest.param(family, module, id=f"{name}-{number}-{type(module).__name__}")
+    for name, family in FAMILIES.items()
+    for number, module in enumerate(stored(family))
+]
+every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
+
+
+@every_checkpoint
+def test_transformers_opens_what_is_written_and_nothing_is_lost(family: Family, module: nn.Module, tmp_path) -> None:
+    """Its Auto class gives equal outputs and has every setting; reading and writing again changes no bit."""
+    params, name = random_params(module), architecture_name(family.adapter, module)
+    huggingface.save(module, params, tmp_path)
+    theirs = getattr(transformers, re.sub("^[A-Z][a-z]+(Model)?", "AutoModel", name)).from_pretrained(tmp_path)
+    assert type(theirs).__name__ == name and theirs.config.architectures == [name]
+    expected = family.reference_config(module)
+    for field, value in dataclasses.asdict(expected).items():
+        assert getattr(theirs.config, field, value) == value, field
+    assert huggingface.compare(module, params, tmp_path) <= 1e-5
+
+    again, loaded = huggingface.load(tmp_path)
+    assert again == module.clone(config=expected)
+    chex.assert_trees_all_equal(params, loaded)
+    huggingface.save(again, loaded, tmp_path / "again")
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / file).read_bytes()
+
+
+@every_checkpoint
+def test_reads_a_transformers_model_with_equal_outputs(family: Family, module: nn.Module, tmp_path) -> None:
+    name, config = architecture_name(family.adapter, module), family.reference_config(module)
+    extra = {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
+    arguments = family.adapter.architectures[name].arguments(module)
+    reference(name, config, arguments, **extra).save_pretrained(tmp_path)
+    found, params = huggingface.load(tmp_path)
+    assert found == module.clone(config=config)
+    assert huggingface.compare(found, params, tmp_path) <= 1e-5

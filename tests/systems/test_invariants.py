@@ -1,0 +1,176 @@
+"""What holds for every system whatever its weights are."""
+
+import functools
+from typing import Any
+
+import chex
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.parallel import sharding
+from tests.families import FAMILIES, Batch, Family, Head
+from tests.systems.modules import boxed_shapes, outputs, random_params
+
+HEADS = [
+    pytest.param(family, head, id=f"{name}-{type(head.module).__name__}")
+    for name, family in FAMILIES.items()
+    for head in family.heads
+]
+every_head = pytest.mark.parametrize(("family", "head"), HEADS)
+every_predicting_head = pytest.mark.parametrize(("family", "head"), [one for one in HEADS if one.values[1].predicts])
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+def close(found: Any, expected: Any, name: str = "") -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@every_head
+def test_padding_changes_nothing(family: Family, head: Head) -> None:
+    """Real tokens are as if there were no padding, and whatever ids it has; so are the outputs of whole sequences."""
+    params, batch = random_params(head.module), family.batch(head.module.config)
+    padded = outputs(head.module, params, batch)
+    short = outputs(head.module, params, {name: field[1:2, :11] for name, field in batch.items()})
+    close(padded.last_hidden_state[1:2, :11], short.last_hidden_state)
+    for name in head.of_sequences:
+        close(getattr(padded, name)[1:2], getattr(short, name), name)
+    real = batch["attention_mask"] == 1
+    other = outputs(head.module, params, batch | {"input_ids": np.where(real, batch["input_ids"], 7)})
+    np.testing.assert_array_equal(other.last_hidden_state * real[..., None], padded.last_hidden_state * real[..., None])
+
+
+@every_head
+def test_packed_equals_unpacked(family: Family, head: Head) -> None:
+    """Three sequences in one row, each as if it stood alone: hidden states, logits, and outputs of whole sequences."""
+    params, batch = random_params(head.module), family.batch(head.module.config)
+    starts, lengths = (0, 5, 12), (5, 7, 3)
+    row = {name: batch[name][:1] for name in ("input_ids", "token_type_ids")}
+    packing = {
+        "segment_ids": np.array([[1] * 5 + [2] * 7 + [3] * 3 + [0] * 2]),
+        "positions": np.array([[*range(5), *range(7), *range(3), 0, 0]]),
+    }
+    packing |= {"cls_positions": np.array([starts])} if head.of_sequences else {}
+    packed = outputs(head.module, params, row | packing)
+    for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        alone = outputs(head.module, params, {name: field[:, start : start + length] for name, field in row.items()})
+        for name in {"last_hidden_state", "logits"} - set(head.of_sequences):
+            close(getattr(packed, name)[:, start : start + length], getattr(alone, name), name)
+        for name in head.of_sequences:
+            found = getattr(packed, name)
+            assert found.shape[:2] == (1, 3)
+            close(found[:, k], getattr(alone, name), name)
+
+
+@every_family
+def test_no_token_sees_what_it_must_not(family: Family) -> None:
+    """The gradient of a token's output by another's word is zero iff the family says that it is not visible."""
+    encoder = family.bodies[0]
+    params, segments = random_params(encoder), np.array([1, 1, 1, 2, 2, 0, 0])
+    words = params["embeddings"]["word_embeddings"]["embedding"]
+    ids = np.delete(np.arange(9), encoder.config.pad_token_id)[None, -7:]
+
+    @jax.jit
+    @jax.jacrev
+    def jacobian(words: jax.Array) -> jax.Array:
+        embeddings = params["embeddings"] | {"word_embeddings": {"embedding": words}}
+        inputs = {"segment_ids": segments[None], "cls_positions": np.array([[0, 3]])}
+        found = encoder.apply({"params": params | {"embeddings": embeddings}}, ids, **inputs)
+        return found.last_hidden_state[0].sum(-1)
+
+    reach = np.abs(jacobian(words)[:, ids[0]]).max(-1) > 0  # [T S]
+    real = segments > 0
+    np.testing.assert_array_equal(reach[real], family.visible(segments)[real])
+
+
+@every_predicting_head
+def test_logits_at_masked_positions_are_those_of_all_positions(family: Family, head: Head) -> None:
+    """`masked_positions` chooses among the logits and changes none."""
+    params, batch = random_params(head.module), family.batch(head.module.config)
+    positions = np.array([[3, 0, 16], [5, 5, 1], [0, 0, 0]])
+    everywhere = outputs(head.module, params, batch).logits
+    there = outputs(head.module, params, batch | {"masked_positions": positions}).logits
+    expected = np.take_along_axis(np.asarray(everywhere), positions[..., None], axis=1)
+    np.testing.assert_allclose(there, expected, rtol=1e-6, atol=1e-6)
+
+
+@every_head
+def test_bfloat16_computes_close_by_with_float32_parameters(family: Family, head: Head) -> None:
+    half = head.module.clone(execution=Execution(dtype=jnp.bfloat16))
+    assert {leaf.dtype for leaf in jax.tree.leaves(boxed_shapes(half))} == {jnp.dtype(jnp.float32)}
+    params, batch = random_params(head.module), family.batch(head.module.config)
+    found, expected = (outputs(module, params, batch) for module in (half, head.module))
+    assert found.last_hidden_state.dtype == jnp.bfloat16 and found.logits.dtype == jnp.float32
+    difference = np.abs(found.logits - expected.logits)
+    # bfloat16 keeps 8 bits: one part in 256, through three layers.
+    assert 0 < difference.mean() < 0.02 * np.abs(expected.logits).mean() + 0.02
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def loss_and_gradient(module: nn.Module, of_sequences: tuple[str, ...], params: Any, batch: Batch) -> Any:
+    """Of a number that all logits, and the outputs `of_sequences`, go into; with dropout, always the same."""
+
+    def loss(params: Any) -> jax.Array:
+        found = module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(5)})
+        return jnp.mean(jnp.sin(found.logits)) + sum(jnp.sum(jnp.square(getattr(found, name))) for name in of_sequences)
+
+    return jax.value_and_grad(loss)(params)
+
+
+EXECUTIONS = {
+    f"{one.remat}-{one.unroll}": one
+    for one in (
+        Execution(unroll=2),
+        Execution(unroll=3),
+        Execution(remat="full", unroll=3),
+        *(Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"),
+    )
+}
+EVERYWHERE = ("none-2", "full-3")
+# A program each, up to 5 s, of loops that another system's tests prove: pytest -m slow tests/systems
+EXECUTED = [
+    pytest.param(
+        *(name, head, execution),
+        id=f"{name}-{number}-{way}",
+        marks=() if family.own_loop or way in EVERYWHERE else pytest.mark.slow,
+    )
+    for name, family in FAMILIES.items()
+    for number, head in enumerate((family.trained, *family.executed))
+    for way, execution in EXECUTIONS.items()
+]
+
+
+@functools.cache
+def looped(name: str, head: Head) -> Any:
+    """Loss and gradient of a plain loop over the layers, for parameters and a batch that are the same for all."""
+    params, batch = random_params(head.module), FAMILIES[name].batch(head.module.config)
+    return params, batch, loss_and_gradient(head.module, head.of_sequences, params, batch)
+
+
+@pytest.mark.parametrize(("name", "head", "execution"), EXECUTED)
+def test_execution_changes_nothing(name: str, head: Head, execution: Execution) -> None:
+    """The loop, unrolled or not, and every remat policy give one result, of a module with dropout."""
+    params, batch, expected = looped(name, head)
+    found = loss_and_gradient(head.module.clone(execution=execution), head.of_sequences, params, batch)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@every_family
+def test_sharded_equals_unsharded(family: Family) -> None:
+    """Over a mesh of 2 x 2 x 2, dropout masks included."""
+    head, path, shape = family.sharded
+    module, params = head.module, random_params(head.module)
+    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in family.batch(module.config).items()}
+    expected = loss_and_gradient(module, head.of_sequences, params, batch)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    placed = jax.device_put(params, sharding.boxed(boxed_shapes(module), mesh))
+    with mesh, nn.logical_axis_rules(sharding.RULES):
+        found = loss_and_gradient(module, head.of_sequences, placed, jax.device_put(batch, sharding.batch(batch, mesh)))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+    parameter = flax.traverse_util.flatten_dict(placed, sep="/")[path]
+    assert parameter.sharding.shard_shape(parameter.shape) == shape

@@ -1,0 +1,46 @@
+"""Every system learns from its context: a text in which each sequence repeats one word is learned within seconds.
+
+How much real text teaches a system is in the docstrings of its experiments; here a defect that keeps a gradient from
+flowing, or a position from being seen, shows at once.
+"""
+
+import math
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.training import loop
+from plmjax.training.schedules import Constant
+from tests.families import FAMILIES, Family
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+WORDS = 16
+
+
+class Repeated(ChainSource):
+    """Every packed sequence is one of a few words again and again, the special tokens aside."""
+
+    def rows(self, phase, place):
+        batch = super().rows(phase, place)
+        segments, ids = batch["segment_ids"], batch["input_ids"]
+        drawn = self._generator(place, 2).integers(5, 5 + WORDS, (len(ids), segments.max() + 1))
+        words = np.take_along_axis(drawn, segments, axis=1)
+        return batch | {"input_ids": np.where(ids >= 5, words, ids).astype(np.int32)}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_restores_a_word_from_those_around_it(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+    run = experiments.changed(experiments.without_dropout(family.step()), **family.learning)
+    run = experiments.changed(
+        run,
+        model={"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.1},  # narrow models begin larger
+        training={"steps": 200, "log_every": 100, "batch_size": 32, "unroll": 0},
+        optimizer={"learning_rate": 3e-3, "schedule": Constant(warmup_steps=20)},
+        checkpoint={"every": 0},
+    )
+    found = loop.train(run, tmp_path, Repeated(run.data), {}).metrics
+    assert found["eval/loss"] < math.log(WORDS) - 1, "whoever knows the words alone loses log(WORDS)"

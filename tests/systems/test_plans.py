@@ -1,0 +1,24 @@
+"""The train step of every system compiles for a TPU slice, cut along every axis, and its plan adds up."""
+
+import dataclasses
+
+import pytest
+
+from plmjax.parallel import topologies
+from plmjax.plan import compilation, estimate
+from plmjax.training import phases
+from tests.families import FAMILIES, Family
+from tests.strangers import experiments
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_its_step_compiles_for_a_slice(family: Family) -> None:
+    part = topologies.parse("v5e:2x4")
+    run = experiments.changed(family.step(), mesh={"data": 2, "fsdp": 2, "tensor": 2}, training={"unroll": 0})
+    run = dataclasses.replace(run, phases=())
+    (phase,) = phases.resolve(run)
+    made = compilation.compile_phase(run, phase, compilation.place(run, part).mesh)
+    described = estimate.describe(run, made, part)
+    assert described["memory"]["total"] < described["memory"]["device"]
+    assert 0 < described["estimate"]["compute_seconds"] <= described["estimate"]["step_seconds"]
+    assert {one["kind"] for one in described["collectives"]} & {"all-reduce", "reduce-scatter", "all-gather"}

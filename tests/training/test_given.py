@@ -1,0 +1,151 @@
+"""What a loss is given besides parameters: collections that a step updates, and carries that are reset."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.objectives.objective import Batch, Given, Sums, cross_entropy
+from plmjax.parallel import mesh as meshes
+from plmjax.training import checkpoints, evaluation, loop, phases, step
+from tests.strangers import experiments
+from tests.strangers.causal import CausalConfig, NextToken
+from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
+from tests.strangers.source import ChainSource
+
+
+class Counting(nn.Module):
+    """Logits of the next token, and how often each token has been seen in training, float32 [V]."""
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool) -> jax.Array:
+        words = Embedding(64, 16, "vocab", nn.initializers.normal(0.1), name="words")
+        seen = self.variable("statistics", "seen", lambda: nn.LogicallyPartitioned(jnp.zeros(64), ("vocab",)))
+        if not deterministic:
+            seen.value = seen.value + jnp.zeros(64).at[input_ids.reshape(-1)].add(1.0)
+        return words.attend(words(input_ids))
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedNextToken(NextToken):
+    """The next token's nats; the module's statistics travel from step to step."""
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        return Counting()
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"input_ids": batch["input_ids"]}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        ids, weights = self.targets(batch)
+        inputs = self.model_inputs(batch)
+        logits, after = module.apply(
+            given.variables, **inputs, deterministic=not training, mutable=["statistics"] if training else ["none"]
+        )
+        loss = jnp.sum(weights * cross_entropy(logits, ids))
+        collections = nn.meta.unbox(after) if training else given.collections
+        return Sums({"next_token": loss}, {}, collections=collections)
+
+
+def counted(**training: Any) -> Experiment:
+    run = dataclasses.replace(experiments.causal(), objective=CountedNextToken(), model=CausalConfig())
+    return experiments.changed(run, training={"steps": 4, "evaluation_batches": 2} | training)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int, tmp_path: Path) -> None:
+    run = experiments.changed(counted(accumulation=accumulation), checkpoint={"every": 2})
+    source = ChainSource(run.data)
+    result = loop.train(run, tmp_path, source, {})
+    tokens = np.concatenate([batch["input_ids"] for batch in source.train(phases.resolve(run)[0], 0)])
+    seen = np.bincount(tokens.ravel(), minlength=64)
+    np.testing.assert_array_equal(result.state.collections["statistics"]["seen"], seen)  # evaluations count nothing
+    given = checkpoints.load_given(checkpoints.find(tmp_path), result.program.state)
+    chex.assert_trees_all_equal(jax.device_get(given.collections), jax.device_get(result.state.collections))
+    before = checkpoints.load_given(checkpoints.find(tmp_path / "checkpoints" / "2"), result.program.state)
+    assert 0 < float(before.collections["statistics"]["seen"].sum()) < seen.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class LongerMemory(NextTokenOfStream):
+    """Its evaluation carries an array more."""
+
+    def evaluation_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
+        state = super().initial_carry(config, batch_size, sequence_length)
+        return {"state": state, "rows": nn.LogicallyPartitioned(jnp.zeros(batch_size), ("batch",))}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        if training:
+            return super().sums(module, given, batch, key, training=True)
+        within = given.replace(carry=given.carry["state"])
+        sums = super().sums(module, within, batch, key, training=False)
+        rows = given.carry["rows"] + 1
+        metrics = sums.metrics | {"rows": (jnp.sum(rows), jnp.float32(len(rows)))}
+        return sums.replace(metrics=metrics, carry={"state": sums.carry, "rows": rows})
+
+
+def test_an_evaluation_has_a_carry_and_a_batch_of_its_own(tmp_path: Path) -> None:
+    run = dataclasses.replace(experiments.recurrent(), objective=LongerMemory())
+    run = experiments.changed(run, training={"steps": 2, "evaluation_batch_size": 8}, mesh={"data": 4, "tensor": 2})
+    source = ChainSource(run.data)
+    result = loop.train(run, tmp_path, source, {})
+    program = result.program
+    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (8, 16)
+    carry = program.start_evaluation_carry()
+    assert {leaf.shape for leaf in jax.tree.leaves(carry)} == {(2, 8, 16), (8,)}
+    assert result.metrics["eval/rows"] == 2  # of three batches the second counts 2, on average
+    sizes = experiments.changed(run, training={"evaluation_batch_size": 6})
+    with pytest.raises(UserError, match=r"Expected --training.evaluation_batch_size to divide by 4 devices .* found 6"):
+        mesh = meshes.make(run.mesh, jax.devices())
+        step.build(sizes, phases.resolve(sizes)[0], mesh, source.vocabulary, source.batch)
+
+
+def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
+    carry = (jnp.full((2, 4, 3), 7.0), {"memory": jnp.full((4, 5), 7.0), "shared": jnp.full(3, 7.0)})
+    initial = jax.tree.map(jnp.zeros_like, carry)
+    axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": ()})
+    batch = {step.BEGINS: jnp.array([1, 0, 0, 1])}
+    states, others = step.restarted(carry, initial, axes, batch)
+    np.testing.assert_array_equal(states[0, :, 0], [0, 7, 7, 0])
+    np.testing.assert_array_equal(others["memory"][:, 0], [0, 7, 7, 0])
+    np.testing.assert_array_equal(others["shared"], [7, 7, 7])
+    chex.assert_trees_all_equal(step.restarted(carry, initial, axes, {}), carry)
+
+
+def test_a_stream_that_begins_again_forgets_what_it_carried() -> None:
+    """The step of a batch whose rows begin anew is that of a fresh carry, whatever was carried before."""
+    run = experiments.recurrent()
+    source = ChainSource(run.data)
+    (phase,) = phases.resolve(run)
+    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    state = program.initialize(0)
+    batch = dict(next(source.train(phase, 3)))
+    losses = {}
+    for begins in (0, 1):
+        for carried in (0.0, 0.9):
+            given = state.given.replace(carry=jax.tree.map(lambda x, value=carried: x + value, state.carry))
+            fields = batch | {"begins": np.full(phase.batch_size, begins, np.int32)}
+            _, sums = program.evaluate(given, fields, jax.random.key(0))
+            losses[begins, carried] = float(sums["loss"][0])
+    assert losses[1, 0.0] == losses[1, 0.9] == losses[0, 0.0] != losses[0, 0.9]
+
+
+def test_materials_are_asked_for_where_there_are_constants() -> None:
+    run = experiments.skip_gram()
+    source = ChainSource(run.data)
+    (phase,) = phases.resolve(run)
+    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    with pytest.raises(ValueError, match="Expected materials for the constants of NegativeSampling, found none"):
+        program.initialize(0)
+    assert program.state.constants["noise"].shape == (64,)
+    assert "accuracy" in evaluation.means(program, {})
