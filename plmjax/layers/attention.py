@@ -45,7 +45,8 @@ class MultiHeadAttention(nn.Module):
     features: D, of the queries and the result.
     num_heads: N.
     dropout: rate at which attention probabilities are dropped.
-    kernel_init: initializer of the four projections.
+    kernel_init: initializer of the projections.
+    output_init: initializer of the last of them; `kernel_init` by default.
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
     use_bias: whether the projections have biases.
@@ -59,6 +60,7 @@ class MultiHeadAttention(nn.Module):
     head_size: int | None = None
     scale: float | None = None
     use_bias: bool = True
+    output_init: Initializer | None = None
 
     def setup(self) -> None:
         """The four projections."""
@@ -68,7 +70,8 @@ class MultiHeadAttention(nn.Module):
         self.query = Projection(heads, inputs, init, dtype, use_bias=bias)
         self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
         self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
-        self.output = Projection((self.features,), ("heads", "head", "embed"), init, dtype, use_bias=bias)
+        last = self.output_init or init
+        self.output = Projection((self.features,), ("heads", "head", "embed"), last, dtype, use_bias=bias)
         self.probability_dropout = Dropout(self.dropout)
 
     def __call__(

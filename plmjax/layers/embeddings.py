@@ -35,20 +35,27 @@ class Embedding(nn.Module):
         Raises UserError for an id that has no row. While a program is compiled ids are not known: there an id without a
         row takes the nearest row, and the code that makes the batches must check them.
         """
-        if not isinstance(ids, jax.core.Tracer):
-            self._check(np.asarray(ids))
+        check_ids(ids, self.rows, f"the {self.rows} rows of {self.name}")
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
-
-    def _check(self, ids: np.ndarray) -> None:
-        outside = ids[(ids < 0) | (ids >= self.rows)]
-        if outside.size:
-            found = outside.max() if outside.max() >= self.rows else outside.min()
-            raise UserError(
-                f"Expected ids from 0 to {self.rows - 1} for the {self.rows} rows of {self.name}, found {found}; give "
-                "ids of the model's own tokenizer, or a model with a larger table."
-            )
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Scores of all rows: [... D] -> float32 [... rows]."""
         table = self.embedding.astype(self.dtype)
         return float32_product(functools.partial(jnp.einsum, "...D,VD->...V"), x.astype(self.dtype), table)
+
+
+def check_ids(ids: jax.Array, rows: int, table: str) -> None:
+    """Raises UserError for an id, int [...], that none of so many rows has; `table` names them.
+
+    While a program is compiled ids are not known, and nothing is checked.
+    """
+    if isinstance(ids, jax.core.Tracer):
+        return
+    found = np.asarray(ids)
+    outside = found[(found < 0) | (found >= rows)]
+    if outside.size:
+        worst = outside.max() if outside.max() >= rows else outside.min()
+        raise UserError(
+            f"Expected ids from 0 to {rows - 1} for {table}, found {worst}; give ids of the model's own tokenizer, or "
+            "a model with a larger table."
+        )

@@ -18,17 +18,22 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D]."""
+    """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D].
+
+    output_init: initializer of W2; `kernel_init` by default.
+    """
 
     inner_size: int
     activation: str
     kernel_init: Initializer
     dtype: jnp.dtype = jnp.float32
+    output_init: Initializer | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         size = x.shape[-1]
         inner = Projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")
-        outer = Projection((size,), ("mlp", "embed"), self.kernel_init, self.dtype, name="output")
+        last = self.output_init or self.kernel_init
+        outer = Projection((size,), ("mlp", "embed"), last, self.dtype, name="output")
         x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
         return outer(x)

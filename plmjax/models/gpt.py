@@ -1,0 +1,319 @@
+"""GPT: generative pre-training of a decoder (Radford et al. 2018; openai/finetune-transformer-lm).
+
+A transformer that reads from left to right learns to tell the next token. One table holds the vectors of tokens, of the
+special tokens of the tasks and of positions; it is the output layer too:
+
+    x_t = table[token_t] + table[V + t]
+    L times:  x = norm(x + attention(x, x up to each));  x = norm(x + feed_forward(x))
+    next token:  softmax(table[:V] . x_t)
+
+Each sum is normalised after it is taken, and there is no further norm at the end. In training, dropout falls on the
+whole table, before tokens are looked up in it: a number that is dropped is gone wherever the table is used in that
+step, in the output layer as well (train.py, `model`).
+
+Deviation: the scores are over the V tokens, as in the paper and in transformers. The released code has the rows of the
+positions in its softmax too, with which no target is ever found.
+Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding, check_ids
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.stack import stack
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.visibility import Visibility
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig(ModelConfig):
+    """Sizes of a decoder, named as in transformers' config.json; the defaults are GPT's.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown activation.
+    """
+
+    vocab_size: int = 40478
+    """Tokens of the vocabulary."""
+    n_positions: int = 512
+    """Longest sequence."""
+    n_embd: int = 768
+    """Features of a token, D."""
+    n_layer: int = 12
+    """Layers, L."""
+    n_head: int = 12
+    """Attention heads, N."""
+    activation_function: str = "gelu_new"
+    """gelu_new (tanh form), gelu (exact) or relu."""
+    embd_pdrop: float = 0.1
+    """Dropout of the embeddings."""
+    resid_pdrop: float = 0.1
+    """Dropout of each sublayer's output."""
+    attn_pdrop: float = 0.1
+    """Dropout of attention probabilities."""
+    layer_norm_epsilon: float = 1e-5
+    """Added to the variance in layer normalisation."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+
+    field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
+        check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE)
+        if not self.layer_norm_epsilon > 0:
+            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        if self.n_head < 1 or self.n_embd % self.n_head:
+            raise UserError(
+                f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
+                f"--model.n_embd or --model.n_head."
+            )
+        if self.activation_function not in ACTIVATIONS:
+            hint = nearest(self.activation_function, ACTIVATIONS)
+            raise UserError(f"Expected a known activation, found {quoted(self.activation_function)}; {hint}")
+
+    @property
+    def inner_size(self) -> int:
+        """Features inside the feed-forward network, F."""
+        return 4 * self.n_embd
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal, not cut."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
+        return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+        """A cache for rows of up to `room` tokens."""
+        sizes = (self.n_head, self.n_embd // self.n_head)
+        return Cache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
+
+        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 D V a prediction. Attention counts all pairs
+        of tokens, as everywhere in this project, though half of them are hidden.
+        """
+        size = self.n_embd
+        layer = 4 * size**2 + 2 * size * self.inner_size + 2 * sequence_length * size
+        head = predictions * size * self.vocab_size
+        return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
+
+
+@dataclasses.dataclass(frozen=True)
+class GptConfig(DecoderConfig):
+    """Sizes of a GPT; the defaults are the published one."""
+
+    encoder_name: ClassVar[str] = "gpt"
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """The published model: 116,534,784 parameters."""
+        return cls(**overrides)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two layers of 128."""
+        return cls(**({"n_embd": 128, "n_layer": 2, "n_head": 2} | overrides))
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The table and each layer."""
+        name = self.encoder_name
+        layers = (ParameterGroup((f"{name}/layers",), layer) for layer in range(self.depth))
+        return ParameterGroup((f"{name}/table",)), *layers
+
+    def for_pretraining(self, execution: Execution) -> "GptForCausalLM":
+        """The decoder with the scores of the next token."""
+        return GptForCausalLM(self, execution)
+
+    def encoder(self, execution: Execution) -> "GptModel":
+        """The decoder alone, under the name that its parameters have in every other module."""
+        return GptModel(self, execution, name=self.encoder_name)
+
+
+@flax.struct.dataclass
+class DecoderOutput:
+    """What the modules of a decoder return; fields that a module does not compute are None.
+
+    last_hidden_state: [B T D].
+    hidden_states: [L+1 B T D], the embeddings first; only when asked for.
+    scores: of the next token at every position; a language model's alone.
+    cache: what was given, with the tokens of this call.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None = None
+    scores: VocabularyScores | None = None
+    cache: Cache | None = None
+
+    @property
+    def logits(self) -> jax.Array:
+        """The scores as an array, float32 [B T V]."""
+        return self.scores.logits()
+
+
+class GptLayer(nn.Module):
+    """Masked self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+
+    config: GptConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, visibility: Visibility, past: KeyValues | None) -> tuple[jax.Array, KeyValues]:
+        """[B T D] -> [B T D], and the keys and values of these tokens."""
+        config, execution, dtype = self.config, self.execution, self.execution.dtype
+        init, epsilon = config.initializer, config.layer_norm_epsilon
+        attention = MultiHeadAttention(
+            config.n_embd, config.n_head, config.attn_pdrop, init, execution, name="attention"
+        )
+        attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
+        feed_forward = FeedForward(config.inner_size, config.activation_function, init, dtype, name="feed_forward")
+        feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
+        dropout = Dropout(config.resid_pdrop)
+
+        attended, new = attend_to_past(attention, x, visibility, past, deterministic=self.deterministic)
+        x = attention_norm(x + dropout(attended, self.deterministic))
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = feed_forward_norm(x + dropout(feed_forward(x), self.deterministic))
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), new
+
+
+class GptModel(nn.Module):
+    """The table and L layers whose parameters are stacked [L ...] under `layers`."""
+
+    config: GptConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        prefix_lengths: jax.Array | None = None,
+        cache: Cache | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> DecoderOutput:
+        """Reads rows of tokens, or further tokens of the rows in a cache.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens that may be attended to; all by default.
+            positions: int [B T], from 0 in every sequence; by default 0..T-1, or those that follow the cache.
+            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; not with a cache.
+            prefix_lengths: int [B]; every token sees so many first tokens of its row (the prefix LM).
+            cache: the tokens before these; there must be room for T more.
+            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: whether to return the output of every layer.
+
+        Raises:
+            UserError: the rows are longer than the position table.
+            ValueError: an input's shape does not fit the others', or segments are given with a cache.
+        """
+        config, execution = self.config, self.execution
+        rows = read_rows(config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
+
+        tokens = config.vocab_size
+        check_ids(input_ids, tokens, f"the {tokens} tokens of the table")
+        check_ids(rows.positions, config.n_positions, f"the {config.n_positions} positions of the table")
+        table = Embedding(tokens + config.n_positions, config.n_embd, "vocab", config.initializer, name="table")
+        kept = Dropout(config.embd_pdrop)(table.embedding, deterministic)
+        x = jnp.take(kept, input_ids, axis=0, mode="clip")
+        x += jnp.take(kept, tokens + rows.positions, axis=0, mode="clip")
+        x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))
+
+        def body(layer: GptLayer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, Any]:
+            x, new = layer(x, rows.visibility, past)
+            return x, (x if output_hidden_states else None, None if cache is None else new)
+
+        layers = GptLayer(config, execution, deterministic, name="layers")
+        last, (states, new) = stack(body, layers, config.n_layer, execution, x, rows.past)
+        return DecoderOutput(
+            last_hidden_state=last,
+            hidden_states=jnp.concatenate([x[None], states]) if output_hidden_states else None,
+            scores=VocabularyScores(last, kept[:tokens]),
+            cache=None if cache is None else rows.cache.written(new),
+        )
+
+
+class GptForCausalLM(nn.Module):
+    """The decoder, under its system's name, whose scores of the next token are those of its own table."""
+
+    config: GptConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The decoder."""
+        self.encoder = self.config.encoder(self.execution)
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
+        """As `GptModel`."""
+        return self.encoder(input_ids, **inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderRows:
+    """What a decoder's layers are told about the rows of a call.
+
+    positions: int [B T].
+    visibility: what every token sees.
+    cache: the one given, with the mask of these tokens; None without one.
+    """
+
+    positions: jax.Array
+    visibility: Visibility
+    cache: Cache | None
+
+    @property
+    def past(self) -> KeyValues | None:
+        """Keys and values of every layer, [L B S N H]."""
+        return None if self.cache is None else self.cache.layers
+
+
+def read_rows(
+    config: DecoderConfig,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None,
+    positions: jax.Array | None,
+    segment_ids: jax.Array | None,
+    prefix_lengths: jax.Array | None,
+    cache: Cache | None,
+) -> DecoderRows:
+    """The inputs of a decoder's call, as `GptModel` describes them, made ready for its layers."""
+    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+    if cache is None:
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+        visibility = Visibility.of_rows(attention_mask, segment_ids)
+        return DecoderRows(positions, visibility.replace(causal=True, prefix_lengths=prefix_lengths), None)
+    if segment_ids is not None:
+        raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
+    mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+    positions = cache.positions(mask) if positions is None else positions
+    cache = cache.extended(mask)
+    return DecoderRows(positions, cache.visibility(prefix_lengths), cache)

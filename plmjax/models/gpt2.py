@@ -1,0 +1,212 @@
+"""GPT-2: language models are unsupervised multitask learners (Radford et al. 2019; openai/gpt-2).
+
+GPT, larger, with each sublayer's norm before it and one more at the end, so that the residual sum itself is never
+normalised:
+
+    x_t = words[token_t] + positions[t]
+    L times:  x = x + attention(norm(x), up to each);  x = x + feed_forward(norm(x))
+    next token:  softmax(words . norm(x_t))
+
+The projections that end a sublayer begin smaller by 1 / sqrt(2 L), the number of sums on the residual path
+(section 2.3).
+
+Deviation: that factor is in the paper and not in the released src/model.py; transformers has it too.
+Deviation: positions begin with a deviation of 0.01, as in src/model.py; transformers draws them with 0.02.
+Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_1, check_ranges
+from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import FeedForward
+from plmjax.layers.model_config import ParameterGroup
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.stack import stack
+from plmjax.layers.visibility import Visibility
+from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.models.gpt import DecoderConfig, DecoderOutput, read_rows
+
+POSITION_DEVIATION = 0.01
+"""Standard deviation that positions are drawn with (src/model.py, `model`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt2Config(DecoderConfig):
+    """Sizes of a GPT-2; the defaults are the smallest published one.
+
+    The named sizes take overrides: `Gpt2Config.small(vocab_size=8192)`.
+    """
+
+    vocab_size: int = 50257
+    """Tokens of the vocabulary."""
+    n_positions: int = 1024
+    """Longest sequence."""
+    n_inner: int | None = None
+    """Features inside the feed-forward network, F; None is 4 D."""
+    bos_token_id: int | None = 50256
+    """Id of the token that stands between documents; transformers begins a text without a prompt with it."""
+    eos_token_id: int | None = 50256
+    """The same token, where a text ends."""
+
+    encoder_name: ClassVar[str] = "gpt2"
+
+    def __post_init__(self) -> None:
+        """As every decoder's, and the inner size."""
+        super().__post_init__()
+        if self.n_inner is not None:
+            check_ranges("model", self, n_inner=FROM_1)
+
+    @classmethod
+    def small(cls, **overrides: Any) -> Self:
+        """124,439,808 parameters."""
+        return cls(**overrides)
+
+    @classmethod
+    def medium(cls, **overrides: Any) -> Self:
+        """354,823,168 parameters."""
+        return cls(**({"n_layer": 24, "n_embd": 1024, "n_head": 16} | overrides))
+
+    @classmethod
+    def large(cls, **overrides: Any) -> Self:
+        """774,030,080 parameters."""
+        return cls(**({"n_layer": 36, "n_embd": 1280, "n_head": 20} | overrides))
+
+    @classmethod
+    def xl(cls, **overrides: Any) -> Self:
+        """1,557,611,200 parameters."""
+        return cls(**({"n_layer": 48, "n_embd": 1600, "n_head": 25} | overrides))
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two layers of 128."""
+        return cls(**({"n_embd": 128, "n_layer": 2, "n_head": 2} | overrides))
+
+    @property
+    def inner_size(self) -> int:
+        """Features inside the feed-forward network, F."""
+        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    @property
+    def residual_initializer(self) -> Initializer:
+        """Initializer of the projections that end a sublayer."""
+        return nn.initializers.normal(self.initializer_range / math.sqrt(2 * self.n_layer))
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The embeddings, each layer, and the last norm."""
+        name = self.encoder_name
+        layers = (ParameterGroup((f"{name}/layers",), layer) for layer in range(self.depth))
+        embeddings = ParameterGroup((f"{name}/word_embeddings", f"{name}/position_embeddings"))
+        return embeddings, *layers, ParameterGroup((f"{name}/layer_norm",))
+
+    def for_pretraining(self, execution: Execution) -> "Gpt2ForCausalLM":
+        """The decoder with the scores of the next token."""
+        return Gpt2ForCausalLM(self, execution)
+
+    def encoder(self, execution: Execution) -> "Gpt2Model":
+        """The decoder alone, under the name that its parameters have in every other module."""
+        return Gpt2Model(self, execution, name=self.encoder_name)
+
+
+class Gpt2Layer(nn.Module):
+    """Masked self-attention, then feed-forward; each reads the normalised sum and adds to it after dropout."""
+
+    config: Gpt2Config
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, visibility: Visibility, past: KeyValues | None) -> tuple[jax.Array, KeyValues]:
+        """[B T D] -> [B T D], and the keys and values of these tokens."""
+        config, execution, dtype = self.config, self.execution, self.execution.dtype
+        init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
+        attention = MultiHeadAttention(
+            config.n_embd, config.n_head, config.attn_pdrop, init, execution, output_init=residual, name="attention"
+        )
+        attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
+        feed_forward = FeedForward(
+            config.inner_size, config.activation_function, init, dtype, output_init=residual, name="feed_forward"
+        )
+        feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
+        dropout = Dropout(config.resid_pdrop)
+
+        attended, new = attend_to_past(attention, attention_norm(x), visibility, past, deterministic=self.deterministic)
+        x = nn.with_logical_constraint(x + dropout(attended, self.deterministic), ("batch", "length", "embed"))
+        x = x + dropout(feed_forward(feed_forward_norm(x)), self.deterministic)
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), new
+
+
+class Gpt2Model(nn.Module):
+    """Embeddings, L layers whose parameters are stacked [L ...] under `layers`, and a norm."""
+
+    config: Gpt2Config
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """Two tables, dropout, and the norm."""
+        config, dtype = self.config, self.execution.dtype
+        positions = nn.initializers.normal(POSITION_DEVIATION)
+        self.word_embeddings = Embedding(config.vocab_size, config.n_embd, "vocab", config.initializer, dtype)
+        self.position_embeddings = Embedding(config.n_positions, config.n_embd, None, positions, dtype)
+        self.dropout = Dropout(config.embd_pdrop)
+        self.layer_norm = LayerNorm(config.layer_norm_epsilon, dtype)
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        prefix_lengths: jax.Array | None = None,
+        cache: Cache | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> DecoderOutput:
+        """As `GptModel`; the last of the hidden states is normalised, as in transformers."""
+        rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
+        x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+        def body(layer: Gpt2Layer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, Any]:
+            before = x
+            x, new = layer(x, rows.visibility, past)
+            return x, (before if output_hidden_states else None, None if cache is None else new)
+
+        layers = Gpt2Layer(self.config, self.execution, deterministic, name="layers")
+        x, (states, new) = stack(body, layers, self.config.n_layer, self.execution, x, rows.past)
+        x = self.layer_norm(x)
+        return DecoderOutput(
+            last_hidden_state=x,
+            hidden_states=jnp.concatenate([states, x[None]]) if output_hidden_states else None,
+            scores=VocabularyScores(x, self.word_embeddings.embedding),
+            cache=None if cache is None else rows.cache.written(new),
+        )
+
+
+class Gpt2ForCausalLM(nn.Module):
+    """The decoder, under its system's name, whose scores of the next token are those of its word table."""
+
+    config: Gpt2Config
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The decoder."""
+        self.encoder = self.config.encoder(self.execution)
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
+        """As `Gpt2Model`."""
+        return self.encoder(input_ids, **inputs)

@@ -1,0 +1,45 @@
+"""The causal language model: each token given those before it."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken(Objective):
+    """Mean nats of the token after each, of rows such as `Blocks` gives.
+
+    The module returns `scores`, a `VocabularyScores`; it may be any decoder.
+    """
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The tokens, with their places in the packed sequences of a row."""
+        return {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Number of predictions; at least a small number, for rows that ask for nothing."""
+        return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """Nats of the next tokens, and how many of them are the likeliest."""
+        ids, weights = self.targets(batch)
+        scores = apply(self, module, given, batch, key, training=training).scores
+        nats, likeliest = scores.cross_entropy(ids)
+        return Sums(
+            {"next_token": jnp.sum(weights * nats)},
+            {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
+        )
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The token after each."""
+        return batch["next_ids"], batch["next_weights"]
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The decoder's, with a prediction at every position."""
+        rows, length = batch["input_ids"].shape
+        return config.train_flops(rows, length, length)
