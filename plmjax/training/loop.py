@@ -235,11 +235,21 @@ class _Session:
             closing.push(self.stop)
             if error is not None and not isinstance(error, Interrupted):
                 closing.enter_context(contextlib.suppress(UserError))
-            closing.callback(self.keeper.close)  # a running save is finished, whatever stopped the run
+            closing.callback(self._finish_saving, together=error is None or isinstance(error, Interrupted))
             if self.speaks:
                 closing.callback(self.file.close, whole=error is None)
                 closing.callback(self.terminal.close)
             closing.callback(self.profile.close)
+
+    def _finish_saving(self, together: bool) -> None:
+        """Waits for a running save, whatever stopped the run.
+
+        together: every host comes here. Then none of them leaves before all have written their part: JAX's coordination
+        service, over which they agree that a checkpoint is complete, ends with the process of host 0.
+        """
+        self.keeper.close()
+        if together:
+            hosts.agree("the end of the run")
 
     def progressed(self, doing: str, timed: bool = True) -> None:
         """To be called whenever the run makes progress, equally often on every host."""

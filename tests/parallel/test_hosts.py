@@ -115,7 +115,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run on two hosts, undisturbed."""
     workdir = tmp_path_factory.mktemp("hosts") / "two"
     ended = train(workdir)
-    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
     assert "step 12/12" in ended[0].out and ended[1].out == ended[1].err == ""  # host 0 speaks
     return workdir
 
@@ -128,7 +128,7 @@ def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(
     """Two hosts, then four, then one; the first two times one host gets SIGTERM and all of them save the same step."""
     for count, victim, step in ((2, 1, 2), (4, 2, 7)):
         ended = train(tmp_path, count=count, only={victim: {"DOOMED": f"{step} SIGTERM"}})
-        assert [host.code for host in ended] == [SAVED] * count, [host.err for host in ended]
+        assert [host.code for host in ended] == [SAVED] * count, "\n".join(host.err for host in ended)
         (saved,) = {int(host.err.rpartition("saved at step ")[2].split(".")[0]) for host in ended}
         for host, end in enumerate(ended):
             assert ("Stopped by SIGTERM and saved" if host == victim else "SIGTERM on another host") in end.err
@@ -144,7 +144,7 @@ def test_a_host_that_dies_is_named_and_the_job_started_again_ends_in_the_same_bi
     ended = train(tmp_path, only={victim: {"DOOMED": "5 SIGKILL"}})
     lost(ended, f"Host {victim} stopped: its process was killed by SIGKILL.")
     ended = train(tmp_path)
-    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
     expected, found = (checkpoints.load_parameters(workdir)[0] for workdir in (two, tmp_path))
     jax.tree.map(np.testing.assert_array_equal, expected, found)
     assert losses(tmp_path) == losses(two)
@@ -175,7 +175,7 @@ def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, p
     assert [host.code for host in ended] == [2, 2]
     assert all("training.seed = 5 on host 1 and 0 on host 0" in host.err for host in ended)
     ended = start(*command, *text)
-    assert [host.code for host in ended] == [0, 0], [host.err for host in ended]
+    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
     assert "preparing" in ended[0].out and ended[1].out == ""
     assert_same_run(small_run, tmp_path / "run")
 

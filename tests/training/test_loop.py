@@ -1,10 +1,12 @@
 """The loop: whatever ends a run, started again it ends as if nothing had happened."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import SAVED, UserError
+from plmjax.parallel import hosts
+from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints, evaluation, loop, metrics
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -119,6 +123,29 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     again = loop.train(run, tmp_path, ChainSource(run.data), {})
     assert_same_state(result.state, again.state)
     assert lines(tmp_path) == lines(workdir)
+
+
+@pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])
+def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatch, ending):
+    """A host that left first would take JAX's coordination service with it while others still save."""
+    said, close = [], checkpoints.Checkpoints.close
+    monkeypatch.setattr(hosts, "agree", lambda name, value="": said.append(name))
+    monkeypatch.setattr(checkpoints.Checkpoints, "close", lambda keeper: (close(keeper), said.append("saved")))
+
+    class Ending(ChainSource):
+        def train(self, phase, start, places):
+            if ending == "failed":
+                raise OSError("the network is gone")
+            if ending == "stopped":
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(phase, start, places)
+
+    run = experiments.changed(options(), training={"steps": 2, "evaluate_every": 0})
+    run = dataclasses.replace(run, phases=())
+    outcome = {"stopped": pytest.raises(Interrupted), "failed": pytest.raises(OSError, match="network")}
+    with outcome.get(ending, contextlib.nullcontext()):
+        loop.train(run, tmp_path, Ending(run.data), {})
+    assert said[said.index("saved") :] == (["saved"] if ending == "failed" else ["saved", "the end of the run"])
 
 
 def command(workdir: Path, *arguments: str, doomed: str = "-1") -> subprocess.CompletedProcess:
