@@ -2,8 +2,8 @@
 
 python benchmarks/checkpoint.py [--hidden 512 --layers 4]
 
-Prints seconds (medians): a step, the wait of an asynchronous save, the steps while it is being written, a save that is
-waited for.
+Prints medians in seconds: a step, the wait of an asynchronous save, a step while that save is written, and a
+synchronous save.
 """
 
 import argparse

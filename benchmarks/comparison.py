@@ -3,8 +3,9 @@
     python benchmarks/comparison.py DATA --output runs/comparison
 
 DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every
-piece, a pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt: stopped, the command goes on with
-the pieces it was at. At the end (or, of what is there, with --report) it writes docs/comparison.md and its picture.
+piece, a pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run
+again continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture; with --report it
+writes them from the pieces that are finished and computes nothing.
 """
 
 import argparse
@@ -391,7 +392,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="pieces made at once; each keeps about one core busy")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, help="which of the systems")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="which of the tasks")
-    parser.add_argument("--report", action="store_true", help="write the page of what is there, make nothing")
+    parser.add_argument(
+        "--report", action="store_true", help="write the page from the finished pieces, compute nothing"
+    )
     options = parser.parse_args()
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
     if not options.report:

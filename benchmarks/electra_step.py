@@ -3,9 +3,9 @@
     python benchmarks/electra_step.py [--rows 8] [--repeats 9]
 
 ELECTRA-Small, length 128, 19 predictions a row, float32, dropout 0.1, AdamW: corruption, forward, backward and update.
-The generator alone is asked for the hidden tokens; the discriminator alone is shown tokens that a hash replaced. What
-the joint step adds is the drawing, what it saves is a second update of the tables that the two share. A step is
-measured in CPU-seconds of the process, which is bound to one core. Linux only.
+The generator alone predicts the hidden tokens; the discriminator alone reads tokens that a hash replaced. The joint
+step adds the sampling of tokens, and saves one of two updates of the tables that both networks share. A step is measured
+in CPU-seconds of the process, which is bound to one core. Linux only.
 """
 
 import argparse

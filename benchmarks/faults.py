@@ -1,14 +1,14 @@
-"""Kills at random moments what must survive them, and compares where it ends.
+"""Kills processes at random moments, runs them again, and compares what they leave with an undisturbed run.
 
 python benchmarks/faults.py [--kills 45]
 
 Each kind of work is run once undisturbed. Then it is started, killed with SIGKILL after a random time and started
-again, repeatedly; whenever it reaches its end, what it left is compared with the undisturbed run byte by byte, and it
-starts afresh. Between two kills no finished checkpoint may be lost. Printed: one row per kind, and at the end two more
-figures, the seconds from SIGTERM to a finished checkpoint and from a start to the first step.
+again, repeatedly. Whenever it reaches its end, its files are compared with the undisturbed run byte by byte, and it
+begins again from nothing. Between two kills no finished checkpoint may be lost. It prints one row per kind of work, the
+seconds from SIGTERM to a finished checkpoint, and the seconds from a start to the first step.
 
-The processes are forked from one that has imported everything, which spares each the seconds of importing; from there
-on they are the command line's own.
+The processes are forked from one that has imported everything, so none of them spends seconds on imports. After that
+they do what the command line does.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB.
 Where a device has too little memory for its rows, they are taken in the fewest microbatches that are estimated to fit,
-shown behind a slash. Each plan runs as a user runs it, in a process of its own; under the table stands how long it took
+shown after a slash. Each plan runs in a process of its own, as for a user; its time is printed under the table
 (the goal is 120 seconds on two cores that nothing else uses).
 """
 

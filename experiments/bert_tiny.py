@@ -4,7 +4,7 @@
     plmjax pretrain experiments/bert_tiny.py --workdir runs/mine --data.input my_text/
 
 Result: four minutes on two cores of an AMD EPYC, the installation included, 28,000 tokens a second. Held-out loss 5.13
-nats a target, unigram entropy of the same targets 6.31. Another make of processor took seven minutes of CPU time, and
+nats a target, unigram entropy of the same targets 6.31. Another type of processor took seven minutes of CPU time, and
 reached 5.20 on the text of other versions of the libraries.
 
 Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.

@@ -1,4 +1,4 @@
-"""More pretraining for a model that is there already, on text of another kind (Gururangan et al., arXiv 2004.10964).
+"""Continued pretraining of an existing model on text of another kind (Gururangan et al., arXiv 2004.10964).
 
     plmjax import bert-base-uncased/ runs/imported
     plmjax pretrain experiments/continued.py --from runs/imported --workdir runs/domain --data.input my_text/
@@ -7,8 +7,8 @@ The model, its parameters and its tokenizer are the checkpoint's: one of plmjax,
 The optimizer is new and begins at step 0. `:roberta` continues a RoBERTa, or any other masked language model whose
 pretraining has no sentence pairs.
 
-Twelve million tokens in a thousand steps at a fifth of the published rate are what a text of a few megabytes bears;
-with more text, raise `training.steps` and `training.batch_size`.
+Twelve million tokens, in a thousand steps at a fifth of the published rate, suit a text of a few megabytes. With more
+text, raise `training.steps` and `training.batch_size`.
 """
 
 import dataclasses

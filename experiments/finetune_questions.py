@@ -1,4 +1,4 @@
-"""Answers to questions where they stand in a text: SQuAD 1.1 and 2.0, CMRC 2018, and any file of their form.
+"""Finds the answers to questions in a text: SQuAD 1.1 and 2.0, CMRC 2018, and any file of their form.
 
 plmjax finetune experiments/finetune_questions.py --from runs/bert --data.train train-v1.1.json \
     --data.validation dev-v1.1.json --workdir runs/squad

@@ -124,7 +124,7 @@ def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
     """Follows a job to its end, requests lost slices again, and deletes everything in the end.
 
     Raises:
-        UserError: Cloud TPU refuses what it is asked.
+        UserError: Cloud TPU refuses a request.
     """
     shown, active = "", None
     while True:

@@ -65,7 +65,7 @@ class Job:
     @property
     def slice(self) -> "topologies.Slice":
         """All its slices, as plmjax.parallel.topologies describes them."""
-        from plmjax.parallel import topologies  # brings JAX, which a host that only watches over a run need not load
+        from plmjax.parallel import topologies  # imports JAX, which a host that only watches a run does not need
 
         count = f"*{self.slices}" if self.slices > 1 else ""
         return topologies.parse(f"{self.accelerator}:{self.topology}{count}")
@@ -140,7 +140,7 @@ def find(bucket: str, name: str) -> Job:
     """The job of that name.
 
     Raises:
-        UserError: there is none, with the nearest there is.
+        UserError: there is none; the message has the nearest name.
     """
     job = read(bucket, name)
     if job is None:

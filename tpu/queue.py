@@ -1,4 +1,4 @@
-"""Slices of Cloud TPU, asked for as queued resources (google.cloud.tpu.v2) and given back.
+"""Slices of Cloud TPU, requested as queued resources (google.cloud.tpu.v2) and deleted.
 
 A queued resource goes through ACCEPTED, WAITING_FOR_RESOURCES and PROVISIONING to ACTIVE. When its slice is preempted
 or breaks, it is SUSPENDED and never runs again: it has to be deleted and asked for anew. FAILED is a late refusal.
@@ -74,7 +74,7 @@ def resource(job: Job) -> str:
 
 
 def nodes(job: Job) -> list[str]:
-    """Full names of its slices."""
+    """Full names of the job's slices."""
     names = [job.name] if job.slices == 1 else [f"{job.name}-{index}" for index in range(job.slices)]
     return [f"{parent(job)}/nodes/{name}" for name in names]
 
@@ -105,7 +105,7 @@ def create_request(job: Job, script: str) -> Any:
         parent=parent(job),
         queued_resource_id=job.name,
         queued_resource=tpu.QueuedResource(tpu={"node_spec": [specification]}, **tier),
-        # Sent twice, because the answer was lost on the way, the request makes one resource.
+        # If the answer is lost and the request is sent again, it still makes one resource.
         request_id=str(uuid.uuid4()),
     )
 
@@ -208,7 +208,7 @@ class Queue:
                     f"it in Cloud's console, it may still cost money."
                 )
             if state.name not in ("DELETING", "SUSPENDING"):
-                # Somebody else may be deleting it, or it may be changing its state; it is asked for again then.
+                # Somebody else may be deleting it, or its state may be changing; the request is repeated later.
                 busy = (exceptions.NotFound, exceptions.FailedPrecondition, exceptions.Aborted)
                 with self._refusals(), contextlib.suppress(*busy):
                     _settle(self._client.delete_queued_resource(delete_request(self.job), **self._patiently))

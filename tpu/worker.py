@@ -1,7 +1,8 @@
-"""What every host of a slice does once the project is installed: run the job, restart it where that helps, report.
+"""What every host of a slice does after the installation: run the job, run it again where that helps, and report.
 
-Each host decides for itself by the exit code of `plmjax`; the verdict of one, written to the bucket, ends all. Worker 0
-gives the slice back when the last has reported, and any other does when worker 0 cannot, so nothing is left running.
+Each host decides by the exit code of its own `plmjax`. When one host writes a verdict to the bucket, the job ends on
+all hosts. Worker 0 deletes the slice after all others have reported; another worker does it if worker 0 cannot. So no
+slice is left running.
 """
 
 import contextlib
@@ -23,9 +24,9 @@ from tpu.job import Job, Verdict
 from tpu.queue import Queue
 
 CRASHES = 3
-"""Crashes in a row, with no new checkpoint between them, that end a job."""
+"""A job fails after so many crashes in a row with no new checkpoint between them."""
 STOPS = 20
-"""The same for runs that were stopped from outside; only on a broken slice are there so many."""
+"""The same for runs that were stopped from outside; so many happen only on a broken slice."""
 
 
 def checkpoint(workdir: str) -> int | None:
@@ -38,7 +39,7 @@ class Restarts:
     """Whether a command that ended is run again."""
 
     step: int | None = None
-    """Newest checkpoint when it ended last."""
+    """Newest checkpoint when the command ended the last time."""
     crashes: int = 0
     stops: int = 0
 
@@ -74,7 +75,7 @@ class Log:
         self._part, self._start, self._copied = 0, 0, 0
 
     def say(self, text: str) -> None:
-        """Adds a line of our own."""
+        """Adds a line to the log."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
 
@@ -91,7 +92,7 @@ class Log:
             self._part, self._start, self._copied = self._part + 1, self._start + len(contents), 0
 
     def last_line(self) -> str:
-        """The last line that says something."""
+        """The last line that is not blank."""
         with self.path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 4096))
             lines = file.read().decode("utf-8", "replace").split("\n")
@@ -131,7 +132,7 @@ class Worker:
                 self._decide(decided)
                 continue
             if decided is not None:
-                # Worker 0 may have met a crash in its last line of work; it then needs all the others again.
+                # Worker 0 may have crashed at its very end; it then needs all the others again.
                 self._wait(lambda: self._verdict() is not None, self.patience)
                 continue
             self._say(f"plmjax ended with {code}, newest checkpoint {step}: starting it again")

@@ -30,7 +30,7 @@ _STRESS = re.compile(r"(?<!\w)_([^_\n]+)_(?!\w)")
 
 
 def recognise(head: str) -> bool:
-    """Whether the first characters of a file look like a book's: Gutenberg's words, or lines broken at one width."""
+    """Whether the beginning of a file looks like a book: it names Project Gutenberg, or its lines end at one width."""
     if "Project Gutenberg" in head[:4000]:
         return True
     widths = sorted(len(line) for line in head.split("\n")[:-1] if line.strip())
@@ -53,30 +53,30 @@ def prose(text: str) -> list[str]:
         return []
     short = 0.8 * widths[int(0.9 * (len(widths) - 1))]
     indents = sum(line[0].isspace() for line in lines if line)
-    marks_indents = indents < len(widths) / 2  # where most lines are indented it says nothing
+    marks_indents = indents < len(widths) / 2  # where most lines are indented, an indent does not begin a paragraph
     paragraphs: list[str] = []
-    open_ = ""  # the paragraph that is being read
+    paragraph = ""  # the paragraph that is being read
     for index, line in enumerate(lines):
         words = " ".join(line.split())
         if not words:
-            # Chinese texts exist whose every wrapped line is followed by a blank one.
-            if open_ and (open_.endswith(_CLOSED) or not _CJK.match(open_[-1])):
-                paragraphs.append(open_)
-                open_ = ""
+            # Some Chinese texts have a blank line after every wrapped line.
+            if paragraph and (paragraph.endswith(_CLOSED) or not _CJK.match(paragraph[-1])):
+                paragraphs.append(paragraph)
+                paragraph = ""
             continue
         alone = (index == 0 or not lines[index - 1]) and (index + 1 == len(lines) or not lines[index + 1])
         if _is_heading(words, alone):
-            paragraphs.append(open_)
-            open_ = ""
+            paragraphs.append(paragraph)
+            paragraph = ""
             continue
-        if open_ and marks_indents and line[0].isspace() and lines[index - 1] and not lines[index - 1][0].isspace():
-            paragraphs.append(open_)
-            open_ = ""
-        open_ = _join(open_, words)
-        if len(line) < short and open_.endswith(_CLOSED):
-            paragraphs.append(open_)
-            open_ = ""
-    paragraphs.append(open_)
+        if paragraph and marks_indents and line[0].isspace() and lines[index - 1] and not lines[index - 1][0].isspace():
+            paragraphs.append(paragraph)
+            paragraph = ""
+        paragraph = _join(paragraph, words)
+        if len(line) < short and paragraph.endswith(_CLOSED):
+            paragraphs.append(paragraph)
+            paragraph = ""
+    paragraphs.append(paragraph)
     head = [p for p in paragraphs[:20] if not _CREDIT.match(p)]
     return [p for p in head + paragraphs[20:] if p and not p.startswith("[Illustration")]
 

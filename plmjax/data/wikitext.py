@@ -1,7 +1,7 @@
 """MediaWiki markup to prose: templates, tables, references, files, headings and lists of links are left out.
 
-mwparserfromhell reads 1.8 MB of markup a second and core, half a tokenizer's speed. Removing from the inside out with
-regular expressions needs no grammar (what nests is flat once its inside is gone) and passes some 20 MB.
+mwparserfromhell reads 1.8 MB of markup a second on one core, half the speed of a tokenizer. Regular expressions that
+remove the innermost templates, tables and links first need no grammar, and process about 20 MB a second.
 """
 
 import html
@@ -13,7 +13,7 @@ from xml.parsers import expat
 from plmjax.data.reading import with_end
 from plmjax.errors import UserError, quoted
 
-# Elements whose content is no prose; <ref ... /> and <br> are tags alone and go with _TAG.
+# Elements whose content is not prose. <ref ... /> and <br> have no content; _TAG removes them.
 _OPAQUE = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(ref|references|math|chem|ce|score|gallery|timeline|syntaxhighlight|source|code|pre|imagemap|hiero|graph|mapframe|"
@@ -28,8 +28,8 @@ _URL = re.compile(r"https?://[^\s<>\[\]|]+")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _QUOTES = re.compile(r"'{2,5}")
 _SWITCH = re.compile(r"__[A-Z]+__")
-# Namespaces whose links show a picture, sort the page or stand in its margin, under their English names and the
-# Chinese ones; any language's prefix of two or three letters is an interwiki link.
+# Namespaces whose links show a picture or put the page into a category, by their English and Chinese names. A prefix
+# of two or three letters is a language: such a link leads to the same page of another Wikipedia.
 _HIDDEN = re.compile(
     r"\s*(?:file|image|media|category|文件|檔案|档案|图像|圖像|分类|分類|[a-z]{2,3}(?:-[a-z]+)*)\s*:", re.I
 )
@@ -42,8 +42,8 @@ _HEADING = re.compile(r"^(=+)\s*(.*?)\s*\1\s*$")
 _STOPS = tuple('.!?。！？…"”’」』)）;；:：')
 
 
-def _until_still(pattern: re.Pattern, replacement, text: str) -> str:
-    """Replaces again until nothing is left to replace, so that what nests goes from the inside out."""
+def _replace_nested(pattern: re.Pattern, replacement, text: str) -> str:
+    """Replaces until nothing matches, so that nested constructs are removed from the inside out."""
     count = 1
     while count:
         text, count = pattern.subn(replacement, text)
@@ -58,27 +58,27 @@ def _shown(link: re.Match) -> str:
 
 
 def prose(markup: str) -> list[str]:
-    """The paragraphs of a page: lines of running text, the sections that only list references and links left out."""
+    """The paragraphs of a page: lines of running text, without the sections that only list references and links."""
     text = _OPAQUE.sub("", markup)
-    text = _until_still(_TEMPLATE, "", text)
-    text = _until_still(_TABLE, "", text)
-    text = _until_still(_LINK, _shown, text)
+    text = _replace_nested(_TEMPLATE, "", text)
+    text = _replace_nested(_TABLE, "", text)
+    text = _replace_nested(_LINK, _shown, text)
     text = _EXTERNAL.sub(lambda link: link[1] or link[2] or "", text)
     text = _TAG.sub("", _URL.sub("", text))
     text = html.unescape(html.unescape(_SWITCH.sub("", _QUOTES.sub("", text))))
-    paragraphs, kept_out = [], 0
+    paragraphs, skipped_level = [], 0
     for line in text.split("\n"):
         line = " ".join(line.split())
         if heading := _HEADING.match(line):
             level = len(heading[1])
-            if not kept_out or level <= kept_out:
-                kept_out = level if heading[2].casefold() in _END_MATTER else 0
+            if not skipped_level or level <= skipped_level:
+                skipped_level = level if heading[2].casefold() in _END_MATTER else 0
             continue
-        if kept_out or not line or line[0] in "|!{}":
+        if skipped_level or not line or line[0] in "|!{}":
             continue
         line = _LEADING.sub(lambda m: m[0][0], _EMPTY.sub("", line.lstrip("*#:; ")))
         line = re.sub(r" +([,.;:!?)])", r"\1", re.sub(r"  +", " ", line)).strip()
-        # Items of a list that are no sentences (names, titles, links) are no prose.
+        # List items that are not sentences (names, titles, links) are not prose.
         if len(line) > 1 and line.endswith(_STOPS):
             paragraphs.append(line)
     return paragraphs
@@ -87,10 +87,10 @@ def prose(markup: str) -> list[str]:
 def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[str, str]]:
     """Articles of a pages-articles dump: namespace 0, no redirects; the last revision where there are several.
 
-    longest: characters of a page beyond which the file is taken for damaged.
+    longest: most characters of a page; a file with a longer page is treated as damaged.
 
     Raises:
-      UserError: XML that is cut short, damaged or something else.
+      UserError: the XML is truncated or damaged, or the file is not XML.
     """
     found: list[tuple[str, str]] = []
     page: dict[str, str] = {}
