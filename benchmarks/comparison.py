@@ -2,10 +2,10 @@
 
     python benchmarks/comparison.py DATA --output runs/comparison
 
-DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every
-piece, a pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run
-again continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture; with --report it
-writes them from the pieces that are finished and computes nothing.
+DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every piece, a
+pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run again
+continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture; with --report it writes
+them from the pieces that are finished and computes nothing.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 
 ELECTRA-Small, length 128, 19 predictions a row, float32, dropout 0.1, AdamW: corruption, forward, backward and update.
 The generator alone predicts the hidden tokens; the discriminator alone reads tokens that a hash replaced. The joint
-step adds the sampling of tokens, and saves one of two updates of the tables that both networks share. A step is measured
-in CPU-seconds of the process, which is bound to one core. Linux only.
+step adds the sampling of tokens, and saves one of two updates of the tables that both networks share. A step is
+measured in CPU-seconds of the process, which is bound to one core. Linux only.
 """
 
 import argparse

@@ -14,11 +14,11 @@ but further from what the tasks are about. Rows grow from 16 tokens (ELECTRA's f
 a model of this size learns slowly that a token's neighbours matter, and more slowly the more positions there are. What
 it has learned transfers quickly to rows twice as long.
 
-Deviation: two fifths of the tokens are masked, not 15 % (ELECTRA's a quarter), which Wettig et al. (2023) found better:
-the gradients of so small a model are noisy, and every further target reduces the noise. With 15 % and rows of 32 first,
-BERT's held-out loss was 5.88 nats a token after 2,400 steps and 5.79 after 4,800; with these settings it is 4.98 after
-2,000. Weights are drawn with a standard deviation of 0.05 (ELECTRA's of 0.09) and nothing is dropped out while pretraining, as
-in bert_small; every system has BERT's schedule, at the rate that suits the size.
+Deviation: two fifths of the tokens are masked, not 15 % (ELECTRA's a quarter), which Wettig et al. (2023) found
+better: the gradients of so small a model are noisy, and every further target reduces the noise. With 15 % and rows of
+32 first, BERT's held-out loss was 5.88 nats a token after 2,400 steps and 5.79 after 4,800; with these settings it is
+4.98 after 2,000. Weights are drawn with a standard deviation of 0.05 (ELECTRA's of 0.09) and nothing is dropped out
+while pretraining, as in bert_small; every system has BERT's schedule, at the rate that suits the size.
 
 Deviation: fine-tuning and ELECTRA correct the bias of AdamW's moments, which BERT's leaves in (Zhang et al. 2021,
 section 4): without that, steps are 3 times as long as the rate says after a warm-up of 100 steps and 2.3 times after
