@@ -15,7 +15,14 @@ def tensorflow() -> Any:
     with contextlib.suppress(ImportError):
         # Both bring an LLVM of their own. Triton, a part of PyTorch's usual build, crashes when it is loaded second.
         import triton._C.libtriton  # noqa: F401
+    keras = os.environ.get("TF_USE_LEGACY_KERAS")
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # imports Keras 2, which is hardly ever installed, instead of Keras 3
     import tensorflow as tf
+
+    if keras is None:  # whoever uses tf.keras in this process finds Keras 3
+        del os.environ["TF_USE_LEGACY_KERAS"]
+    else:
+        os.environ["TF_USE_LEGACY_KERAS"] = keras
 
     with contextlib.suppress(RuntimeError):  # the caller's own TensorFlow code has started the devices already
         tf.config.set_visible_devices([], "GPU")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import sys
 import threading
 import time
@@ -92,25 +93,36 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class _Events:
-    """TensorBoard event files, written by the tensorboard package where it is installed."""
+    """A TensorBoard event file of this process, written by the tensorboard package where it is installed.
+
+    The package's records are written to a file of Python's own: its EventFileWriter opens files by TensorFlow, whose
+    import takes longer than many a run on a CPU.
+    """
 
     def __init__(self, directory: Path) -> None:
         try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             self._writer = None
         else:
-            directory.mkdir(parents=True, exist_ok=True)  # with the umask; a folder made by tensorboard is private
-            self._writer = EventFileWriter(str(directory))
+            directory.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"  # read in the order of the names
+            self._writer = RecordWriter((directory / name).open("xb"))
+            self._add(file_version="brain.Event:2")
 
     def write(self, step: int, values: dict[str, float]) -> None:
         if self._writer is None:
             return
-        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.compat.proto import summary_pb2
 
         scalars = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        summary = summary_pb2.Summary(value=scalars)
-        self._writer.add_event(event_pb2.Event(step=step, wall_time=time.time(), summary=summary))
+        self._add(step=step, summary=summary_pb2.Summary(value=scalars))
+
+    def _add(self, **fields: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+
+        self._writer.write(event_pb2.Event(wall_time=time.time(), **fields).SerializeToString())
+        self._writer.flush()
 
     def close(self) -> None:
         if self._writer is not None:

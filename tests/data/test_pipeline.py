@@ -150,6 +150,7 @@ def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
     batches.close()
     assert next(batches, None) is None
     program = f"""
+import sys
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.pipeline import Source
 from plmjax.data.store import open_dataset
@@ -160,5 +161,6 @@ dataset = open_dataset({str(dataset.directory)!r})
 source = Source(Data(layout=SentencePairs(duplicates=2)), dataset, Vocabulary.placeholder({V}), seed=0)
 batches = source.train(phase(64, 512), 0)
 next(batches)
+assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True).returncode == 0

@@ -36,6 +36,7 @@ def main(name: str, workdir: str, *arguments: str) -> None:
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
     loop.train(run, Path(workdir), source, {})
+    assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -24,7 +25,23 @@ def test_a_resume_takes_back_the_lines_it_will_write_again(tmp_path):
     found = metrics.read(tmp_path / "metrics.jsonl")
     assert [(line["step"], line["train/loss"]) for line in found] == [(2, 0.2), (4, 0.4), (6, 7.0)]
     assert all(line["time"] > 1.7e9 for line in found)
-    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_reads_what_each_start_wrote_while_the_run_goes_on(tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    before = time.time()
+    metrics.MetricsFile(tmp_path, 0).close()
+    file = metrics.MetricsFile(tmp_path, 0)
+    file.write(2, {"train/loss": 0.5, "learning_rate": 0.25})
+    file.write(4, {"eval/loss": 0.125})
+    _, path = sorted((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    version, *events = EventFileLoader(str(path)).Load()
+    assert version.file_version == "brain.Event:2"
+    assert all(before <= event.wall_time <= time.time() for event in (version, *events))
+    found = [(event.step, {value.tag: value.tensor.float_val[0] for value in event.summary.value}) for event in events]
+    assert found == [(2, {"train/loss": 0.5, "learning_rate": 0.25}), (4, {"eval/loss": 0.125})]
+    file.close()
 
 
 def test_what_is_no_metrics_file_is_named(tmp_path):
