@@ -189,15 +189,22 @@ def _load_classes(experiment: str | None) -> None:
 def evaluate(
     checkpoint: Positional[Location],
     data: Location | None = None,
+    window: int | None = None,
+    stride: int | None = None,
     output: Location | None = None,
     json_: Annotated[bool, arg(name="json")] = False,
     experiment: Reference | None = None,
 ) -> None:
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
+    Of raw text a language model gives bits per byte and per character too.
+
     Args:
         checkpoint: Run directory or checkpoint.
-        data: Other held-out data than the run's own.
+        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task.
+        window: Tokens that a language model reads at once; those of a row of its run by default.
+        stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
+            default what the rows of the run move by.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         json_: Print JSON.
         experiment: Experiment file that defines classes which the checkpoint uses.
@@ -206,7 +213,7 @@ def evaluate(
     from plmjax.inference.evaluate import evaluate as run
     from plmjax.training.metrics import to_json
 
-    found = run(checkpoint, data, output)
+    found = run(checkpoint, data, output, window=window, stride=stride)
     if json_:
         print(to_json(found))
     else:

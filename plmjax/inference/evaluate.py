@@ -16,17 +16,24 @@ from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Examples, Task
+from plmjax.inference import perplexity
+from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, feed, phases, start, step
 from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import HeldOut, unigram_nats
-from plmjax.training.metrics import perplexity
+from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.step import Program
 
 
 def evaluate(
-    checkpoint: str | Path, data: str | Path | None = None, output: str | Path | None = None
-) -> dict[str, float]:
+    checkpoint: str | Path,
+    data: str | Path | None = None,
+    output: str | Path | None = None,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+) -> dict[str, Any]:
     """Evaluates a checkpoint on its run's held-out data, or on `data`.
 
     For a pretraining checkpoint `data` is a prepared dataset (its validation split) or raw text (all of it); the result
@@ -34,40 +41,76 @@ def evaluate(
     For a fine-tuned one it is a file of labelled examples like its validation file; the result has "eval/loss" and the
     metrics of the task.
 
+    A language model reads raw text in rows of `window` tokens, by default those of its run, each of which asks for
+    `stride` further tokens, by default as many as the rows of its run (`perplexity.sliding`); given either, it reads
+    the run's held-out data so too. The result then has "eval/window", "eval/stride" and "eval/tokens", the number of
+    tokens asked for; of raw text also "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity", of
+    "eval/bytes", "eval/characters" and "eval/words" before any normalisation (`TextSize`); "eval/lowercased", whether
+    the tokenizer drops capitals; and "eval/unknown_tokens", how many tokens stand for text that it lacks, whose bits
+    are not counted in full.
+
     output: folder for evaluation.json and, for a task, its predictions; by default a task writes them to
         WORKDIR/evaluations/NAME, by the name of the file.
 
     Raises:
-        UserError: no checkpoint, no data, or data that does not fit it.
+        UserError: no checkpoint, no data, data that does not fit it, or a window or a stride that does not.
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
     data = None if data is None else storage.path(data)
     run = description.experiment
     predictions: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        if isinstance(run.data, Task):
-            tokenizer = start.tokenizer_of(description)
-            examples, source = _task_source(description, data, tokenizer)
-            output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
-            evaluation: Any = TaskEvaluation(run.objective, examples, source, tokenizer)
-        elif isinstance(run.data, Data):
-            source = _text_source(description, directory, data, Path(scratch))
-            evaluation = HeldOut(source, run.training.seed, run.objective.coefficients())
-        else:
-            raise UserError(
-                f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
-            )
+    if window is not None or stride is not None:
+        perplexity.language_model(run)
+    if isinstance(run.data, Task):
+        tokenizer = start.tokenizer_of(description)
+        examples, source = _task_source(description, data, tokenizer)
+        output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
+        evaluation = TaskEvaluation(run.objective, examples, source, tokenizer)
         program = program_of(run, source)
-        given = checkpoints.load_given(directory, program.state).replace(carry=program.start_evaluation_carry())
-        metrics = {f"eval/{name}": value for name, value in evaluation(program, given).items()}
-        if isinstance(run.data, Task):
-            predictions = evaluation.predictions
-        else:
-            metrics["eval/perplexity"] = perplexity(metrics["eval/loss"])
+        metrics = evaluation(program, _given(directory, program))
+        predictions = evaluation.predictions
+    elif isinstance(run.data, Data):
+        metrics = _of_text(description, directory, data, window, stride)
+    else:
+        raise UserError(
+            f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
+        )
+    metrics = {f"eval/{name}": value for name, value in metrics.items()}
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
         finetuning.write(storage.path(output), metrics, predictions)
+    return metrics
+
+
+def _of_text(
+    description: Description, directory: Path, data: Path | None, window: int | None, stride: int | None
+) -> dict[str, Any]:
+    """The means of the objective on a run's held-out text, on a prepared dataset or on raw text."""
+    from plmjax.data import pipeline
+
+    run = description.experiment
+    raw = data is not None and not _is_prepared(data)
+    slides = window is not None or stride is not None or (raw and run.objective.language_model() is not None)
+    if slides:
+        run = perplexity.sliding(run, window, stride)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer = start.tokenizer_of(description)
+        dataset = _dataset(run, tokenizer, directory, data, Path(scratch))
+        if raw and slides:
+            perplexity.check_length(dataset, data)
+        source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
+        evaluation = HeldOut(source, run.training.seed, run.objective.coefficients())
+        program = program_of(run, source)
+        totals = evaluation.totals(program, _given(directory, program))
+        metrics: dict[str, Any] = evaluation.means(totals)
+        metrics["perplexity"] = exponential(metrics["loss"])
+        if slides:
+            nats, tokens = totals["loss"]
+            length = run.data.sequence_length
+            metrics |= {"window": length, "stride": length - run.data.layout.overlap, "tokens": round(tokens)}
+        if raw and slides:
+            metrics |= perplexity.by_size(nats, _size(run, data)) | perplexity.normalisation(tokenizer, dataset)
     return metrics
 
 
@@ -97,31 +140,47 @@ def _task_source(description: Description, data: Path | None, tokenizer: Any) ->
     return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
 
 
-def _text_source(description: Description, directory: Path, data: Path | None, scratch: Path) -> feed.Source:
-    """The run's dataset, another one, or raw text, prepared here."""
-    from plmjax.data import pipeline, records, store
+def _given(directory: Path, program: Program) -> Given:
+    return checkpoints.load_given(directory, program.state).replace(carry=program.start_evaluation_carry())
+
+
+def _is_prepared(data: Path) -> bool:
+    from plmjax.data import store
+
+    return (data / store.LEDGER).exists()
+
+
+def _dataset(run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path) -> Any:
+    """The run's dataset (plmjax.data.store.Dataset), another one, or raw text, prepared here."""
+    from plmjax.data import records, store
     from plmjax.data.prepare import prepare
 
-    run, tokenizer = description.experiment, start.tokenizer_of(description)
     own = storage.path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
-    if data is None or (data / store.LEDGER).exists():
+    if data is None or _is_prepared(data):
         if data is None and not own.exists():
             raise UserError(f"Expected the run's dataset at {own}, found none; give held-out text in --data.")
         dataset = store.open_dataset(data or own, vocab_size=run.model.vocab_size)
         advice = f"prepare it with {directory.parent.parent / 'tokenizer'}"
         dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", advice)
-    else:
-        dataset = prepare(
-            [data],
-            "auto",
-            tokenizer,
-            scratch / "dataset",
-            validation=0,
-            language=run.data.language,
-            text_key=run.data.text_key,
-            streams=records.streams(run.data.streams),
-            max_unknown=1,  # the evaluation is about this text
-            progress=False,
-        )
-        dataset = dataset.all_held_out()  # the run has seen none of it
-    return pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
+        return dataset
+    dataset = prepare(
+        [data],
+        "auto",
+        tokenizer,
+        scratch / "dataset",
+        validation=0,
+        language=run.data.language,
+        text_key=run.data.text_key,
+        streams=records.streams(run.data.streams),
+        max_unknown=1,  # the evaluation is about this text
+        progress=False,
+    )
+    return dataset.all_held_out()  # the run has seen none of it
+
+
+def _size(run: Experiment, data: Path) -> Any:
+    """The size of raw text (plmjax.data.text_size.TextSize)."""
+    from plmjax.data import records, store, text_size
+
+    key = records.streams(run.data.streams).get(store.TEXT, run.data.text_key)
+    return text_size.measure([data], text_key=key)

@@ -27,13 +27,22 @@ class NextToken(Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats of the next tokens, and how many of them are the likeliest."""
-        ids, weights = self.targets(batch)
-        scores = apply(self, module, given, batch, key, training=training).scores
-        nats, likeliest = scores.cross_entropy(ids)
+        _, weights = self.targets(batch)
+        nats, likeliest = self.score(module, given, batch, key, training=training)
         return Sums(
             {"next_token": jnp.sum(weights * nats)},
             {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
         )
+
+    def language_model(self) -> Objective:
+        """This task."""
+        return self
+
+    def score(
+        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """As every language model's task."""
+        return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The token after each."""

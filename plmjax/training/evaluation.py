@@ -60,6 +60,10 @@ class HeldOut:
 
     def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
         """The means; raises UserError where no row is held out."""
+        return self.means(self.totals(program, given, limit))
+
+    def totals(self, program: Program, given: Given, limit: int = 0) -> dict[str, np.ndarray]:
+        """Name -> float64 [2], the sum and the weight that its mean is made of; raises as a call does."""
         totals: dict[str, np.ndarray] = {}
         key = jax.random.fold_in(jax.random.key(self.seed), 2)
         shapes = program.evaluation_batch
@@ -76,6 +80,10 @@ class HeldOut:
                 "Expected held-out text to evaluate on, found none that fills a row; give some in --data, or hold "
                 "out a larger share when the dataset is prepared."
             )
+        return totals
+
+    def means(self, totals: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """The means of totals."""
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
             means["joint_loss"] = sum(factor * means[f"{term}_loss"] for term, factor in self.coefficients.items())

@@ -1,0 +1,114 @@
+"""Perplexity of held-out text: rows that slide over it, and what their nats are by byte, character and word."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from plmjax.data.layouts import Blocks, Streams
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.objectives.objective import Objective
+from plmjax.training import phases
+from plmjax.training.metrics import perplexity as exponential
+
+
+def language_model(run: Experiment) -> Objective:
+    """The task of the next token for the module of a run.
+
+    Raises:
+        UserError: the model is no language model.
+    """
+    task = run.objective.language_model()
+    if task is None:
+        raise UserError(
+            f"Expected a language model, which tells each token from those before it, found a run of "
+            f"{type(run.objective).__name__}; name the checkpoint of a decoder."
+        )
+    return task
+
+
+def row_length(run: Experiment, window: int | None) -> int:
+    """The tokens that a row is read with: the window, or those of a row at the end of the run.
+
+    Raises:
+        UserError: the model has no positions for the window.
+    """
+    if window is None:
+        return phases.resolve(run)[-1].sequence_length
+    longest = run.model.longest
+    if window < 1 or (longest is not None and window > longest):
+        limit = f"from 1 to the model's {longest} positions" if longest is not None else "of at least 1"
+        raise UserError(f"Expected a --window {limit}, found {window}; change it.")
+    return window
+
+
+def sliding(run: Experiment, window: int | None = None, stride: int | None = None) -> Experiment:
+    """The run as a language model whose rows slide over held-out text; every token but the first is asked for once.
+
+    A row holds `window` tokens and asks for what follows the last `stride` of them, so that each token is given more
+    than window - stride tokens, at the beginning of the text as many as there are.
+
+    window: by default that of the run's last phase. stride: by default that of the run's own rows; if they do not
+    overlap it is the window, and the result that of the run's own evaluation.
+
+    Raises:
+        UserError: the model is no language model, or a window or a stride is out of range.
+    """
+    task, length, phase = language_model(run), row_length(run, window), phases.resolve(run)[-1]
+    layout = run.data.layout if isinstance(run.data.layout, Blocks) else Blocks()
+    if stride is not None:
+        if isinstance(layout, Streams):
+            raise UserError(
+                "Expected no --stride for a model that carries its state from row to row, so that each token is given "
+                f"all before it, found {stride}; leave it out."
+            )
+        if not 1 <= stride <= length:
+            raise UserError(f"Expected a --stride from 1 to the window of {length} tokens, found {stride}; change it.")
+        layout = dataclasses.replace(layout, overlap=length - stride)
+    return dataclasses.replace(
+        run,
+        objective=task,
+        data=dataclasses.replace(run.data, layout=layout, sequence_length=length),
+        training=dataclasses.replace(run.training, batch_size=phase.batch_size, accumulation=phase.accumulation),
+        phases=(),
+    )
+
+
+def check_length(dataset: Any, path: Path) -> None:
+    """Raises UserError where raw text has no token that another one stands before.
+
+    dataset: what it was prepared into, a plmjax.data.store.Dataset with all of it held out.
+    """
+    tokens = dataset.split("validation").token_count
+    if tokens < 2:
+        raise UserError(f"Expected a text of at least two tokens in {path}, found {tokens}; give a longer one.")
+
+
+def by_size(nats: float, size: Any) -> dict[str, float | int]:
+    """The nats of a text per byte, character and word as it was written, and how many of them there are.
+
+    size: a plmjax.data.text_size.TextSize.
+    """
+    bits = nats / math.log(2)
+    return {
+        "bits_per_byte": bits / size.bytes,
+        "bits_per_character": bits / size.characters,
+        "word_perplexity": exponential(nats / size.words),
+        "bytes": size.bytes,
+        "characters": size.characters,
+        "words": size.words,
+    }
+
+
+def normalisation(tokenizer: Any, dataset: Any) -> dict[str, bool | int]:
+    """What of a raw text the bits leave out: its capitals, and what the tokenizer has no token for.
+
+    tokenizer: a plmjax.data.tokenizers.Tokenizer. dataset: what the text was prepared into.
+    """
+    unknown = tokenizer.vocabulary.unknown
+    small = tokenizer.encode("a")
+    return {
+        "lowercased": small == tokenizer.encode("A") and unknown not in small,
+        "unknown_tokens": int(dataset.unigram_counts()[unknown]) if unknown >= 0 else 0,
+    }

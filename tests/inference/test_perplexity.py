@@ -1,0 +1,125 @@
+"""Windows that slide over a text give every token once, with the context that they promise."""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax import cli
+from plmjax.data import text_size, tokenizers
+from plmjax.data.prepare import prepare
+from plmjax.inference import perplexity
+from plmjax.inference.evaluate import evaluate
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
+from tests.inference.conftest import WINDOW
+
+TEXT = (
+    "A First line of text, è.\nAnd a second one:\n\nanother document  which is short.\n\nThe END of it all, 7 times.\n"
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokens(decoder_run: Path) -> list[int]:
+    """The documents' sentences with single spaces, and the end token after each document."""
+    tokenizer = tokenizers.load(decoder_run / "tokenizer")
+    documents = [" ".join(document.split()) for document in TEXT.split("\n\n")]
+    return [token for document in documents for token in (*tokenizer.encode(document), tokenizer.vocabulary.end)]
+
+
+@pytest.fixture(scope="module")
+def alone(decoder_run: Path, tokens: list[int]):
+    """(first token of the context, token) -> nats of the token after just that context, without any other window."""
+    params, description = checkpoints.load_parameters(decoder_run)
+    module = description.experiment.objective.module(description.experiment.model, Execution())
+    forward = jax.jit(lambda ids: jax.nn.log_softmax(module.apply({"params": params}, ids).logits))
+
+    def nats(first: int, token: int) -> float:
+        context = tokens[first:token]
+        padded = jnp.array([context + [0] * (40 - len(context))])
+        return -float(forward(padded)[0, len(context) - 1, tokens[token]])
+
+    return nats
+
+
+@pytest.mark.parametrize(("window", "stride"), [(24, 1), (24, 7), (13, 5), (40, 40)])
+def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, text, tokens, alone, window, stride):
+    expected, contexts = 0.0, []
+    for token in range(1, len(tokens)):
+        first = stride * max(0, math.ceil((token - window) / stride))
+        contexts.append(token - first)
+        expected += alone(first, token)
+    assert all(window - stride < context <= window for context in contexts[window:])
+    found = evaluate(decoder_run, text, window=window, stride=stride)
+    assert (found["eval/window"], found["eval/stride"], found["eval/tokens"]) == (window, stride, len(tokens) - 1)
+    assert found["eval/loss"] == pytest.approx(expected / (len(tokens) - 1), abs=1e-5)
+    assert found["eval/perplexity"] == pytest.approx(math.exp(found["eval/loss"]))
+
+
+def test_the_window_as_stride_is_the_evaluation_of_the_run(decoder_run, prose, tmp_path):
+    tokenizer = tokenizers.load(decoder_run / "tokenizer")
+    some = tmp_path / "some.txt"
+    some.write_text(prose.read_text(encoding="utf-8")[:20_000], encoding="utf-8")
+    prepare([some], "text", tokenizer, tmp_path / "dataset", validation=0.3, progress=False)
+    own = evaluate(decoder_run, tmp_path / "dataset")
+    found = evaluate(decoder_run, tmp_path / "dataset", stride=WINDOW)
+    assert own.items() <= found.items()
+    assert found.keys() - own.keys() == {"eval/window", "eval/stride", "eval/tokens"}
+    assert evaluate(decoder_run, tmp_path / "dataset", stride=WINDOW // 2)["eval/tokens"] == found["eval/tokens"]
+
+
+def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
+    found = evaluate(decoder_run, text)
+    lines = [line for line in TEXT.splitlines(keepends=True) if line.strip()]
+    size = len("".join(lines).encode()), len("".join(lines)), len(TEXT.split())
+    assert (found["eval/bytes"], found["eval/characters"], found["eval/words"]) == size
+    nats = found["eval/loss"] * (len(tokens) - 1)
+    assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size[0])
+    assert found["eval/bits_per_character"] == pytest.approx(nats / math.log(2) / size[1])
+    assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / size[2]))
+    assert (found["eval/lowercased"], found["eval/unknown_tokens"]) == (False, 0)
+
+
+def test_markup_is_no_text(tmp_path):
+    (tmp_path / "wiki.txt").write_text('<doc id="1" title="A">\nA\n\nOne line.\nè\n</doc>\n', encoding="utf-8")
+    assert text_size.measure([tmp_path / "wiki.txt"]) == text_size.TextSize(bytes=13, characters=12, words=3)
+
+
+def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
+    words = tokenizers.train("word", 12, ["a first line of text and the end"], tmp_path / "tokenizer")
+    dataset = prepare([text], "text", words, tmp_path / "dataset", validation=0, max_unknown=1, progress=False)
+    found = perplexity.normalisation(words, dataset.all_held_out())
+    unknown = words.encode(TEXT).count(words.vocabulary.unknown)
+    assert unknown > 10 and found == {"lowercased": True, "unknown_tokens": unknown}
+
+
+def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, text, tmp_path):
+    for name, contents in (("empty", b""), ("binary", bytes(range(256))), ("blank", b"\n \n"), ("short", b"a")):
+        (tmp_path / name).write_bytes(contents)
+        assert str(tmp_path / name) in fails("evaluate", decoder_run, "--data", tmp_path / name)
+    assert "at least two tokens" in fails("evaluate", decoder_run, "--data", tmp_path / "short")
+    assert "--stride from 1 to the window of 24 tokens, found 25" in fails(
+        "evaluate", decoder_run, "--data", text, "--stride", 25
+    )
+    assert "found 0" in fails("evaluate", decoder_run, "--data", text, "--stride", 0)
+    assert "--window from 1 to the model's 40 positions, found 41" in fails(
+        "evaluate", decoder_run, "--data", text, "--window", 41
+    )
+    for option in ("--stride", "--window"):
+        said = fails("evaluate", small_run, "--data", text, option, 8)
+        assert "Expected a language model" in said and "BertPretraining" in said
+
+
+def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
+    cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
+    said = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert (said["eval/window"], said["eval/stride"]) == (str(WINDOW), "6") and float(said["eval/bits_per_byte"]) > 0
