@@ -105,7 +105,7 @@ def _forward(program: Program, objective: TaskObjective) -> Any:
     whole = NamedSharding(program.mesh, PartitionSpec())
 
     def forward(given: Given, batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-        with program.mesh, nn.logical_axis_rules(sharding.RULES):
+        with jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
             outputs = apply(objective, program.module, given, batch, jax.random.key(0), training=False)
             losses, weights = objective.sums_of(outputs, batch).losses, objective.weights(batch)
             call = functools.partial(program.module.apply, given.variables, deterministic=True)

@@ -452,7 +452,7 @@ def _scoped(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
     """The function within the mesh and the logical axis rules, for the model's activation constraints."""
 
     def scoped(*arguments: Any) -> Any:
-        with mesh, nn.logical_axis_rules(sharding.RULES):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
             return function(*arguments)
 
     return scoped

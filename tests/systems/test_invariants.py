@@ -169,7 +169,7 @@ def test_sharded_equals_unsharded(family: Family) -> None:
     expected = loss_and_gradient(module, head.of_sequences, params, batch)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
     placed = jax.device_put(params, sharding.boxed(boxed_shapes(module), mesh))
-    with mesh, nn.logical_axis_rules(sharding.RULES):
+    with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
         found = loss_and_gradient(module, head.of_sequences, placed, jax.device_put(batch, sharding.batch(batch, mesh)))
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
     parameter = flax.traverse_util.flatten_dict(placed, sep="/")[path]

@@ -104,6 +104,13 @@ def test_eight_devices_equal_one(name, mesh):
     assert_close(metrics, found_metrics, 5e-6)
 
 
+def test_activations_are_placed_by_the_rules():
+    """Where flax finds no mesh it leaves every constraint out, without a word."""
+    built = program("bert", MESHES["all"])
+    lowered = built.evaluate.lower(built.state.given, built.evaluation_batch, jax.random.key(0)).as_text()
+    assert '[{"data", "fsdp"}, {}, {"tensor"}]' in lowered
+
+
 def test_microbatches_on_a_mesh_with_a_carry_equal_one_device():
     expected, _ = train(program("recurrent"), "recurrent")
     found, _ = train(program("recurrent", (2, 2, 2), accumulation=2), "recurrent")
