@@ -1,7 +1,14 @@
-"""The scores that a language model gives to every token of its vocabulary, computed only where they are asked for."""
+"""The scores that a language model gives to every token of its vocabulary, and their cross-entropy.
+
+The scores of 50,257 tokens for one row of 1,024 positions take 196 MiB in float32, and so does the gradient with
+respect to them. The cross-entropy therefore takes a few positions at a time: their scores, the softmax and the
+gradients that follow from them are made and dropped before the next. No array has the scores of all positions.
+"""
 
 import functools
+import math
 
+import chex
 import flax.linen as nn
 import flax.struct
 import jax
@@ -9,13 +16,20 @@ import jax.numpy as jnp
 
 from plmjax.layers.product import float32_product
 
+CHUNK = 2**26
+"""Most scores that a device holds at a time, 256 MiB of float32: 1,335 positions of 50,257 tokens.
+
+Every chunk reads the table twice and adds to its gradient, in float32. With fewer positions this takes longer than the
+matrix products of the chunk on the newest TPUs. One position of a device's rows is taken whole, even if it is more.
+"""
+
 
 @flax.struct.dataclass
 class VocabularyScores:
-    """hidden . table + bias, for every position.
+    """hidden . table + bias, for every position; computed only where asked for.
 
     hidden: [B T D], of the dtype that products are computed in.
-    table: float32 [V D], the output layer: often the word table itself.
+    table: float32 [V D], the output layer: often the word table itself. Its logical axes are ("vocab", "embed").
     bias: float32 [V], or None.
     """
 
@@ -31,7 +45,134 @@ class VocabularyScores:
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
 
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and whether no token scores higher, bool [B T]."""
-        logits = self.logits()
+        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and whether no token scores higher, bool [B T].
+
+        The backward pass computes the scores again. A loss whose weights are known should be a
+        `weighted_cross_entropy`. Only reverse-mode differentiation is defined; JAX refuses forward mode.
+        """
+        self._check(targets)
+        return _cross_entropy(self, targets)
+
+    def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """sum(weights x nats) of `cross_entropy`, float32 scalar, and its second result; targets and weights [B T].
+
+        Where it is differentiated, the gradients are made in the forward pass, from the scores that are there: this
+        takes three matrix products, as with the scores of all positions, and the backward pass of `cross_entropy` takes
+        a fourth. The gradient with respect to the table needs the weight of every position beforehand; a factor of the
+        whole sum may follow.
+        """
+        self._check(targets)
+        chex.assert_equal_shape([targets, weights])
+        return _weighted_cross_entropy(self, targets, weights)
+
+    def _check(self, targets: jax.Array) -> None:
+        chex.assert_shape(self.hidden, (*targets.shape, self.table.shape[1]))
+        chex.assert_type(targets, int)
+
+
+def _in_chunks(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array | None
+) -> tuple[jax.Array, jax.Array, VocabularyScores | None]:
+    """The results of `cross_entropy`, and with weights the gradients of sum(weights x nats).
+
+    The devices that share the batch are an axis G. Each adds up the gradient of its own rows and they are summed once,
+    after the last chunk: a compiler that is given one sum for all of them adds up over the devices in every chunk. The
+    table is gathered before the first chunk for the same reason.
+    """
+    rows, length, features = scores.hidden.shape
+    vocabulary, dtype = len(scores.table), scores.hidden.dtype
+    devices = _shards("batch")
+    devices = devices if rows % devices == 0 else 1
+    of_position = rows // devices * math.ceil(vocabulary / _shards("vocab"))
+    chunks = min(length, math.ceil(length * of_position / CHUNK))
+    table = nn.with_logical_constraint(scores.table.astype(dtype), ("vocab", None))
+
+    def split(x: jax.Array) -> jax.Array:  # [B T ...] -> [chunks G B/G T/chunks ...], filled up with zeros
+        x = jnp.pad(x, [(0, 0), (0, -length % chunks)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(devices, rows // devices, chunks, -1, *x.shape[2:]), 2, 0)
+
+    def join(x: jax.Array) -> jax.Array:
+        x = jnp.moveaxis(x, 0, 2)
+        return x.reshape(rows, -1, *x.shape[4:])[:, :length]
+
+    def chunk(total: tuple | None, inputs: tuple) -> tuple[tuple | None, tuple]:
+        """The sums of the gradients of table [G V D] and bias [G V] so far; a chunk of hidden, targets and weights."""
+        hidden, targets, weights = inputs
+        logits = jnp.einsum("GBTD,VD->GBTV", hidden, table, preferred_element_type=jnp.float32)
+        logits = logits if scores.bias is None else logits + scores.bias
+        logits = nn.with_logical_constraint(logits, ("batch", None, "length", "vocab"))
+        normalizer = jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        return jax.nn.logsumexp(logits, axis=-1) - chosen, chosen >= jnp.max(logits, axis=-1)
+        found = normalizer - chosen, chosen >= jnp.max(logits, axis=-1)
+        if total is None:
+            return None, (*found, None)
+        is_target = jnp.arange(vocabulary) == targets[..., None]
+        error = weights[..., None] * (jnp.exp(logits - normalizer[..., None]) - is_target)
+        rounded = error.astype(dtype)  # as `float32_product` does
+        of_hidden = jnp.einsum("GBTV,VD->GBTD", rounded, table)
+        of_table, of_bias = total
+        of_table += jnp.einsum("GBTV,GBTD->GVD", rounded, hidden, preferred_element_type=jnp.float32)
+        of_bias = None if of_bias is None else of_bias + jnp.sum(error, axis=(1, 2))
+        return (of_table, of_bias), (*found, of_hidden)
+
+    total = None
+    if weights is not None:
+        of_table = nn.with_logical_constraint(jnp.zeros((devices, vocabulary, features)), ("batch", "vocab", None))
+        of_bias = nn.with_logical_constraint(jnp.zeros((devices, vocabulary)), ("batch", "vocab"))
+        total = of_table, None if scores.bias is None else of_bias
+    total, found = jax.lax.scan(chunk, total, jax.tree.map(split, (scores.hidden, targets, weights)))
+    nats, correct, of_hidden = jax.tree.map(join, found)
+    if total is None:
+        return nats, correct, None
+    of_table, of_bias = total
+    # Devices exchange the gradient of a matrix in the dtype of the products; `jnp.sum` would make it float32 first.
+    of_table = jax.lax.reduce_sum(of_table.astype(dtype), (0,))
+    of_bias = None if of_bias is None else jnp.sum(of_bias, axis=0)
+    return nats, correct, VocabularyScores(of_hidden, of_table, of_bias)
+
+
+def _shards(axis: str) -> int:
+    """How many devices share this logical axis, in the mesh that the program is made for; 1 without one."""
+    mesh, axes = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes((axis,))[0]
+    names = () if mesh.empty or axes is None else (axes,) if isinstance(axes, str) else axes
+    return math.prod(mesh.shape[name] for name in names)
+
+
+@jax.custom_vjp
+def _cross_entropy(scores: VocabularyScores, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _in_chunks(scores, targets, None)[:2]
+
+
+def _cross_entropy_forward(scores: VocabularyScores, targets: jax.Array) -> tuple[tuple, tuple]:
+    return _cross_entropy(scores, targets), (scores, targets)
+
+
+def _cross_entropy_backward(kept: tuple, cotangents: tuple) -> tuple[VocabularyScores, None]:
+    scores, targets = kept
+    gradient = _in_chunks(scores, targets, cotangents[0])[2]
+    return jax.tree.map(lambda g, x: g.astype(x.dtype), gradient, scores), None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+@jax.custom_vjp
+def _weighted_cross_entropy(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    nats, correct = _in_chunks(scores, targets, None)[:2]
+    return jnp.sum(weights * nats), correct
+
+
+def _weighted_forward(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[tuple, tuple]:
+    nats, correct, gradient = _in_chunks(scores, targets, weights)
+    return (jnp.sum(weights * nats), correct), (scores, gradient, nats)
+
+
+def _weighted_backward(kept: tuple, cotangents: tuple) -> tuple[VocabularyScores, None, jax.Array]:
+    scores, gradient, nats = kept
+    factor = cotangents[0]
+    return jax.tree.map(lambda g, x: (factor * g).astype(x.dtype), gradient, scores), None, factor * nats
+
+
+_weighted_cross_entropy.defvjp(_weighted_forward, _weighted_backward)

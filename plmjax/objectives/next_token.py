@@ -27,10 +27,11 @@ class NextToken(Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats of the next tokens, and how many of them are the likeliest."""
-        _, weights = self.targets(batch)
-        nats, likeliest = self.score(module, given, batch, key, training=training)
+        ids, weights = self.targets(batch)
+        scores = apply(self, module, given, batch, key, training=training).scores
+        loss, likeliest = scores.weighted_cross_entropy(ids, weights)
         return Sums(
-            {"next_token": jnp.sum(weights * nats)},
+            {"next_token": loss},
             {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
         )
 
