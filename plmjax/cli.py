@@ -17,6 +17,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, ar
 from plmjax import storage
 from plmjax.command_line import Location, answer, divide, of_experiment, parse
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.generation.options import Devices, Options
 from plmjax.parallel import hosts as peers
 from plmjax.parallel import platform
 from plmjax.parallel.hosts import Meeting
@@ -297,6 +298,30 @@ def fill_mask(
         print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
 
 
+def generate(
+    checkpoint: Positional[Location],
+    prompt: Positional[str | None] = None,
+    input: Location | None = None,
+    output: Location | None = None,
+    options: OmitArgPrefixes[Options] = Options(),
+    mesh: Devices = Devices(),
+    experiment: Reference | None = None,
+) -> None:
+    """Writes on after a prompt, and shows the text as it is written.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a model that predicts the next token.
+        prompt: Text to go on from; an empty one begins a document.
+        input: File with one prompt per line, also compressed; - for the standard input.
+        output: File to write instead, a JSON object a line: text, tokens, stopped, log_probability, score.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.generation.command import run
+
+    run(checkpoint, prompt, input, output, options, mesh, functools.partial(print, end="", flush=True))
+
+
 def plan(
     experiment: Positional[Reference],
     topology: UseAppendAction[tuple[str, ...]] = (),
@@ -441,6 +466,7 @@ VERBS: dict[str, Callable] = {
     "predict": predict,
     "embed": embed,
     "fill-mask": fill_mask,
+    "generate": generate,
     "plan": plan,
     "bench": bench,
     "import": import_,

@@ -38,6 +38,11 @@ class Vocabulary:
             return getattr(self, role)
         return self.others.get(role, -1)
 
+    @property
+    def document_end(self) -> int:
+        """The token that stands between documents: the end token or, without one, the separator; -1 for neither."""
+        return self.end if self.end >= 0 else self.sep
+
     @classmethod
     def placeholder(cls, size: int) -> "Vocabulary":
         """A vocabulary of `size` tokens laid out as BERT's, for programs that only need shapes (plan, bench)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 
 BLOCK = 1 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -84,6 +84,24 @@ def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
                 "convert the file to UTF-8."
             ) from error
         yield text.removeprefix("\ufeff") if first else text
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a text file, compressed or not; an empty line is a text without words.
+
+    Raises:
+      UserError: what `blocks` and `characters` raise, or no file.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"Expected a text file with one text per line, found no file {quoted(str(path), 300)}; name one."
+        )
+    return divided("".join(characters(path, blocks(path))))
+
+
+def divided(text: str) -> list[str]:
+    """The lines of a text, whichever system it was written on."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 
 def with_end(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import storage
-from plmjax.errors import UserError, check_choice, quoted
+from plmjax.errors import UserError, check_choice
 from plmjax.inference.rows import batches, check_parameters
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.scalar_mix import mixed
@@ -74,6 +74,8 @@ def embed(
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, or parts of
             another embedding beside the output.
     """
+    from plmjax.data import reading
+
     input, output = storage.path(input), storage.path(output)
     check_choice("--pooling", pooling, POOLINGS)
     if batch_size < 1:
@@ -83,7 +85,7 @@ def embed(
             f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
         )
     directory = checkpoints.find(checkpoint)
-    lines = _lines(input)
+    lines = reading.lines(input)
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
     if run.model.encoder_name is None:
@@ -255,15 +257,3 @@ def _join(parts: list[Path], path: Path, suffix: str) -> int:
 def _read(part: Path, name: str) -> np.ndarray:
     with storage.local(part) as file, np.load(file) as arrays:
         return arrays[name]
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a text file, compressed or not; an empty line is a text without words."""
-    from plmjax.data import reading
-
-    if not path.is_file():
-        raise UserError(
-            f"Expected a text file with one text per line, found no file {quoted(str(path), 300)}; name one."
-        )
-    text = "".join(reading.characters(path, reading.blocks(path)))
-    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")

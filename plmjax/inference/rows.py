@@ -13,10 +13,11 @@ import numpy as np
 from plmjax.errors import UserError, quoted
 
 
-def _width(length: int, longest: int) -> int:
+def padded_width(length: int, longest: int | None) -> int:
     """The width that rows of this length are padded to: 16, 24, 32, 48, 64, 96, ... up to the model's positions."""
     power = 1 << max(length - 1, 8).bit_length()
-    return min(power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power, longest)
+    width = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
+    return width if longest is None else min(width, longest)
 
 
 def batches(
@@ -26,7 +27,7 @@ def batches(
 
     Every batch has `batch_size` rows; those that are left over are copies of the last.
     """
-    widths = [_width(len(row), longest) for row in rows]
+    widths = [padded_width(len(row), longest) for row in rows]
     for width in sorted(set(widths)):
         members = [row for row, own in enumerate(widths) if own == width]
         for first in range(0, len(members), batch_size):

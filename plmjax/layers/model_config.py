@@ -5,7 +5,7 @@ Training, fine-tuning, inference and the plan read nothing else of a config, so 
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import flax.linen as nn
 from jax.nn.initializers import Initializer
@@ -95,6 +95,14 @@ class ModelConfig:
     def for_masked_language_model(self, execution: Execution) -> nn.Module:
         """The module that gives every token, or those at `masked_positions`, scores over the vocabulary."""
         self._lacks("a masked language model's head")
+
+    def for_generation(self, execution: Execution) -> nn.Module:
+        """The module that reads tokens after those in a `cache` and gives the next one `scores` (layers/cache.py)."""
+        self._lacks("a decoder that writes text")
+
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> Any:
+        """The cache of that module for rows of up to `room` tokens."""
+        self._lacks("a decoder that writes text")
 
     def encoder(self, execution: Execution, *, pooling: bool = False) -> nn.Module:
         """The model without a head, named `encoder_name`."""

@@ -103,6 +103,10 @@ class DecoderConfig(ModelConfig):
         """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
 
+    def for_generation(self, execution: Execution) -> nn.Module:
+        """The module that pretraining trains."""
+        return self.for_pretraining(execution)
+
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
         """A cache for rows of up to `room` tokens."""
         sizes = (self.n_head, self.n_embd // self.n_head)

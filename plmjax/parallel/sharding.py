@@ -1,6 +1,7 @@
 """Logical axes to mesh axes: the sharding of every array of a run."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -57,6 +58,16 @@ def logical_axes(tree: Any) -> Any:
         return tuple(leaf.names) if isinstance(leaf, nn.LogicallyPartitioned) else ()
 
     return jax.tree.map(names, tree, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+
+
+def scoped(function: Callable, mesh: Mesh) -> Callable:
+    """The function within the mesh and the logical axis rules, for the model's activation constraints."""
+
+    def within(*arguments: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(RULES):
+            return function(*arguments)
+
+    return within
 
 
 def bytes_on_device(tree: Any) -> int:

@@ -263,7 +263,7 @@ def build(
     def evaluation_carry() -> Any:
         return objective.evaluation_carry(config, evaluation_phase.batch_size, evaluation_phase.sequence_length)
 
-    boxed = jax.eval_shape(_scoped(init, mesh), jax.random.key(0))
+    boxed = jax.eval_shape(sharding.scoped(init, mesh), jax.random.key(0))
     boxed_params = boxed.pop("params")
     boxed_carry, boxed_evaluation_carry = jax.eval_shape(carry), jax.eval_shape(evaluation_carry)
     boxed_constants = constants.shapes(objective, config, vocabulary)
@@ -284,7 +284,7 @@ def build(
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    abstract = jax.eval_shape(_scoped(initialize, mesh), jax.random.key(0))
+    abstract = jax.eval_shape(sharding.scoped(initialize, mesh), jax.random.key(0))
     params_shardings = sharding.boxed(boxed_params, mesh)
     gradient_dtype, gradient_shardings = jnp.dtype(experiment.training.gradient_dtype), params_shardings
     if experiment.mesh.zero:
@@ -298,7 +298,7 @@ def build(
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
     )
-    begin = jax.jit(_scoped(initialize, mesh), out_shardings=shardings)
+    begin = jax.jit(sharding.scoped(initialize, mesh), out_shardings=shardings)
     shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
     abstract = jax.tree.map(_place, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
     evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
@@ -347,7 +347,7 @@ def build(
         )
 
     def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:
-        return jax.jit(_scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
+        return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
 
     return Program(
         phase=phase,
@@ -355,13 +355,13 @@ def build(
         mesh=mesh,
         module=module,
         train=jax.jit(
-            _scoped(step, mesh),
+            sharding.scoped(step, mesh),
             in_shardings=(shardings, batch_shardings),
             out_shardings=(shardings, whole),
             donate_argnums=0,
         ),
         evaluate=jax.jit(
-            _scoped(evaluate, mesh),
+            sharding.scoped(evaluate, mesh),
             in_shardings=(evaluation_shardings, evaluation_batch_shardings, whole),
             out_shardings=(evaluation_shardings.carry, whole),
         ),
@@ -446,16 +446,6 @@ def check_length(experiment: Experiment, length: int) -> None:
             f"Expected rows of at most the model's {longest} positions, found a sequence length of {length}; shorten "
             f"{option}{or_model}."
         )
-
-
-def _scoped(function: Callable, mesh: jax.sharding.Mesh) -> Callable:
-    """The function within the mesh and the logical axis rules, for the model's activation constraints."""
-
-    def scoped(*arguments: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
-            return function(*arguments)
-
-    return scoped
 
 
 def _place(leaf: Any, place: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -59,14 +59,13 @@ class BlockRows(Rows):
 
     def __init__(self, split: Split, layout: Blocks, sequence_length: int, vocabulary: Vocabulary):
         layout.check(sequence_length)
-        end = vocabulary.end if vocabulary.end >= 0 else vocabulary.sep
-        if end < 0:
+        if vocabulary.document_end < 0:
             raise UserError(
                 f"Expected a tokenizer with an end or separator token to stand between documents, for the layout "
                 f"{type(layout).__name__}, found one with neither; use another tokenizer."
             )
         self._pad = max(vocabulary.pad, 0)
-        self._text = JoinedText(split, end)
+        self._text = JoinedText(split, vocabulary.document_end)
         self._length = sequence_length
         self._overlap, self._stride = layout.overlap, sequence_length - layout.overlap
         targets = max(self._text.size - 1, 0)

@@ -85,7 +85,7 @@ class PairedRows(Rows):
         self, dataset: Dataset, split: str, layout: PairedStreams, length: int, vocabulary: Vocabulary, seed: int
     ):
         layout.check(length)
-        self._end = vocabulary.end if vocabulary.end >= 0 else vocabulary.sep
+        self._end = vocabulary.document_end
         self._start = self._end if layout.start == "end" else getattr(vocabulary, layout.start)
         if min(self._end, self._start) < 0:
             raise UserError(

@@ -1,0 +1,174 @@
+"""Beam search: the likeliest texts among those that a few rows of each prompt reach.
+
+Of all texts that the K beams of a prompt can become with one token more, the best go on. Those among the K best that
+stop there are kept by their score, log probability / tokens ** length_penalty (a simpler form of Wu et al., arXiv
+1609.08144, section 7, as transformers has it). When the search ends is a matter of `early_stopping`:
+
+    full    as soon as K texts have stopped
+    likely  as soon as the best beam, scored at the length that it has now, is no better than the worst of K texts
+    never   as soon as the best beam, scored at the length that it would gain most by, is no better than those
+
+They are transformers' True, False and "never". With a positive length penalty the score of a beam may rise as it grows,
+so that `likely` may miss a better text.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError, check_choice
+from plmjax.generation.constraints import Constraints
+from plmjax.generation.search import Found, Lengths
+from plmjax.generation.written import Written
+
+IMPOSSIBLE = -1e9
+"""The score of what cannot be chosen, as in transformers; finite, so that sums of it stay numbers."""
+EARLY_STOPPING = ("full", "likely", "never")
+
+
+@flax.struct.dataclass
+class Texts:
+    """Texts that have stopped, or reached the greatest length: K of each prompt, the best first.
+
+    tokens: int32 [B K P].
+    counts: int32 [B K].
+    stopped: bool [B K], whether by a token of the model.
+    log_probabilities, scores: float32 [B K].
+    held: bool [B K], whether there is a text at all.
+    """
+
+    tokens: jax.Array
+    counts: jax.Array
+    stopped: jax.Array
+    log_probabilities: jax.Array
+    scores: jax.Array
+    held: jax.Array
+
+
+@flax.struct.dataclass
+class Beams:
+    """A search.
+
+    written: the B K rows that go on.
+    log_probabilities: float32 [B K], of them.
+    texts: that have ended.
+    open: bool [B], whether a better text may still come.
+    """
+
+    written: Written
+    log_probabilities: jax.Array
+    texts: Texts
+    open: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamSearch:
+    """`beams` rows of each prompt, of whose texts the best `sequences` are returned.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+
+    beams: int = 4
+    length_penalty: float = 1.0
+    early_stopping: str = "likely"
+    sequences: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_choice("--early_stopping", self.early_stopping, EARLY_STOPPING)
+        if self.beams < 2:
+            raise UserError(f"Expected --beams of at least 2, found {self.beams}; for one beam give --temperature 0.")
+        if not 1 <= self.sequences <= self.beams:
+            raise UserError(
+                f"Expected --sequences from 1 to the {self.beams} beams, found {self.sequences}; change it."
+            )
+        if not math.isfinite(self.length_penalty):
+            raise UserError(f"Expected a number for --length_penalty, found {self.length_penalty}; change it.")
+
+    @property
+    def rows(self) -> int:
+        """One a beam."""
+        return self.beams
+
+    def begin(self, written: Written, keys: jax.Array) -> Beams:
+        """All beams begin as the same prompt, so that only the first may choose; no key is used."""
+        count, room = written.text.shape
+        shape = (count, self.beams)
+        first = jnp.where(jnp.arange(self.beams) == 0, 0.0, IMPOSSIBLE)
+        return Beams(
+            written=written.rows(jnp.repeat(jnp.arange(count), self.beams)),
+            log_probabilities=jnp.broadcast_to(first, shape),
+            texts=Texts(
+                tokens=jnp.zeros((*shape, room), jnp.int32),
+                counts=jnp.zeros(shape, jnp.int32),
+                stopped=jnp.zeros(shape, bool),
+                log_probabilities=jnp.full(shape, IMPOSSIBLE),
+                scores=jnp.full(shape, IMPOSSIBLE),
+                held=jnp.zeros(shape, bool),
+            ),
+            open=jnp.ones(count, bool),
+        )
+
+    def advance(
+        self, search: Beams, scores: jax.Array, constraints: Constraints, lengths: Lengths
+    ) -> tuple[Beams, jax.Array]:
+        """Chooses among all continuations of the beams of each prompt."""
+        (count, beams), size = search.log_probabilities.shape, scores.shape[-1]
+        gained = constraints(jax.nn.log_softmax(scores, axis=-1), search.written, lengths.least)
+        total = search.log_probabilities[..., None] + gained.reshape(count, beams, size)
+        # Enough that `beams` of them go on even if each beam can stop with every token that stops.
+        kept = beams * max(2, 1 + len(constraints.stop))
+        best, places = jax.lax.top_k(total.reshape(count, beams * size), kept)  # [B kept]
+        parents = (places // size + jnp.arange(count)[:, None] * beams).reshape(-1)
+        tokens = (places % size).astype(jnp.int32)
+        candidates = search.written.rows(parents).with_tokens(tokens.reshape(-1))
+
+        stopped = constraints.stops(tokens)
+        ends = stopped | (candidates.count >= lengths.most)
+        on, chosen = jax.lax.top_k(jnp.where(ends, best + IMPOSSIBLE, best), beams)
+        flat = (chosen + jnp.arange(count)[:, None] * kept).reshape(-1)
+        texts = self._kept(search, candidates, best, stopped, ends)
+        worst = jnp.where(texts.held, jnp.min(texts.scores, axis=1, keepdims=True), IMPOSSIBLE)
+        possible = on[:, :1] / self._norm(self._length_of_best(candidates.count, lengths))
+        still = search.open & jnp.any(possible > worst, axis=1)
+        return Beams(candidates.rows(flat), on, texts, still), parents[flat]
+
+    def _kept(self, search: Beams, candidates: Written, best: jax.Array, stopped: jax.Array, ends: jax.Array) -> Texts:
+        """The best K of the texts that were there and of those that end now and are among the K best candidates."""
+        count, kept = best.shape
+        ends_well = ends & (jnp.arange(kept) < self.beams) & search.open[:, None]
+        if self.early_stopping == "full":
+            ends_well &= ~jnp.all(search.texts.held, axis=1, keepdims=True)
+        new = Texts(
+            tokens=candidates.text.reshape(count, kept, -1),
+            counts=jnp.full((count, kept), candidates.count),
+            stopped=stopped,
+            log_probabilities=best,
+            scores=jnp.where(ends_well, best / self._norm(candidates.count), IMPOSSIBLE),
+            held=ends_well,
+        )
+        both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), search.texts, new)
+        order = jax.lax.top_k(both.scores, self.beams)[1]
+        return jax.tree.map(lambda x: jax.vmap(lambda row, places: row[places])(x, order), both)
+
+    def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
+        """The length that a beam is scored at when it is asked whether it can still become the best."""
+        return lengths.most if self.early_stopping == "never" and self.length_penalty > 0 else count
+
+    def _norm(self, count: jax.Array) -> jax.Array:
+        return count.astype(jnp.float32) ** self.length_penalty
+
+    def over(self, search: Beams, lengths: Lengths) -> jax.Array:
+        """Whether no prompt can get a better text."""
+        done = ~jnp.any(search.open) | (search.written.count >= lengths.most)
+        return done | jnp.all(search.texts.held) if self.early_stopping == "full" else done
+
+    def found(self, search: Any) -> Found:
+        """The best texts."""
+        texts = jax.tree.map(lambda x: x[:, : self.sequences], search.texts)
+        return Found(texts.tokens, texts.counts, texts.stopped, texts.log_probabilities, texts.scores)

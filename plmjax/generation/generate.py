@@ -1,0 +1,130 @@
+"""Prompts in, texts out: what `plmjax generate` does, and the same from Python."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+
+from plmjax.errors import UserError, quoted
+from plmjax.experiment import Mesh
+from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer
+from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig
+from plmjax.training import checkpoints, start, step
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text that was written after a prompt.
+
+    prompt, text: as they read; what was written goes on where the prompt ends.
+    tokens: how many were written, the one that ended the text included.
+    stopped: whether the model ended the text itself.
+    log_probability: natural logarithm of the model's probability of what was written, after the prompt.
+    score: what the texts of a prompt are ranked by: the same, divided by a beam search's length penalty.
+    """
+
+    prompt: str
+    text: str
+    tokens: int
+    stopped: bool
+    log_probability: float
+    score: float
+
+
+def generate(
+    checkpoint: str | Path, prompts: Sequence[str], settings: Settings = Settings(), mesh: Mesh = ONE_DEVICE
+) -> list[list[Text]]:
+    """The texts that a checkpoint writes after each prompt; see `Generator`."""
+    return Generator.load(checkpoint, mesh)(prompts, settings)
+
+
+class Generator:
+    """A model that writes, with its tokenizer."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Any,
+        tokenizer: Any,
+        execution: Execution | None = None,
+        mesh: Mesh = ONE_DEVICE,
+        source: str | Path = "the parameters",
+    ) -> None:
+        """tokenizer: a plmjax.data.tokenizers.Tokenizer; everything else as `Writer`."""
+        self._tokenizer = tokenizer
+        self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source)
+
+    @classmethod
+    def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE) -> Self:
+        """The model of a run directory or checkpoint.
+
+        Raises:
+            UserError: no checkpoint, or as `Writer`.
+        """
+        params, description = checkpoints.load_parameters(checkpoint)
+        run = description.experiment
+        execution = step.execution(run, jax.default_backend())
+        return cls(run.model, params, start.tokenizer_of(description), execution, mesh, checkpoint)
+
+    def __call__(self, prompts: Sequence[str], settings: Settings = Settings()) -> list[list[Text]]:
+        """The texts of each prompt, in the order of the prompts.
+
+        An empty prompt begins a document: the text is written after the token that stands between documents.
+
+        Raises:
+            UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has
+                characters which the tokenizer lacks.
+        """
+        encoded = [self._encode(prompt) for prompt in prompts]
+        written = self._writer(encoded, settings)
+        return [
+            [self._text(prompt, ids, tokens) for tokens in texts]
+            for prompt, ids, texts in zip(prompts, encoded, written, strict=True)
+        ]
+
+    def stream(self, prompt: str, settings: Settings, say: Callable[[str], None]) -> Text:
+        """One text, whose pieces `say` gets as soon as they are written.
+
+        Raises:
+            UserError: as `__call__`; a strategy of several texts.
+        """
+        ids, shown = self._encode(prompt), 0
+        for tokens, ended in self._writer.stream(ids, settings):
+            text = self._text(prompt, ids, tokens)
+            # A character may take several tokens; until the last of them a replacement stands for it.
+            whole = text.text if ended else text.text.rstrip("\ufffd")
+            say(whole[shown:])
+            shown = max(shown, len(whole))
+        return text
+
+    def _encode(self, prompt: str) -> list[int]:
+        """The tokens of a prompt."""
+        vocabulary = self._tokenizer.vocabulary
+        ((ids, spans),) = self._tokenizer.encode_spans([prompt])
+        for token, (first, last) in zip(ids.tolist(), spans.tolist(), strict=True):
+            found = prompt[first:last]
+            if token == vocabulary.unknown and found != self._tokenizer.tokens([token])[0]:
+                raise UserError(
+                    f"Expected a prompt of characters that the tokenizer has, found {quoted(found)}; leave it out."
+                )
+        if not len(ids) and vocabulary.document_end < 0:
+            raise UserError(
+                "Expected a prompt, found an empty one and a tokenizer without a token between documents to begin "
+                "with; give some text."
+            )
+        return ids.tolist() or [vocabulary.document_end]
+
+    def _text(self, prompt: str, ids: list[int], written: Tokens) -> Text:
+        head, whole = self._tokenizer.decode(ids), self._tokenizer.decode(ids + written.tokens)
+        fields = dataclasses.asdict(written) | {"tokens": len(written.tokens)}
+        return Text(prompt=prompt, text=whole[_shared(head, whole) :], **fields)
+
+
+def _shared(first: str, second: str) -> int:
+    """Characters that two texts begin with alike."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,119 @@
+"""The decoding loop: one program reads the prompts, another writes tokens until every text has ended.
+
+Shapes do not change while texts grow, and the number of tokens is data. So both are compiled once for a width of
+prompts, a room and a strategy. The caches are donated from call to call: a caller that shows a text while it is written
+asks for a few tokens at a time, with the same program.
+"""
+
+import functools
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from plmjax.generation import weights
+from plmjax.generation.constraints import Constraints
+from plmjax.generation.decoder import Decoder
+from plmjax.generation.search import Found, Lengths, Strategy
+from plmjax.generation.written import Written
+from plmjax.parallel import sharding
+
+
+@flax.struct.dataclass
+class Progress:
+    """Texts that are being written, and what the model keeps of them."""
+
+    search: Any
+    state: Any
+
+
+STATIC = ("decoder", "strategy", "constraints", "mesh")
+
+
+@functools.partial(jax.jit, static_argnames=(*STATIC, "room"))
+def begin(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    mesh: Mesh,
+    params: Any,
+    prompt: jax.Array,
+    prompt_mask: jax.Array,
+    source: Any,
+    keys: jax.Array,
+    lengths: Lengths,
+    room: int,
+) -> Progress:
+    """Reads the prompts and writes the first token.
+
+    Args:
+        decoder, strategy, constraints: what is compiled.
+        mesh: that the parameters are placed on.
+        params: of `weights.placed`.
+        prompt, prompt_mask: int32 [B W], filled up on the left.
+        source: arrays [B ...] for an encoder, or None.
+        keys: random keys [B].
+        lengths: of the texts.
+        room: tokens of a row at most, prompt included.
+    """
+
+    def run() -> Progress:
+        variables = {"params": weights.together(params)}
+        scores, state = decoder.start(variables, prompt, prompt_mask, source, room)
+        search = strategy.begin(Written.after(prompt, prompt_mask, room), keys)
+        if strategy.rows > 1:
+            copies = jnp.repeat(jnp.arange(prompt.shape[0]), strategy.rows)
+            scores, state = scores[copies], decoder.rows(state, copies)
+        return _advance(decoder, strategy, constraints, search, scores, state, lengths)
+
+    return sharding.scoped(run, mesh)()
+
+
+@functools.partial(jax.jit, static_argnames=STATIC, donate_argnames="progress")
+def proceed(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    mesh: Mesh,
+    params: Any,
+    progress: Progress,
+    lengths: Lengths,
+    until: jax.Array,
+) -> tuple[Progress, jax.Array]:
+    """Writes until `until` tokens are there, an int32 scalar, or all texts have ended; and whether they have."""
+
+    def run() -> tuple[Progress, jax.Array]:
+        variables = {"params": weights.together(params)}
+
+        def going(progress: Progress) -> jax.Array:
+            return ~strategy.over(progress.search, lengths) & (progress.search.written.count < until)
+
+        def write(progress: Progress) -> Progress:
+            scores, state = decoder.step(variables, progress.search.written.last, progress.state)
+            return _advance(decoder, strategy, constraints, progress.search, scores, state, lengths)
+
+        last = jax.lax.while_loop(going, write, progress)
+        return last, strategy.over(last.search, lengths)
+
+    return sharding.scoped(run, mesh)()
+
+
+@functools.partial(jax.jit, static_argnames="strategy")
+def found(strategy: Strategy, search: Any) -> Found:
+    """The texts of a search."""
+    return strategy.found(search)
+
+
+def _advance(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    search: Any,
+    scores: jax.Array,
+    state: Any,
+    lengths: Lengths,
+) -> Progress:
+    search, parents = strategy.advance(search, scores, constraints, lengths)
+    return Progress(search, state if parents is None else decoder.rows(state, parents))

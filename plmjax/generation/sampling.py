@@ -1,0 +1,132 @@
+"""One token after the other: the likeliest, or one that is drawn."""
+
+import dataclasses
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError
+from plmjax.generation.constraints import Constraints, hottest, nucleus
+from plmjax.generation.search import Found, Lengths
+from plmjax.generation.written import Written
+
+
+@flax.struct.dataclass
+class Texts:
+    """Texts that are written each for itself.
+
+    written: R rows.
+    keys: [R].
+    counts: int32 [R], tokens of each text.
+    stopped: bool [R].
+    log_probabilities: float32 [R], of each text so far.
+    """
+
+    written: Written
+    keys: jax.Array
+    counts: jax.Array
+    stopped: jax.Array
+    log_probabilities: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """The likeliest token each time."""
+
+    @property
+    def rows(self) -> int:
+        """One text a prompt: another one would be the same."""
+        return 1
+
+    def begin(self, written: Written, keys: jax.Array) -> Texts:
+        """Every row with a key of its own, so that no text depends on the other prompts."""
+        count, rows = len(written.first), self.rows
+        keys = jax.vmap(lambda key: jax.random.split(key, rows))(keys).reshape(count * rows)
+        return Texts(
+            written=written.rows(jnp.repeat(jnp.arange(count), rows)),
+            keys=keys,
+            counts=jnp.zeros(count * rows, jnp.int32),
+            stopped=jnp.zeros(count * rows, bool),
+            log_probabilities=jnp.zeros(count * rows),
+        )
+
+    def advance(
+        self, search: Texts, scores: jax.Array, constraints: Constraints, lengths: Lengths
+    ) -> tuple[Texts, None]:
+        """Chooses; texts that have stopped get tokens that nobody reads."""
+        written = search.written
+        tokens = self.choose(constraints(scores, written, lengths.least), search.keys, written.count).astype(jnp.int32)
+        gained = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), tokens[:, None], axis=-1)[:, 0]
+        on = ~search.stopped
+        return search.replace(
+            written=written.with_tokens(tokens),
+            counts=search.counts + on,
+            stopped=search.stopped | constraints.stops(tokens),
+            log_probabilities=search.log_probabilities + jnp.where(on, gained, 0.0),
+        ), None
+
+    def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
+        """float32 [R V], keys [R], tokens chosen before -> int [R]."""
+        return jnp.argmax(scores, axis=-1)
+
+    def over(self, search: Texts, lengths: Lengths) -> jax.Array:
+        """Whether every text has stopped, or is as long as it may be."""
+        return jnp.all(search.stopped) | (search.written.count >= lengths.most)
+
+    def found(self, search: Texts) -> Found:
+        """The texts of each prompt in the order of their keys."""
+
+        def by_prompt(x: jax.Array) -> jax.Array:
+            return x.reshape(-1, self.rows, *x.shape[1:])
+
+        return Found(
+            tokens=by_prompt(search.written.text),
+            counts=by_prompt(search.counts),
+            stopped=by_prompt(search.stopped),
+            log_probabilities=by_prompt(search.log_probabilities),
+            scores=by_prompt(search.log_probabilities),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling(Greedy):
+    """A token drawn from softmax(scores / temperature), restricted to the `top_k` best and then to the `top_p` nucleus.
+
+    sequences: texts of each prompt.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    top_p: float = 1.0
+    sequences: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(
+                f"Expected a --temperature above 0, found {self.temperature:g}; change it, or give 0 for the likeliest "
+                f"token each time."
+            )
+        if self.top_k < 0:
+            raise UserError(f"Expected a --top_k of at least 1, or 0 for all tokens, found {self.top_k}; change it.")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"Expected a --top_p above 0 and of at most 1, found {self.top_p:g}; change it.")
+        if self.sequences < 1:
+            raise UserError(f"Expected --sequences of at least 1, found {self.sequences}; change it.")
+
+    @property
+    def rows(self) -> int:
+        """One for each text."""
+        return self.sequences
+
+    def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
+        """Draws with the key of the row and the place."""
+        scores = scores / self.temperature
+        scores = hottest(scores, self.top_k) if self.top_k else scores
+        scores = nucleus(scores, self.top_p) if self.top_p < 1 else scores
+        return jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, count), row))(keys, scores)
