@@ -23,17 +23,22 @@ from plmjax.vocabulary import Vocabulary
 
 BERT_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIAL = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_GPT2_END = "<|endoftext|>"
+GPT2_SPECIAL = {"unk": _GPT2_END, "bos": _GPT2_END, "eos": _GPT2_END}
 ALBERT_SPECIAL = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 KINDS = {
     "wordpiece": BERT_SPECIAL,
     "byte-bpe": ROBERTA_SPECIAL,
+    "gpt2-bpe": GPT2_SPECIAL,
     "bpe": BERT_SPECIAL,
     "sentencepiece-unigram": ALBERT_SPECIAL,
     "sentencepiece-bpe": ALBERT_SPECIAL,
     "word": BERT_SPECIAL,
     "char": BERT_SPECIAL,
 }
-CASED = ("byte-bpe",)
+BYTE_LEVEL = ("byte-bpe", "gpt2-bpe")
+"""Kinds that merge bytes: RoBERTa's, and the one of GPT-2, whose only special token stands between documents."""
+CASED = BYTE_LEVEL
 """Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa); those of the others have an uncased form, which is
 trained unless it is said otherwise."""
 BYTES = 256
@@ -201,8 +206,9 @@ def train(
     elif kind in ("wordpiece", "bpe"):
         engine = _train_word_merges(kind, vocab_size, texts, lowercase)
     else:
-        options = {"vocab_size": vocab_size, "special_tokens": list(special.values()), "show_progress": False}
-        if kind == "byte-bpe":
+        tokens = list(dict.fromkeys(special.values()))
+        options = {"vocab_size": vocab_size, "special_tokens": tokens, "show_progress": False}
+        if kind in BYTE_LEVEL:
             engine = engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
             trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
         else:
@@ -212,9 +218,10 @@ def train(
     # The space before a word is part of its token, so <mask> takes the place of both.
     stripping = {special["mask"]} if kind == "byte-bpe" else set()
     engine.add_special_tokens(
-        [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in special.values()]
+        [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in dict.fromkeys(special.values())]
     )
-    _surround(engine, special)
+    if "cls" in special:
+        _surround(engine, special)
     tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), _special({}, engine))
     tokenizer.save(directory)
     return tokenizer
@@ -224,12 +231,12 @@ def check(kind: str, vocab_size: int) -> None:
     """Raises UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
     if kind not in KINDS:
         raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
-    special = KINDS[kind]
-    least = len(special) + (BYTES if kind == "byte-bpe" else 2)
+    special = len(set(KINDS[kind].values()))
+    least = special + (BYTES if kind in BYTE_LEVEL else 2)
     if vocab_size < least:
-        rest = f"{BYTES} bytes" if kind == "byte-bpe" else "2 of the text"
+        rest = f"{BYTES} bytes" if kind in BYTE_LEVEL else "2 of the text"
         raise UserError(
-            f"Expected a vocabulary of at least {least} tokens for {kind}, {len(special)} special ones and {rest}, "
+            f"Expected a vocabulary of at least {least} tokens for {kind}, {special} special ones and {rest}, "
             f"found {vocab_size}; ask for more."
         )
 
@@ -311,23 +318,23 @@ def _train_sentencepiece(model_type: str, vocab_size: int, texts: list[str], low
 
 def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -> dict[str, bytes]:
     """The kind's published file form and the tokenizer_config.json that goes with it."""
-    classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer"}
+    classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer", "gpt2-bpe": "GPT2Tokenizer"}
     files = {}
     if kind == "wordpiece":
         table = engine.get_vocab(with_added_tokens=True)
         files["vocab.txt"] = "".join(f"{token}\n" for token in sorted(table, key=table.get)).encode()
-    elif kind in ("byte-bpe", "bpe"):
+    elif kind in (*BYTE_LEVEL, "bpe"):
         model = json.loads(engine.to_str())["model"]
         files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
         files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
     config = {f"{role}_token": token for role, token in special.items()}
-    # Classes of their own rebuild normalisation from their options; RoBERTa's has none for lower case.
+    # Classes of their own rebuild normalisation from their options; RoBERTa's and GPT-2's have none for lower case.
     if kind == "wordpiece":
         config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
     if kind == "byte-bpe":
         mask = {"content": special["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
         config["mask_token"] = {"__type": "AddedToken", "special": True} | mask
-    if kind == "byte-bpe" and lowercase:
+    if kind in BYTE_LEVEL and lowercase:
         classes = {}
     config["tokenizer_class"] = classes.get(kind, "PreTrainedTokenizerFast")
     files["tokenizer_config.json"] = (json.dumps(config, indent=2) + "\n").encode()

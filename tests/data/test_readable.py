@@ -28,8 +28,8 @@ def test_tokens_read_as_the_text_does(kind, tmp_path):
     else:
         joined = "" if kind != "word" else " "
         assert joined.join(found).strip() == text.strip()
-    special = [tokenizer.vocabulary.mask, tokenizer.vocabulary.cls]
-    assert readable(tokenizer, special) == tokenizer.tokens(special)
+    special = tokenizer.vocabulary.special
+    assert special and readable(tokenizer, special) == tokenizer.tokens(special)
 
 
 def test_bytes_that_are_no_character_are_escaped(tmp_path):

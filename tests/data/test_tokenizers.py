@@ -28,11 +28,16 @@ ODD = [
 ]
 
 
-@pytest.fixture(scope="module", params=list(tokenizers.KINDS))
-def trained(request, tmp_path_factory):
+@pytest.fixture(scope="module", params=tokenizers.KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def trained(kind, tmp_path_factory):
     """A tokenizer of every kind and its folder."""
-    directory = tmp_path_factory.mktemp(request.param)
-    return tokenizers.train(request.param, 420, PROSE, directory), directory
+    directory = tmp_path_factory.mktemp(kind)
+    return tokenizers.train(kind, 420, PROSE, directory), directory
 
 
 def test_ids_equal_the_library_and_transformers(trained):
@@ -46,8 +51,8 @@ def test_ids_equal_the_library_and_transformers(trained):
     assert ids == [tokenizer.encode(text) for text in texts]
     reference = AutoTokenizer.from_pretrained(directory)
     assert ids == reference(texts, add_special_tokens=False)["input_ids"]
-    assert reference.mask_token_id == tokenizer.vocabulary.mask
-    assert reference.pad_token_id == tokenizer.vocabulary.pad
+    for found, expected in (("mask", tokenizer.vocabulary.mask), ("pad", tokenizer.vocabulary.pad)):
+        assert getattr(reference, f"{found}_token_id") == (None if expected == -1 else expected)
     assert len(reference) == tokenizer.vocabulary.size
 
 
@@ -61,20 +66,20 @@ def test_saved_and_loaded_is_the_same(trained, tmp_path):
     assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
 
 
-def test_training_is_deterministic(trained, tmp_path):
+def test_training_is_deterministic(kind, trained, tmp_path):
     tokenizer, _ = trained
-    assert tokenizers.train(tokenizer.kind, 420, PROSE, tmp_path).fingerprint == tokenizer.fingerprint
+    assert tokenizers.train(kind, 420, PROSE, tmp_path).fingerprint == tokenizer.fingerprint
 
 
-def test_vocabulary_names_special_tokens(trained):
+def test_vocabulary_names_special_tokens(kind, trained):
     tokenizer, _ = trained
-    vocabulary = tokenizer.vocabulary
-    ids = [vocabulary.pad, vocabulary.unknown, vocabulary.cls, vocabulary.sep, vocabulary.mask]
-    assert sorted(ids) == sorted(vocabulary.special) and len(set(ids)) == 5
-    assert vocabulary.begin in ids and vocabulary.end in ids
-    assert tokenizer.tokens(ids) == [
-        tokenizers.KINDS[tokenizer.kind][role] for role in ("pad", "unk", "cls", "sep", "mask")
-    ]
+    vocabulary, named = tokenizer.vocabulary, tokenizers.KINDS[kind]
+    ids = {"pad": vocabulary.pad, "unk": vocabulary.unknown, "cls": vocabulary.cls, "sep": vocabulary.sep}
+    ids |= {"mask": vocabulary.mask, "bos": vocabulary.begin, "eos": vocabulary.end}
+    assert {role: tokenizer.tokens([ids[role]])[0] for role in named} == named
+    assert {ids[role] for role in named} == set(vocabulary.special) >= {vocabulary.begin, vocabulary.end}
+    assert len(vocabulary.special) == len(set(named.values()))
+    assert all(ids[role] == -1 for role in ("pad", "cls", "sep", "mask") if role not in named)
     if vocabulary.continuation is not None:
         assert vocabulary.continuation.shape == (vocabulary.size,)
         assert not vocabulary.continuation[list(vocabulary.special)].any()
@@ -100,7 +105,7 @@ def test_a_mark_is_no_part_of_the_word_before_it(kind, tmp_path):
         assert continues == (not token.startswith("▁") and token not in ",.")
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "char"])
+@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char"])
 def test_nothing_is_lost(kind, tmp_path):
     tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)
     assert tokenizer.decode(tokenizer.encode(PROSE[2])) == PROSE[2]
@@ -123,7 +128,7 @@ def test_case_is_kept_as_in_the_published_form_of_a_kind(kind, tmp_path):
         trained = tokenizers.train(kind, 420, PROSE, tmp_path / str(options), **options)
         return trained.encode("The quick fox") == trained.encode("the quick fox")
 
-    assert folds() == (kind != "byte-bpe")
+    assert folds() == (kind not in ("byte-bpe", "gpt2-bpe"))
     assert folds(lowercase=True) and not folds(lowercase=False)
 
 
@@ -287,6 +292,43 @@ def test_a_byte_level_tokenizer_is_robertas_to_transformers(forms, tmp_path):
     assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
     ids = tokenizer.encode("The <mask> house")
     assert ids == [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
+
+
+@pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
+def test_a_gpt2_tokenizer_is_gpt2s_to_transformers(forms, tmp_path):
+    """From either of its forms: the same ids and none around them; one token begins and ends a text."""
+    from transformers import AutoTokenizer
+
+    tokenizer = tokenizers.train("gpt2-bpe", 420, PROSE, tmp_path / "trained")
+    (tmp_path / "copy").mkdir()
+    for name in (*forms, "tokenizer_config.json"):
+        (tmp_path / "copy" / name).write_bytes((tmp_path / "trained" / name).read_bytes())
+    reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert type(reference).__name__.startswith("GPT2Tokenizer")
+    texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
+    assert tokenizer.encode_batch(texts) == reference(texts)["input_ids"]
+    loaded = tokenizers.load(tmp_path / "copy")
+    assert loaded.fingerprint == tokenizer.fingerprint and loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
+    ids = {loaded.vocabulary.begin, loaded.vocabulary.end, reference.bos_token_id, reference.eos_token_id}
+    assert len(ids) == 1 and tokenizer.encode("<|endoftext|>") == list(ids)
+
+
+def test_published_gpt2_files_load_as_they_are(tmp_path):
+    """vocab.json and merges.txt alone, the last token of the vocabulary ends a text: as openai/gpt-2 has them."""
+    from transformers import GPT2Tokenizer
+
+    tokenizers.train("gpt2-bpe", 420, PROSE, tmp_path / "trained")
+    table = json.loads((tmp_path / "trained" / "vocab.json").read_text(encoding="utf-8"))
+    table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
+    table["<|endoftext|>"] = len(table)
+    (tmp_path / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
+    (tmp_path / "merges.txt").write_bytes((tmp_path / "trained" / "merges.txt").read_bytes())
+    tokenizer, reference = tokenizers.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
+    assert tokenizer.encode_batch(texts) == reference(texts)["input_ids"]
+    vocabulary = tokenizer.vocabulary
+    assert vocabulary.begin == vocabulary.end == reference.eos_token_id == len(table) - 1
+    assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
 
 
 def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
