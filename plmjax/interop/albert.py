@@ -8,7 +8,7 @@ import flax.linen as nn
 
 from plmjax.data.layouts import SentenceOrder
 from plmjax.experiment import Data
-from plmjax.interop import encoder
+from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
 from plmjax.interop.tensors import Tensors
@@ -60,7 +60,7 @@ def read_config(found: Mapping[str, Any]) -> AlbertConfig:
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' AlbertConfig needs to build the same model."""
-    return encoder.write_config(model, labels, "albert")
+    return config_json.write(model, labels, "albert")
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:

@@ -8,7 +8,7 @@ import flax.linen as nn
 
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data
-from plmjax.interop import encoder
+from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
 from plmjax.interop.tensors import Tensors
@@ -44,7 +44,7 @@ def read_config(found: Mapping[str, Any]) -> BertConfig:
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' BertConfig needs to build the same model."""
-    return encoder.write_config(model, labels, "bert")
+    return config_json.write(model, labels, "bert")
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:

@@ -13,7 +13,7 @@ import flax.linen as nn
 
 from plmjax.data.layouts import Segments
 from plmjax.experiment import Data
-from plmjax.interop import encoder
+from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
 from plmjax.interop.tensors import Tensors
@@ -73,7 +73,7 @@ def read_config(found: Mapping[str, Any]) -> ElectraConfig:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' ElectraConfig needs to build the same model."""
     alone = model.clone(config=model.config.generator) if isinstance(model, ElectraForMaskedLM) else model
-    return encoder.write_config(alone, labels, "electra")
+    return config_json.write(alone, labels, "electra")
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:

@@ -1,17 +1,13 @@
 """What the adapters of BERT, RoBERTa, ALBERT and ELECTRA share: names of tensors, configs, heads."""
 
-import dataclasses
 import re
-import types
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import numpy as np
 
-from plmjax.errors import UserError, quoted
-from plmjax.interop import labels
+from plmjax.interop import config_json, labels, tensor_names
 from plmjax.interop.adapter import Architecture
 from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
@@ -30,9 +26,6 @@ REQUIRED = {
     "quantization_config": None,
 }
 """Settings of transformers that change what is computed, with the one value that these models implement."""
-
-LARGEST = 2**31
-"""Every size, id and rate is below it and finite; Python reads NaN and Infinity from JSON too."""
 
 LOGITS = {"logits": "logits"}
 HIDDEN = {"last_hidden_state": "last_hidden_state"}
@@ -86,44 +79,8 @@ CLASSIFIER = dense("classifier", "classifier")
 def read_config(
     found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any] = REQUIRED
 ) -> Config:
-    """The config of a config.json; what is not set there has transformers' default.
-
-    defaults: where transformers' differ from those of `kind`. Raises UserError for a setting that the model does not
-    implement and for a value of another type.
-    """
-    for name, value in required.items():
-        if name in found and (found[name] or None) != (value or None):
-            system = kind.__name__.removesuffix("Config").upper()
-            raise UserError(
-                f"Expected {name} = {quoted(value)} in the config, which is all that this {system} implements, found "
-                f"{quoted(found[name])}; take another checkpoint."
-            )
-    given = dict(defaults)
-    for field in dataclasses.fields(kind):
-        value = found.get(field.name)
-        if value is None:
-            if field.name in found and types.NoneType in typing.get_args(field.type):
-                given[field.name] = None
-            continue
-        of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
-        if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
-            raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
-        if of is not str and not abs(value) < LARGEST:
-            raise UserError(
-                f"Expected a finite number below 2**31 as the config's {field.name}, found {quoted(value)}; correct it."
-            )
-        given[field.name] = of(value)
-    return kind(**given)
-
-
-def write_config(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
-    """What transformers needs to build the same model."""
-    config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
-    if hasattr(model, "num_labels"):
-        labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
-        config["id2label"] = {str(label): name for label, name in enumerate(labels)}
-        config["label2id"] = {name: label for label, name in enumerate(labels)}
-    return config
+    """The config of a config.json, as `config_json.read` has it."""
+    return config_json.read(found, kind, defaults, required)
 
 
 def token_heads(system: str, conversions: tuple[Conversion, ...]) -> dict[str, Architecture]:
@@ -156,46 +113,17 @@ def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: s
 
 
 def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], architecture: Architecture) -> Tensors:
-    """The tensors under today's names, whichever version and class of transformers wrote them.
+    """As `tensor_names.canonical`.
 
-    `LayerNorm.gamma` and `.beta` become weight and bias, the prefix `system.` is added (or taken away from a model
-    without a head), the buffers of positions and types are left out, as is every copy of `ties` once it is seen to
-    equal what it is tied to. Where the architecture ties nothing a copy may differ: it is of another one's head.
+    `LayerNorm.gamma` and `.beta` become weight and bias, and the buffers of positions and types are left out.
     """
-    names: dict[str, str] = {}
-    for old in tensors.shapes:
+
+    def today(old: str) -> str | None:
         new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", old))
         new = re.sub(r"^(embeddings|embeddings_project|encoder|pooler)\.", rf"{system}.\1.", new)
-        if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new):
-            continue
-        if new in names:
-            raise UserError(f"Expected one tensor {new} in {tensors.origin}, found {names[new]} and {old}; remove one.")
-        names[new] = old
-    names = without_copies(tensors, names, ties, architecture.tied)
-    prefix = f"{system}." if architecture.within else ""
-    return tensors.renamed({new.removeprefix(prefix): old for new, old in names.items()})
+        return None if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new) else new
 
-
-def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str], tied: bool) -> dict[str, str]:
-    """`names` (today's name -> name in the file) without the tensors that repeat another.
-
-    ties: copy -> what it is tied to, which takes its place where it is absent. Raises UserError where two differ that
-    are `tied`.
-    """
-    kept = dict(names)
-    for copy, original in ties.items():
-        if copy not in kept:
-            continue
-        if original not in kept:
-            kept[original] = kept.pop(copy)
-            continue
-        if tied and not np.array_equal(tensors.read(kept[copy]), tensors.read(kept[original])):
-            raise UserError(
-                f"Expected {copy} tied to {original} in {tensors.origin}, found a difference, which this model cannot "
-                "express; tie them and save the model again."
-            )
-        del kept[copy]
-    return kept
+    return tensor_names.canonical(tensors, today, system, ties, architecture)
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bert, electra, roberta
+from plmjax.interop import albert, bert, electra, gpt2, roberta
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
@@ -36,6 +36,7 @@ ADAPTERS: dict[str, Adapter] = {
     "albert": albert.ADAPTER,
     "bert": bert.ADAPTER,
     "electra": electra.ADAPTER,
+    "gpt2": gpt2.ADAPTER,
     "roberta": roberta.ADAPTER,
 }
 """model_type of config.json -> adapter."""

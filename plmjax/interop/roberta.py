@@ -8,7 +8,7 @@ import flax.linen as nn
 
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Data
-from plmjax.interop import encoder
+from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
 from plmjax.interop.tensors import Tensors
@@ -43,7 +43,7 @@ def read_config(found: Mapping[str, Any]) -> RobertaConfig:
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' RobertaConfig needs to build the same model."""
-    return encoder.write_config(model, labels, "roberta")
+    return config_json.write(model, labels, "roberta")
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:

@@ -1,0 +1,62 @@
+"""A model's config as transformers' config.json has it, in and out."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import flax.linen as nn
+
+from plmjax.errors import UserError, quoted
+from plmjax.layers.model_config import ModelConfig
+
+Config = TypeVar("Config", bound=ModelConfig)
+
+LARGEST = 2**31
+"""Every size, id and rate is below it and finite; Python reads NaN and Infinity from JSON too."""
+
+
+def read(
+    found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any]
+) -> Config:
+    """The config of a config.json; what is not set there has transformers' default.
+
+    defaults: where transformers' differ from those of `kind`.
+    required: settings of transformers that change what is computed, with the one value that the model implements.
+
+    Raises UserError for a setting that the model does not implement and for a value of another type.
+    """
+    for name, value in required.items():
+        if name in found and (found[name] or None) != (value or None):
+            system = kind.__name__.removesuffix("Config").upper()
+            raise UserError(
+                f"Expected {name} = {quoted(value)} in the config, which is all that this {system} implements, found "
+                f"{quoted(found[name])}; take another checkpoint."
+            )
+    given = dict(defaults)
+    for field in dataclasses.fields(kind):
+        value = found.get(field.name)
+        if value is None:
+            if field.name in found and types.NoneType in typing.get_args(field.type):
+                given[field.name] = None
+            continue
+        of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
+        if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
+            raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
+        if of is not str and not abs(value) < LARGEST:
+            raise UserError(
+                f"Expected a finite number below 2**31 as the config's {field.name}, found {quoted(value)}; correct it."
+            )
+        given[field.name] = of(value)
+    return kind(**given)
+
+
+def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
+    """What transformers needs to build the same model."""
+    config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
+    if hasattr(model, "num_labels"):
+        labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
+        config["id2label"] = {str(label): name for label, name in enumerate(labels)}
+        config["label2id"] = {name: label for label, name in enumerate(labels)}
+    return config

@@ -1,0 +1,136 @@
+"""GPT-2 as transformers has it: its config.json, and the names and arrangement of its tensors.
+
+Its projections are Conv1D, whose weights lie as [inputs outputs], and query, key and value are one of them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Data
+from plmjax.interop import config_json, encoder, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
+from plmjax.interop.tensors import Tensors
+from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.objective import Objective
+
+REQUIRED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""Settings of transformers that change what is computed, with the one value that this model implements."""
+
+FIELDS = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+"""Names that transformers takes for these fields too (`GPT2Config.attribute_map`)."""
+
+
+def conv1d(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
+    """Kernel, whose first `inputs` axes are summed over, and bias of a projection."""
+    return (
+        parameter(f"{path}/kernel", f"{tensor}.weight", matrix(inputs)),
+        parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
+    )
+
+
+def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
+    """The four projections of an attention; the first three lie side by side in one."""
+
+    def parts(name: str) -> tuple[str, ...]:
+        return tuple(f"{path}/{part}/{name}" for part in ("query", "key", "value"))
+
+    return (
+        Conversion(parts("kernel"), (f"{tensor}.c_attn.weight",), joined(1, matrix())),
+        Conversion(parts("bias"), (f"{tensor}.c_attn.bias",), joined(0, FLAT)),
+        *conv1d(f"{path}/output", f"{tensor}.c_proj", inputs=2),
+    )
+
+
+_OURS, _THEIRS = "layers", "h.{layer}"
+LAYERS = (
+    *encoder.layer_norm(f"{_OURS}/attention_layer_norm", f"{_THEIRS}.ln_1"),
+    *attention(f"{_OURS}/attention", f"{_THEIRS}.attn"),
+    *encoder.layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.ln_2"),
+    *conv1d(f"{_OURS}/feed_forward/intermediate", f"{_THEIRS}.mlp.c_fc"),
+    *conv1d(f"{_OURS}/feed_forward/output", f"{_THEIRS}.mlp.c_proj"),
+)
+"""Of GPT and GPT-2 alike."""
+BODY = (
+    parameter("word_embeddings/embedding", "wte.weight"),
+    parameter("position_embeddings/embedding", "wpe.weight"),
+    *LAYERS,
+    *encoder.layer_norm("layer_norm", "ln_f"),
+)
+DECODER = encoder.under("gpt2", BODY, "transformer")
+
+
+def read_config(found: Mapping[str, Any]) -> Gpt2Config:
+    """The Gpt2Config of a config.json."""
+    return config_json.read({FIELDS.get(name, name): value for name, value in found.items()}, Gpt2Config, {}, REQUIRED)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' GPT2Config needs to build the same model."""
+    return config_json.write(model, labels, "gpt2")
+
+
+def pretraining(model: nn.Module) -> tuple[Objective, Data]:
+    """The objective that pretrains a module, and data without a path."""
+    return NextToken(), Data(Blocks(), sequence_length=model.config.longest)
+
+
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
+    """The tensors under today's names."""
+    ties = {"lm_head.weight": "transformer.wte.weight"}
+    return tensor_names.canonical(tensors, today, "transformer", ties, architecture)
+
+
+def today(name: str) -> str | None:
+    """The name of a tensor in a model with a head; None for the causal mask, which older versions store."""
+    if re.fullmatch(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", name):
+        return None
+    return re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name)
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' GPT-2 classes."""
+    return re.match(r"(lm_head|score|classifier|qa_outputs|multiple_choice_head)\.", name) is not None
+
+
+def example(config: Gpt2Config) -> dict[str, np.ndarray]:
+    """int64 [2 T] input_ids and attention_mask (the second row is padded); T is at most 32."""
+    generator = np.random.default_rng(0)
+    length = min(32, config.longest)
+    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
+    return {"input_ids": generator.integers(0, config.vocab_size, mask.shape), "attention_mask": mask.astype(np.int64)}
+
+
+ADAPTER = Adapter(
+    config=Gpt2Config,
+    architectures={
+        "GPT2LMHeadModel": Architecture(Gpt2ForCausalLM, DECODER, encoder.LOGITS, tied=True),
+        "GPT2Model": Architecture(Gpt2Model, BODY, encoder.HIDDEN, within="gpt2"),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    pretraining=pretraining,
+    canonical=canonical,
+    optional=optional,
+    example=example,
+)
