@@ -5,6 +5,7 @@ milliseconds. What is peculiar to one system stands in a file of its own in test
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,10 @@ from plmjax.experiment import Experiment
 from plmjax.interop import albert as albert_interop
 from plmjax.interop import bert as bert_interop
 from plmjax.interop import electra as electra_interop
+from plmjax.interop import gpt2 as gpt2_interop
 from plmjax.interop import roberta as roberta_interop
 from plmjax.interop.adapter import Adapter
-from plmjax.models import albert, bert, electra, roberta
+from plmjax.models import albert, bert, electra, gpt2, roberta
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource
 
@@ -34,6 +36,7 @@ SIZES = {
 }
 """Odd ones, so that no axis is mistaken for another; with room for `LENGTH` positions beside them."""
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+WIDER = {"hidden_size": 32, "intermediate_size": 64}
 ROWS, LENGTH = 3, 17
 
 Batch = dict[str, np.ndarray]
@@ -50,6 +53,13 @@ def random_tokens(config: Any) -> Batch:
     }
 
 
+def untyped_tokens(config: Any) -> Batch:
+    """Rows of the same lengths for a model without types of tokens and without a padding token."""
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, (ROWS, LENGTH), np.int32)
+    mask = np.arange(LENGTH)[None] < np.array([[17], [11], [1]])
+    return {"input_ids": ids, "attention_mask": mask.astype(np.int32)}
+
+
 def padded_tokens(config: Any) -> Batch:
     """The same with the padding token where there is padding, from which RoBERTa's positions know it."""
     batch = random_tokens(config)
@@ -59,6 +69,11 @@ def padded_tokens(config: Any) -> Batch:
 def same_sequence(segments: np.ndarray) -> np.ndarray:
     """int [T] -> bool [T S]: an encoder's token sees those of its own sequence, on both sides; 0 is padding."""
     return (segments[:, None] == segments[None]) & (segments[:, None] > 0)
+
+
+def earlier_in_sequence(segments: np.ndarray) -> np.ndarray:
+    """As `same_sequence`, but of a decoder's token: it sees none that comes after it."""
+    return same_sequence(segments) & np.tri(len(segments), dtype=bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +106,9 @@ class Family:
     own_loop: whether its loop over the layers is its own; one that it has from another system is proved there, and here
         in the slow tests.
     truncated: whether they are drawn from a normal distribution cut at two standard deviations.
+    deviations: pattern of a parameter's path -> its standard deviation, where that is not 0.02.
+    words: the path of the word table in the first of the bodies.
+    token_heads: whether transformers has it with the heads for tagging and for questions.
     step: its pretraining in milliseconds a step.
     learning: fields of that run, by group, that it learns faster with.
     batches: name -> what the modules of a config are given.
@@ -107,11 +125,14 @@ class Family:
     counts: Mapping[str, tuple[Any, tuple[tuple[Callable[[Any], nn.Module], int], ...]]]
     initial: nn.Module
     step: Callable[[], Experiment]
-    learning: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    learning: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"model": WIDER})
     stored: tuple[nn.Module, ...] = ()
     executed: tuple[Head, ...] = ()
     own_loop: bool = False
     truncated: bool = True
+    deviations: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    words: str = "embeddings/word_embeddings/embedding"
+    token_heads: bool = True
     batches: Mapping[str, Callable[[Any], Batch]] = dataclasses.field(default_factory=lambda: {"tokens": random_tokens})
     visible: Callable[[np.ndarray], np.ndarray] = same_sequence
     reference_config: Callable[[nn.Module], Any] = lambda module: module.config
@@ -356,10 +377,64 @@ ELECTRA_ROW = Family(
     },
     initial=electra.ElectraForPreTraining(electra.ElectraConfig.tiny(vocab_size=2000)),
     step=experiments.electra,
-    learning={"objective": {"discriminator_weight": 1.0}, "model": {"generator_hidden_size": 32}},
+    learning={"objective": {"discriminator_weight": 1.0}, "model": {**WIDER, "generator_hidden_size": 32}},
     reference_config=lambda module: (
         module.config.generator if isinstance(module, electra.ElectraForMaskedLM) else module.config
     ),
+)
+
+# -------------------------------------------------------------------------------------------------------- GPT-2
+
+GPT2 = gpt2.Gpt2Config(
+    vocab_size=53,
+    n_positions=19,
+    n_embd=24,
+    n_layer=3,
+    n_head=3,
+    n_inner=37,
+    embd_pdrop=0.0,
+    resid_pdrop=0.0,
+    attn_pdrop=0.0,
+    bos_token_id=7,
+    eos_token_id=None,
+)
+
+
+def gpt2_counts(config: gpt2.Gpt2Config, parameters: int) -> tuple:
+    return config, ((gpt2.Gpt2Model, parameters), (gpt2.Gpt2ForCausalLM, parameters))
+
+
+GPT2_ROW = Family(
+    adapter=gpt2_interop.ADAPTER,
+    heads=(Head(gpt2.Gpt2ForCausalLM(GPT2)),),
+    bodies=(gpt2.Gpt2Model(GPT2),),
+    stored=(gpt2.Gpt2ForCausalLM(dataclasses.replace(GPT2, activation_function="relu")),),
+    switches=({"activation_function": "gelu", "n_inner": None},),
+    trained=Head(gpt2.Gpt2ForCausalLM(GPT2.with_dropout(0.2))),
+    sharded=(
+        Head(
+            gpt2.Gpt2ForCausalLM(
+                dataclasses.replace(GPT2.with_dropout(0.2), vocab_size=56, n_layer=2, n_head=4, n_inner=32)
+            )
+        ),
+        "gpt2/layers/attention/query/kernel",
+        (2, 12, 2, 6),
+    ),
+    counts={
+        "small": gpt2_counts(gpt2.Gpt2Config.small(), 124_439_808),
+        "medium": gpt2_counts(gpt2.Gpt2Config.medium(), 354_823_168),
+        "large": gpt2_counts(gpt2.Gpt2Config.large(), 774_030_080),
+        "xl": gpt2_counts(gpt2.Gpt2Config.xl(), 1_557_611_200),
+    },
+    initial=gpt2.Gpt2ForCausalLM(gpt2.Gpt2Config.tiny(vocab_size=2000)),
+    truncated=False,
+    deviations={"position_embeddings": 0.01, "(attention|feed_forward)/output": 0.02 / math.sqrt(2 * 2)},
+    words="word_embeddings/embedding",
+    token_heads=False,
+    step=experiments.gpt2,
+    learning={"model": {"n_embd": 32, "n_inner": 64}},
+    batches={"tokens": untyped_tokens},
+    visible=earlier_in_sequence,
 )
 
 # -------------------------------------------------------------------------------------------------------- tables
@@ -369,12 +444,12 @@ FAMILIES: dict[str, Family] = {
     "roberta": ROBERTA_ROW,
     "albert": ALBERT_ROW,
     "electra": ELECTRA_ROW,
+    "gpt2": GPT2_ROW,
 }
 
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
-    "causal": (experiments.causal, ChainSource),
     "recurrent": (experiments.recurrent, ChainSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

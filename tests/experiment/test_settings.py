@@ -34,7 +34,7 @@ def test_every_experiment_survives_json(name, tmp_path):
     assert json.loads((tmp_path / "experiment.json").read_text())["objective"]["type"].startswith("plmjax.")
 
 
-@pytest.mark.parametrize("name", ["bert", "causal", "recurrent"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "recurrent"])
 def test_a_function_of_a_file_and_classes_of_its_own_survive_json(name):
     run = experiment.load(f"tests/strangers/experiments.py:{name}")
     assert run == getattr(experiments, name)()
@@ -50,8 +50,8 @@ def test_a_function_of_a_file_and_classes_of_its_own_survive_json(name):
         ),
         ("nowhere/x.py", "give the path of a Python file"),
         ("experiments/bert_tiny", "did you mean 'experiments/bert_tiny.py'?"),
-        ("tests/strangers/experiments.py:casual", "found 'casual'"),
-        ("tests/strangers/experiments.py:casual", "did you mean 'causal'?"),
+        ("tests/strangers/experiments.py:recurent", "found 'recurent'"),
+        ("tests/strangers/experiments.py:recurent", "did you mean 'recurrent'?"),
         ("tests/strangers/experiments.py", "Expected a function 'experiment'"),
         ("README.md", "README.md"),
     ],
@@ -201,7 +201,7 @@ def test_nothing_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
 
 
 def test_differences_leave_free_fields_out():
-    before = experiments.causal()
+    before = experiments.gpt2()
     after = dataclasses.replace(
         before, checkpoint=Checkpoint(every=9), training=dataclasses.replace(before.training, seed=4)
     )
@@ -215,7 +215,10 @@ def test_differences_leave_free_fields_out():
     ("change", "message"),
     [
         (lambda text: text.replace('"steps"', '"stepz"'), "found 'stepz'"),
-        (lambda text: text.replace("tests.strangers.causal:CausalConfig", "gone.models:Lost"), "'gone.models:Lost'"),
+        (
+            lambda text: text.replace("tests.strangers.recurrent:RecurrentConfig", "gone.models:Lost"),
+            "'gone.models:Lost'",
+        ),
         (lambda text: text[:-20], "Expected an experiment that plmjax wrote"),
         (lambda text: "[]", "Expected an experiment that plmjax wrote"),
         (lambda text: "\x00\xff", "Expected an experiment that plmjax wrote"),
@@ -223,7 +226,7 @@ def test_differences_leave_free_fields_out():
 )
 def test_a_damaged_or_foreign_experiment_json_is_one_sentence(change, message, tmp_path):
     file = tmp_path / "experiment.json"
-    experiment.write(experiments.causal(), file)
+    experiment.write(experiments.recurrent(), file)
     file.write_bytes(change(file.read_text()).encode("latin-1"))
     with pytest.raises(UserError) as raised:
         experiment.read(file)

@@ -1,4 +1,4 @@
-"""A task whose loss has several terms, as GPT's, and one whose predictions are text, both on a causal stranger."""
+"""A task whose loss has several terms, as GPT's, and one whose predictions are text, both on GPT-2."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.template import Template
 from plmjax.layers.tokens import gather_tokens
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.objective import Given, cross_entropy
 from plmjax.training import step
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.vocabulary import Vocabulary
 from tests.finetuning.parity import Numbers as NumberTexts
-from tests.strangers.causal import INIT, CausalConfig, CausalModel
 
 TEMPLATE = Template("start A extract", "start A delimiter B extract", summary="last")
 VOCABULARY = Vocabulary(size=64, pad=0, others={"start": 61, "delimiter": 62, "extract": 63})
@@ -43,16 +43,16 @@ class Numbers(NumberTexts):
 class GPTClassifier(nn.Module):
     """Next tokens, and labels at the position that stands for each sequence."""
 
-    config: CausalConfig
+    config: Gpt2Config
     labels: int
 
     @nn.compact
     def __call__(self, input_ids, positions, segment_ids, cls_positions, *, deterministic):
-        tokens = CausalModel(self.config, step.Execution(), name="transformer")(
-            input_ids, positions, segment_ids, deterministic=deterministic
-        )
+        inputs = {"positions": positions, "segment_ids": segment_ids, "deterministic": deterministic}
+        tokens = self.config.encoder(step.Execution())(input_ids, **inputs).logits
         hidden = Dropout(0.0)(gather_tokens(tokens, cls_positions), deterministic)
-        head = Projection((self.labels,), ("embed", None), INIT, jnp.float32, logits=True, name="classifier")
+        init = self.config.initializer
+        head = Projection((self.labels,), ("embed", None), init, jnp.float32, logits=True, name="classifier")
         return SimpleNamespace(logits=head(hidden), token_logits=tokens)
 
 
@@ -114,11 +114,10 @@ class Continuation(GPTClassification):
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTConfig(CausalConfig):
-    """A causal model whose rows are GPT's."""
+class GPTConfig(Gpt2Config):
+    """A GPT-2 whose rows are GPT's."""
 
     template: ClassVar[Template] = TEMPLATE
-    dropout: float = 0.0
 
     def train_flops(self, batch_size, sequence_length, predictions):
         return 0.0
@@ -129,7 +128,7 @@ def made(objective: SequenceClassification, pack: int) -> tuple[SentenceExamples
     texts = [(" ".join(str(10 + (7 * row + i) % 50) for i in range(3 + row % 3)),) for row in range(5)]
     examples = SentenceExamples("rows.tsv", list(range(1, 6)), texts, ["no", "yes", "yes", "no", "yes"])
     run = Experiment(
-        model=GPTConfig(),
+        model=GPTConfig(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2).with_dropout(0.0),
         objective=objective,
         data=Sentences(sequence_length=16, pack=pack),
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),

@@ -12,14 +12,15 @@ from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
-from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.encoder_decoder import Translation, TranslatorConfig
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.skip_gram import NegativeSampling, SkipGramConfig
@@ -68,10 +69,11 @@ def roberta() -> Experiment:
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
 
 
-def causal() -> Experiment:
+def gpt2() -> Experiment:
     """Rows of consecutive tokens."""
+    model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
     data = Data(layout=Blocks(), sequence_length=16)
-    return Experiment(CausalConfig(), NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+    return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
 
 
 def recurrent() -> Experiment:
@@ -84,18 +86,18 @@ def recurrent() -> Experiment:
 
 def skip_gram() -> Experiment:
     """Words and their neighbours."""
-    return dataclasses.replace(causal(), model=SkipGramConfig(), objective=NegativeSampling())
+    return dataclasses.replace(gpt2(), model=SkipGramConfig(), objective=NegativeSampling())
 
 
 def encoder_decoder() -> Experiment:
     """Pairs of a source and a target."""
     data = Data(layout=PairedStreams(), sequence_length=8)
-    return dataclasses.replace(causal(), model=TranslatorConfig(), objective=Translation(), data=data)
+    return dataclasses.replace(gpt2(), model=TranslatorConfig(), objective=Translation(), data=data)
 
 
 def student() -> Experiment:
     """A causal model of one layer less than the teacher that its objective names."""
-    return dataclasses.replace(causal(), objective=Distillation())
+    return dataclasses.replace(gpt2(), objective=Distillation())
 
 
 def classification() -> Experiment:
@@ -119,5 +121,5 @@ def changed(run: Experiment, **groups: dict[str, Any]) -> Experiment:
 
 def without_dropout(run: Experiment) -> Experiment:
     """The run with a deterministic forward pass, for comparing meshes and microbatches."""
-    rates = [field.name for field in dataclasses.fields(run.model) if "dropout" in field.name]
+    rates = [field.name for field in dataclasses.fields(run.model) if "drop" in field.name]
     return changed(run, model=dict.fromkeys(rates, 0.0))

@@ -10,35 +10,36 @@ import numpy as np
 
 from plmjax.experiment import Start
 from plmjax.layers.execution import Execution
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, Given, Materials, Sums, apply, cross_entropy
-from tests.strangers.causal import CausalConfig, NextToken
 
 
 @dataclasses.dataclass(frozen=True)
 class EveryOtherLayer(Start):
     """A student begins with the layers 0, 2, ... of its teacher and with its tables."""
 
-    def model(self, origin: CausalConfig) -> CausalConfig:
-        return dataclasses.replace(origin, depth=origin.depth // 2)
+    def model(self, origin: Gpt2Config) -> Gpt2Config:
+        return dataclasses.replace(origin, n_layer=origin.n_layer // 2)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        return {path: value[::2] if path.startswith("layers/") else value for path, value in params.items()}
+        return {path: value[::2] if path.startswith("gpt2/layers/") else value for path, value in params.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(NextToken):
     """The next token's nats and the cross entropy with the teacher's softened choice, half each."""
 
-    teacher: CausalConfig = CausalConfig()
+    teacher: Gpt2Config = Gpt2Config()
     checkpoint: str = ""
     temperature: float = 2.0
 
-    def constants(self, config: CausalConfig, materials: Materials) -> Any:
+    def constants(self, config: Gpt2Config, materials: Materials) -> Any:
         """The teacher's parameters."""
         token = jnp.zeros((1, 1), jnp.int32)
 
         def init(key: jax.Array) -> Any:
-            return self._teacher.init(key, token, token, token, deterministic=True)["params"]
+            return self._teacher.init(key, token)["params"]
 
         return materials.parameters(self.checkpoint, init)
 
@@ -55,8 +56,8 @@ class Distillation(NextToken):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         ids, weights = self.targets(batch)
-        logits = apply(self, module, given, batch, key, training=training)
-        taught = self._teacher.apply({"params": given.constants}, **self.model_inputs(batch), deterministic=True)
+        logits = apply(self, module, given, batch, key, training=training).logits
+        taught = self._teacher.apply({"params": given.constants}, **self.model_inputs(batch)).logits
         soft = jax.nn.softmax(taught / self.temperature)
         nats = -jnp.sum(soft * jax.nn.log_softmax(logits / self.temperature), axis=-1)
         agreed = jnp.sum(weights * (jnp.argmax(logits, -1) == jnp.argmax(taught, -1)))
@@ -66,6 +67,6 @@ class Distillation(NextToken):
         }
         return Sums(losses, {"agreement": (agreed, jnp.sum(weights))})
 
-    def train_flops(self, config: CausalConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+    def train_flops(self, config: Gpt2Config, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """The student's, and a forward pass of the teacher."""
         return super().train_flops(config, batch) + super().train_flops(self.teacher, batch) / 3

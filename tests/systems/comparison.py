@@ -23,9 +23,10 @@ def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None
     """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    made = getattr(transformers, type(config).__name__)(**dataclasses.asdict(config), **extra)
+    known = getattr(transformers, name)
+    made = known.config_class(**dataclasses.asdict(config), **extra)
     torch.manual_seed(0)
-    model = getattr(transformers, name)._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
+    model = known._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.15)

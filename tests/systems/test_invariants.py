@@ -50,7 +50,7 @@ def test_packed_equals_unpacked(family: Family, head: Head) -> None:
     """Three sequences in one row, each as if it stood alone: hidden states, logits, and outputs of whole sequences."""
     params, batch = random_params(head.module), family.batch(head.module.config)
     starts, lengths = (0, 5, 12), (5, 7, 3)
-    row = {name: batch[name][:1] for name in ("input_ids", "token_type_ids")}
+    row = {name: field[:1] for name, field in batch.items() if name != "attention_mask"}
     packing = {
         "segment_ids": np.array([[1] * 5 + [2] * 7 + [3] * 3 + [0] * 2]),
         "positions": np.array([[*range(5), *range(7), *range(3), 0, 0]]),
@@ -72,18 +72,16 @@ def test_no_token_sees_what_it_must_not(family: Family) -> None:
     """The gradient of a token's output by another's word is zero iff the family says that it is not visible."""
     encoder = family.bodies[0]
     params, segments = random_params(encoder), np.array([1, 1, 1, 2, 2, 0, 0])
-    words = params["embeddings"]["word_embeddings"]["embedding"]
-    ids = np.delete(np.arange(9), encoder.config.pad_token_id)[None, -7:]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    ids = np.array([[token for token in range(9) if token != encoder.config.padding_token][-7:]])
 
     @jax.jit
     @jax.jacrev
     def jacobian(words: jax.Array) -> jax.Array:
-        embeddings = params["embeddings"] | {"word_embeddings": {"embedding": words}}
-        inputs = {"segment_ids": segments[None], "cls_positions": np.array([[0, 3]])}
-        found = encoder.apply({"params": params | {"embeddings": embeddings}}, ids, **inputs)
-        return found.last_hidden_state[0].sum(-1)
+        changed = flax.traverse_util.unflatten_dict(flat | {family.words: words}, sep="/")
+        return encoder.apply({"params": changed}, ids, segment_ids=segments[None]).last_hidden_state[0].sum(-1)
 
-    reach = np.abs(jacobian(words)[:, ids[0]]).max(-1) > 0  # [T S]
+    reach = np.abs(jacobian(flat[family.words])[:, ids[0]]).max(-1) > 0  # [T S]
     real = segments > 0
     np.testing.assert_array_equal(reach[real], family.visible(segments)[real])
 

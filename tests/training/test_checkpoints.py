@@ -46,7 +46,7 @@ def shapes(state: State) -> State:
 
 
 def describe(step: int, **fields) -> Description:
-    return Description(experiments.causal(), step, {"vocab.txt": b"a\nb\n"}, "data", **fields)
+    return Description(experiments.gpt2(), step, {"vocab.txt": b"a\nb\n"}, "data", **fields)
 
 
 def keeper(directory: Path, **settings) -> Checkpoints:

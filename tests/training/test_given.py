@@ -15,11 +15,11 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, Given, Sums, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, evaluation, loop, phases, step
 from tests.strangers import experiments
-from tests.strangers.causal import CausalConfig, NextToken
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.source import ChainSource
 
@@ -58,7 +58,7 @@ class CountedNextToken(NextToken):
 
 
 def counted(**training: Any) -> Experiment:
-    run = dataclasses.replace(experiments.causal(), objective=CountedNextToken(), model=CausalConfig())
+    run = dataclasses.replace(experiments.gpt2(), objective=CountedNextToken())
     return experiments.changed(run, training={"steps": 4, "evaluation_batches": 2} | training)
 
 

@@ -31,7 +31,7 @@ def one_device():
 
 def run_of(steps: int) -> Experiment:
     run = experiments.changed(
-        experiments.without_dropout(experiments.causal()),
+        experiments.without_dropout(experiments.gpt2()),
         training={"steps": steps, "log_every": 1, "batch_size": 8, "evaluate_every": 1},
         checkpoint={"every": 2, "keep": 0},
         mesh={"data": 1},

@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def run(**training):
-    return experiments.changed(experiments.causal(), training={"steps": 2, "batch_size": 64, **training})
+    return experiments.changed(experiments.gpt2(), training={"steps": 2, "batch_size": 64, **training})
 
 
 def train(tmp_path, **training):

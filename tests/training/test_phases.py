@@ -12,7 +12,7 @@ from tests.strangers import experiments
 
 
 def resolve(*parts: Phase, steps: int = 1000) -> list[ResolvedPhase]:
-    run = experiments.changed(experiments.causal(), training={"steps": steps, "accumulation": 2})
+    run = experiments.changed(experiments.gpt2(), training={"steps": steps, "accumulation": 2})
     return phases.resolve(dataclasses.replace(run, phases=parts))
 
 
@@ -36,7 +36,7 @@ def test_phases_cover_every_step_once(steps):
 
 def test_rows_without_a_token_are_refused():
     with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
-        phases.resolve(experiments.changed(experiments.causal(), data={"sequence_length": 0}))
+        phases.resolve(experiments.changed(experiments.gpt2(), data={"sequence_length": 0}))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ RULES = {
 def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
     """(parameters, what is evaluated) after the steps of a short run."""
     run = experiments.changed(
-        experiments.without_dropout(experiments.causal()),
+        experiments.without_dropout(experiments.gpt2()),
         training={"steps": 2},
         mesh=dict(zip(meshes.AXES, sizes, strict=True)),
     )

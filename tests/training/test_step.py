@@ -22,7 +22,7 @@ MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system, and cost 3 s each
 # for every system besides: pytest -m slow tests/training/test_step.py
 MESHED = [
-    pytest.param(name, mesh, marks=() if mesh == "all" or name in ("bert", "causal", "recurrent") else pytest.mark.slow)
+    pytest.param(name, mesh, marks=() if mesh == "all" or name in ("bert", "gpt2", "recurrent") else pytest.mark.slow)
     for name in STEPS
     for mesh in MESHES
 ]
@@ -118,18 +118,18 @@ def test_microbatches_on_a_mesh_with_a_carry_equal_one_device():
 
 
 def test_loss_is_the_global_sum_over_the_global_weight():
-    built, batch = program("causal", MESHES["data"]), batches("causal")[0]
+    built, batch = program("gpt2", MESHES["data"]), batches("gpt2")[0]
     inputs = {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
-    logits = built.module.apply({"params": begun("causal").params}, **inputs, deterministic=True)
+    logits = built.module.apply({"params": begun("gpt2").params}, **inputs).logits
     nats = np.asarray(cross_entropy(logits, jnp.asarray(batch["next_ids"])), np.float64)
     loss = np.sum(nats * batch["next_weights"]) / np.sum(batch["next_weights"])
     per_device = np.sum((nats * batch["next_weights"]).reshape(8, -1), 1) / batch["next_weights"].reshape(8, -1).sum(1)
-    _, metrics = train(built, "causal", 1)
+    _, metrics = train(built, "gpt2", 1)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-6)
     assert abs(np.mean(per_device) - loss) > 1e-4  # the mean of the devices' means is another number
 
 
-@pytest.mark.parametrize("name", ["causal", "recurrent"])
+@pytest.mark.parametrize("name", ["gpt2", "recurrent"])
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()
@@ -146,7 +146,7 @@ def test_parameters_begin_equal_on_every_mesh():
 
 
 def test_optimizer_state_is_cut_over_data_and_changes_nothing():
-    cut, whole = (program("causal", MESHES["data"], zero=zero) for zero in (True, False))
+    cut, whole = (program("gpt2", MESHES["data"], zero=zero) for zero in (True, False))
 
     def share(built: step.Program) -> float:
         """Bytes of the optimizer state on one device, relative to all of it."""
@@ -156,7 +156,7 @@ def test_optimizer_state_is_cut_over_data_and_changes_nothing():
 
     assert share(whole) == 1
     assert share(cut) < 0.13
-    assert_close(train(whole, "causal")[0], train(cut, "causal")[0], 1e-6)
+    assert_close(train(whole, "gpt2")[0], train(cut, "gpt2")[0], 1e-6)
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(cut.state.params))
 
 
@@ -183,8 +183,8 @@ def test_same_seed_and_step_give_the_same_bits_with_dropout():
 
 @pytest.mark.parametrize("setting", [{"dtype": "bfloat16"}, {"gradient_dtype": "bfloat16"}])
 def test_bfloat16_keeps_float32_parameters_and_comes_close(setting):
-    _, metrics = train(program("causal"), "causal")
-    found, found_metrics = train(program("causal", **setting), "causal")
+    _, metrics = train(program("gpt2"), "gpt2")
+    found, found_metrics = train(program("gpt2", **setting), "gpt2")
     assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {np.dtype("float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(found.optimizer_state)} <= {np.dtype("float32"), np.dtype("int32")}
     assert found_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-2)
@@ -219,12 +219,12 @@ def test_the_chips_own_generator_drops_too():
 )
 def test_a_setting_that_cannot_be_is_named(settings, message):
     with pytest.raises(UserError) as raised:
-        program("causal", (8, 1, 1), **settings)
+        program("gpt2", (8, 1, 1), **settings)
     assert message in str(raised.value)
 
 
 def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
-    run = experiments.causal()
+    run = experiments.gpt2()
     (phase,) = phases.resolve(run)
     with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
         step.check_model(run, phase, Vocabulary.placeholder(65))
