@@ -31,9 +31,18 @@ from tests.object_store import ObjectStore
 # XLA has read its flags once its devices are there. libtpu reads them when a program is compiled for a TPU, and ends
 # the process at a flag that it does not know.
 jax.devices()
+CPU_FLAGS = os.environ["XLA_FLAGS"]
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("--xla_cpu_use_fusion_emitters=false", "")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+
+def cpu_flags(devices: int) -> str:
+    """XLA_FLAGS of a process that has so many simulated devices and compiles nothing for a TPU.
+
+    With eight it finds in the cache what was compiled here: the flags are a part of a program's key.
+    """
+    return CPU_FLAGS.replace("device_count=8", f"device_count={devices}")
 
 
 @pytest.fixture(scope="module", autouse=True)

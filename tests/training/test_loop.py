@@ -20,6 +20,7 @@ from plmjax.errors import SAVED, UserError
 from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints, evaluation, loop, metrics
+from tests.conftest import cpu_flags
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 
@@ -152,7 +153,8 @@ def command(workdir: Path, *arguments: str, doomed: str = "-1") -> subprocess.Co
     """The run of `options`, but of one phase on eight devices, in a process of its own."""
     settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
     line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *arguments, *settings]
-    return subprocess.run(line, cwd=ROOT, env=os.environ | {"DOOMED": doomed}, capture_output=True, text=True)
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(8), "DOOMED": doomed}
+    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_sigkill_and_sigterm_in_a_process_of_its_own(tmp_path):
