@@ -191,6 +191,7 @@ def _load_classes(experiment: str | None) -> None:
 def evaluate(
     checkpoint: Positional[Location],
     data: Location | None = None,
+    task: Literal["lambada", "blimp"] | None = None,
     window: int | None = None,
     stride: int | None = None,
     output: Location | None = None,
@@ -199,11 +200,13 @@ def evaluate(
 ) -> None:
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
-    Of raw text a language model gives bits per byte and per character too.
+    Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
+    trained for.
 
     Args:
         checkpoint: Run directory or checkpoint.
         data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task.
+        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data.
         window: Tokens that a language model reads at once; those of a row of its run by default.
         stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
             default what the rows of the run move by.
@@ -213,14 +216,23 @@ def evaluate(
     """
     _load_classes(experiment)
     from plmjax.inference.evaluate import evaluate as run
+    from plmjax.inference.zero_shot import zero_shot
     from plmjax.training.metrics import to_json
 
-    found = run(checkpoint, data, output, window=window, stride=stride)
+    if task is None:
+        found = run(checkpoint, data, output, window=window, stride=stride)
+    elif data is None:
+        raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
+    elif stride is not None:
+        raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
+    else:
+        found = zero_shot(checkpoint, task, data, output, window=window)
     if json_:
         print(to_json(found))
     else:
+        width = max(24, *map(len, found))
         for name, value in found.items():
-            print(f"{name:<24} {value:.6g}" if isinstance(value, float) else f"{name:<24} {value}")
+            print(f"{name:<{width}} {value:.6g}" if isinstance(value, float) else f"{name:<{width}} {value}")
 
 
 def predict(

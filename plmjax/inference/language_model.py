@@ -1,0 +1,92 @@
+"""A checkpoint as a language model: what it tells of the tokens of rows, each given those before it."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.inference.perplexity import language_model, row_length
+from plmjax.inference.rows import batches, check_parameters
+from plmjax.objectives.objective import Batch, Given, Objective
+from plmjax.training import checkpoints, start, step
+
+ROWS = 32
+"""Rows computed at once."""
+
+
+class Scores(NamedTuple):
+    """Of n tokens that follow another: nats float32 [n], and whether no other token is likelier, bool [n]."""
+
+    nats: np.ndarray
+    likeliest: np.ndarray
+
+
+class LanguageModel:
+    """A checkpoint's language model and its tokenizer.
+
+    tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    window: the most tokens that one is given.
+    begin: the token that stands before a text, as in training it stands between documents.
+    """
+
+    def __init__(self, checkpoint: str | Path, window: int | None = None) -> None:
+        """Reads the checkpoint.
+
+        Raises:
+            UserError: no checkpoint, one that is of no language model, or a window that its model has no positions for.
+        """
+        params, description = checkpoints.load_parameters(checkpoint)
+        run = description.experiment
+        self._task, self._config = language_model(run), run.model
+        self.window = row_length(run, window)
+        self.tokenizer = start.tokenizer_of(description)
+        self.begin = self.tokenizer.vocabulary.document_end
+        if self.begin < 0:
+            raise UserError(
+                f"Expected a tokenizer with an end or separator token to stand before a text in {checkpoint}, found "
+                f"one with neither; name another checkpoint."
+            )
+        self._module = self._task.module(run.model, step.execution(run, jax.default_backend()))
+        token = _batch(np.zeros((1, 1), np.int32), np.ones((1, 1), bool), np.zeros((1, 1), np.int32))
+        hint = "it does not score the next token"
+        check_parameters(self._module, params, self._task.model_inputs(token), Path(checkpoint), hint)
+        self._params = jax.device_put(params)
+
+    def score(self, rows: Sequence[Sequence[int]]) -> list[Scores]:
+        """The scores of all tokens but the first of every row, which has one token more than the window at most."""
+        scored: list[Any] = [None] * len(rows)
+        pad = max(self.tokenizer.vocabulary.pad, 0)
+        for chosen, inputs in batches([list(row[:-1]) for row in rows], self.window, ROWS, pad):
+            next_ids = np.full(inputs["input_ids"].shape, pad, np.int32)
+            for place, row in enumerate(chosen):
+                next_ids[place, : len(rows[row]) - 1] = rows[row][1:]
+            carry = nn.meta.unbox(self._task.evaluation_carry(self._config, *next_ids.shape))
+            batch = _batch(**inputs, next_ids=next_ids)
+            nats, likeliest = jax.device_get(_score(self._task, self._module, Given(self._params, carry=carry), batch))
+            for place, row in enumerate(chosen):
+                count = len(rows[row]) - 1
+                scored[row] = Scores(nats[place, :count], likeliest[place, :count])
+        return scored
+
+
+def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
+    """Rows as `Blocks` has them, each the beginning of a text."""
+    real = jnp.asarray(attention_mask).astype(jnp.int32)
+    return {
+        "input_ids": jnp.asarray(input_ids),
+        "segment_ids": real,
+        "positions": real * jnp.arange(real.shape[1]),
+        "next_ids": jnp.asarray(next_ids),
+        "next_weights": real.astype(jnp.float32),
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("task", "module"))
+def _score(task: Objective, module: nn.Module, given: Given, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    return task.score(module, given, batch, jax.random.key(0), training=False)

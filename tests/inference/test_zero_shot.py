@@ -1,0 +1,162 @@
+"""LAMBADA's last words and BLiMP's pairs, against each text alone in transformers."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.data import tokenizers
+from plmjax.inference.language_model import Scores
+from plmjax.inference.zero_shot import blimp, lambada, zero_shot
+from tests.inference.conftest import WINDOW
+
+PAIRS = {
+    ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],
+    ("syntax", "gaps"): [("I know what you saw.", "I know that you saw.")],
+    ("morphology", "agreement"): [("These books are old.", "These book are old."), ("He runs.", "He run.")],
+}
+CONTEXTS = (
+    "a list",
+    "it is the first",
+    "when the name of a class is not",
+    "of the same value or",
+    "an object that is a",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(decoder_run: Path) -> tokenizers.Tokenizer:
+    return tokenizers.load(decoder_run / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("blimp")
+    for (field, paradigm), sentences in PAIRS.items():
+        rows = [{"sentence_good": a, "sentence_bad": b, "field": field, "UID": paradigm} for a, b in sentences]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{paradigm}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    return folder
+
+
+def greedy_word(context: str, tokenizer, oracle) -> str | None:
+    """The word that the model itself goes on with, where it goes on with one."""
+    ids = [tokenizer.vocabulary.end, *tokenizer.encode(context)]
+    word = tokenizer.decode([int(oracle(ids)[-1].argmax())])
+    return word if word[:1] == " " and word[1:].isalpha() else None
+
+
+@pytest.fixture(scope="module")
+def passages(prose: Path, tokenizer, oracle) -> list[str]:
+    """Passages that end in a word that the model gets right, in one whose beginning alone it gets right, in others."""
+    words = prose.read_text(encoding="utf-8").split()
+    contexts = (" ".join(words[start : start + 3]) for start in range(400))
+    right = [(context, word) for context in contexts if (word := greedy_word(context, tokenizer, oracle))][:3]
+    assert right
+    longer = [f"{context}{word}xq" for context, word in right]
+    return [context + word for context, word in right] + longer + [f"{context} word" for context in CONTEXTS]
+
+
+@pytest.mark.parametrize("window", [WINDOW, 6])
+def test_last_words_are_those_of_transformers(decoder_run, tokenizer, oracle, passages, tmp_path, window):
+    path = tmp_path / "lambada.txt"
+    path.write_text("\n".join(passages) + "\n\n", encoding="utf-8")
+    right, nats, cut = [], [], 0
+    for passage in passages:
+        ids = [tokenizer.vocabulary.end, *tokenizer.encode(passage)]
+        last = len(ids) - 1 - len(tokenizer.encode(passage.rpartition(" ")[0]))
+        cut += len(ids) - 1 > window
+        ids = ids[-window - 1 :]
+        scores = oracle(ids[:-1])[-last:]
+        right.append((scores.argmax(axis=-1) == ids[-last:]).all())
+        nats.append(-scores[range(last), ids[-last:]].sum())
+    found = zero_shot(decoder_run, "lambada", path, window=window)
+    assert found["lambada/accuracy"] == np.mean(right) and (window < WINDOW or 0 < np.mean(right) < 1)
+    assert found["lambada/perplexity"] == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
+    assert (found["lambada/passages"], found["lambada/cut"]) == (len(passages), cut)
+    assert found["lambada/unknown_words"] == 0
+
+
+def test_pairs_are_those_of_transformers(decoder_run, tokenizer, oracle, pairs, tmp_path):
+    def log_probability(sentence: str) -> float:
+        ids = [tokenizer.vocabulary.end, *tokenizer.encode(sentence)]
+        return oracle(ids)[range(len(ids) - 1), ids[1:]].sum()
+
+    expected = {
+        names: np.mean([log_probability(good) > log_probability(bad) for good, bad in sentences])
+        for names, sentences in PAIRS.items()
+    }
+    found = zero_shot(decoder_run, "blimp", pairs, tmp_path / "out", window=64)
+    for (field, paradigm), share in expected.items():
+        assert found[f"blimp/{field}/{paradigm}"] == share
+        assert found[f"blimp/{field}"] == np.mean([expected[names] for names in expected if names[0] == field])
+    assert found["blimp/accuracy"] == pytest.approx(np.mean(list(expected.values())))
+    assert found["blimp/pairs"] == 5 and found["blimp/unknown_tokens"] == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == found
+
+
+def test_reads_the_published_files(decoder_run, shared_data, tmp_path, capsys):
+    (tmp_path / "blimp").mkdir()
+    for name in ("wh_vs_that_no_gap", "inchoative"):
+        lines = gzip.decompress((shared_data / "eval" / "blimp" / f"{name}.jsonl.gz").read_bytes()).splitlines()[:5]
+        (tmp_path / "blimp" / f"{name}.jsonl").write_bytes(b"\n".join(lines))
+    (source,) = (shared_data / "eval" / "lambada").iterdir()
+    (tmp_path / "lambada.txt").write_bytes(b"\n".join(gzip.decompress(source.read_bytes()).splitlines()[:5]))
+    for task, data in (("blimp", "blimp"), ("lambada", "lambada.txt")):
+        cli.run(
+            ["evaluate", str(decoder_run), "--task", task, "--data", str(tmp_path / data), "--json", "--window", "64"]
+        )
+    pairs, words = map(json.loads, capsys.readouterr().out.splitlines())
+    assert pairs["blimp/pairs"] == 10 and "blimp/syntax/inchoative" in pairs
+    assert words["lambada/passages"] == words["lambada/cut"] == 5
+
+
+class Omniscient:
+    """A language model to which every token is the likeliest."""
+
+    window, begin = 8, 3
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer):
+        self.tokenizer = tokenizer
+
+    def score(self, rows):
+        return [Scores(np.zeros(len(row) - 1, np.float32), np.ones(len(row) - 1, bool)) for row in rows]
+
+
+def test_what_the_tokenizer_lacks_is_counted_and_never_right(pairs, tmp_path):
+    words = tokenizers.train("word", 8, ["one two what did he see"], tmp_path / "tokenizer")
+    known = [word for word in ("one", "two") if words.encode(word) != [words.vocabulary.unknown]]
+    (tmp_path / "lambada.txt").write_text(f"one {known[0]}\none three\n")
+    found = lambada(Omniscient(words), tmp_path / "lambada.txt")
+    assert (found["accuracy"], found["unknown_words"]) == (0.5, 1)
+    sentences = [sentence for group in PAIRS.values() for pair in group for sentence in pair]
+    unknown = sum(words.encode(sentence).count(words.vocabulary.unknown) for sentence in sentences)
+    found = blimp(Omniscient(words), pairs)
+    assert found["unknown_tokens"] == unknown > 0
+    assert found["accuracy"] == 0  # of two sentences that are as likely neither is preferred
+
+
+def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, pairs, tmp_path):
+    def evaluate(task: str, contents: str, run: Path = decoder_run, *more: object) -> str:
+        (tmp_path / "data.txt").write_text(contents)
+        return fails("evaluate", run, "--task", task, "--data", tmp_path / "data.txt", *more)
+
+    assert "two or more words in line 2 of" in evaluate("lambada", "one word\nword\n")
+    assert "Expected passages in" in evaluate("lambada", "\n")
+    assert "a last word of 1 to 24 tokens" in evaluate("lambada", f"one {'xq' * 20}")
+    assert "data.txt" in evaluate("lambada", "") and "data.txt" in evaluate("blimp", "")
+    assert "Expected a JSON object in line 1 of" in evaluate("blimp", "a sentence\n")
+    said = evaluate("blimp", json.dumps({"sentence_good": "a", "sentence": "b"}))
+    assert "strings sentence_good, sentence_bad, field, UID in line 1" in said
+    assert "sentences of 1 to 6 tokens" in fails(
+        "evaluate", decoder_run, "--task", "blimp", "--data", pairs, "--window", 6
+    )
+    assert "Expected a language model" in evaluate("lambada", "two words\n", small_run)
+    assert "--window from 1" in evaluate("lambada", "two words\n", decoder_run, "--window", 0)
+    assert "Expected no --stride" in evaluate("lambada", "two words\n", decoder_run, "--stride", 4)
+    assert "Expected --data" in fails("evaluate", decoder_run, "--task", "blimp")
+    assert "lambada" in fails("evaluate", decoder_run, "--task", "lambda", "--data", pairs)
