@@ -37,6 +37,36 @@ os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("--xla_cpu_use_fusion_
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
+LONGEST = (
+    "parallel/test_hosts.py",
+    "systems",
+    "test_readme.py",
+    "strangers/test_strangers.py",
+    "test_storage.py",
+    "finetuning/test_kinds.py",
+    "finetuning/test_run.py",
+    "training/test_loop.py",
+    "training/test_step.py",
+    "test_main.py",
+    "plan",
+    "tpu",
+    "finetuning/test_terms_and_texts.py",
+    "finetuning/test_docs.py",
+    "test_python_docs.py",
+    "test_rooms.py",
+)
+"""Files and folders of tests that take longest. A file is the work of one process, so that whoever gets one of these
+last works on while the other processes have nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, all others after them in their own order."""
+    folders = [Path(__file__).parent / name for name in LONGEST]
+    assert all(folder.exists() for folder in folders), "LONGEST names a file that is not there"
+    rank = {folder: place for place, folder in enumerate(folders)}
+    items.sort(key=lambda item: min(rank.get(folder, len(rank)) for folder in (item.path, *item.path.parents)))
+
+
 def cpu_flags(devices: int) -> str:
     """XLA_FLAGS of a process that has so many simulated devices and compiles nothing for a TPU.
 
