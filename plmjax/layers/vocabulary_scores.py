@@ -127,8 +127,11 @@ def _in_chunks(
     of_table, of_bias = total
     # Devices exchange the gradient of a matrix in the dtype of the products; `jnp.sum` would make it float32 first.
     of_table = jax.lax.reduce_sum(of_table.astype(dtype), (0,))
+    of_table = nn.with_logical_constraint(of_table, ("vocab", "embed"))
     of_bias = None if of_bias is None else jnp.sum(of_bias, axis=0)
-    return nats, correct, VocabularyScores(of_hidden, of_table, of_bias)
+    gradient = VocabularyScores(of_hidden, of_table, of_bias)
+    # Summed before the layers' backward pass, which would otherwise run while float32 sums [G V D] wait to be added.
+    return nats, correct, jax.lax.optimization_barrier(gradient)
 
 
 def _shards(axis: str) -> int:

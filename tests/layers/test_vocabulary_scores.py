@@ -149,8 +149,7 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
         compiled = differentiated(loss).lower(*placed).compile()
     chex.assert_trees_all_close(compiled(*placed), expected, rtol=1e-6, atol=1e-6)
     assert largest_float32(compiled.as_text()) < of_device
-    exchanged = [
-        one for one in hlo.Program(compiled.as_text()).collectives() if one.elements >= features * vocabulary // 4
-    ]
-    assert {one.kind for one in exchanged} == {"all-gather", "all-reduce"}
-    assert all(one.count == 1 for one in exchanged) and len(exchanged) <= 3, exchanged
+    exchanged = hlo.Program(compiled.as_text()).collectives()
+    of_table = features * vocabulary // 2
+    assert all(one.count == 1 for one in exchanged if one.elements >= of_table // 2), exchanged
+    assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged

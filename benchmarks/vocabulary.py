@@ -1,0 +1,74 @@
+"""The cross-entropy over a vocabulary, all scores at once and in chunks of positions: time and memory on the CPU.
+
+    python benchmarks/vocabulary.py [--rows 4] [--length 512] [--vocabulary 50257] [--features 768]
+
+Loss and gradients with respect to hidden states and table, float32, each as one compiled program: all scores at once
+and JAX's own backward pass; chunks with a backward pass that makes the scores again (`cross_entropy`); chunks whose
+gradients are made in the forward pass (`weighted_cross_entropy`). They run alternately. Processor time is what other
+work on the machine disturbs least. Memory is what the compiler sets aside for the program besides what goes in and out.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.objectives.objective import cross_entropy
+
+
+def at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """All scores at once."""
+    return jnp.sum(weights * cross_entropy(scores.logits(), targets))
+
+
+def by_position(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """Chunks, weighted after the loss of every position is known."""
+    return jnp.sum(weights * scores.cross_entropy(targets)[0])
+
+
+def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """Chunks, with the weights known."""
+    return scores.weighted_cross_entropy(targets, weights)[0]
+
+
+NAMES = {"all scores at once": at_once, "cross_entropy": by_position, "weighted_cross_entropy": weighted}
+
+
+def main() -> None:
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, size in {"rows": 4, "length": 512, "vocabulary": 50257, "features": 768, "repeats": 7}.items():
+        parser.add_argument(f"--{name}", type=int, default=size)
+    sizes = parser.parse_args()
+    keys = jax.random.split(jax.random.key(0), 3)
+    hidden = jax.random.normal(keys[0], (sizes.rows, sizes.length, sizes.features))
+    table = 0.02 * jax.random.normal(keys[1], (sizes.vocabulary, sizes.features))
+    targets = jax.random.randint(keys[2], hidden.shape[:2], 0, sizes.vocabulary)
+    given = VocabularyScores(hidden, table), targets, jnp.ones(targets.shape)
+    programs = {name: jax.jit(jax.value_and_grad(loss)).lower(*given).compile() for name, loss in NAMES.items()}
+    measured = {name: [] for name in programs}
+    for repeat in range(-1, sizes.repeats):  # the first round warms up
+        for name, program in programs.items():
+            clock, processor = time.perf_counter(), time.process_time()
+            jax.block_until_ready(program(*given))
+            if repeat >= 0:
+                measured[name].append((time.process_time() - processor, time.perf_counter() - clock))
+    base = statistics.median(processor for processor, _ in measured["all scores at once"])
+    print("| | MiB | CPU-seconds | range | to all at once | on the clock |\n|---|---|---|---|---|---|")
+    for name, program in programs.items():
+        processor, clock = zip(*measured[name], strict=True)
+        mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
+        print(
+            f"| {name} | {mebibytes:.0f} | {statistics.median(processor):.2f} | {min(processor):.2f} to "
+            f"{max(processor):.2f} | {statistics.median(processor) / base:.2f} | {statistics.median(clock):.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
