@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Protocol
 
-import flax.linen as nn
 import jax
 
 from plmjax.layers.cache import Cache
@@ -54,7 +53,7 @@ class CausalDecoder:
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int
     ) -> tuple[jax.Array, Cache]:
         """Reads the prompts at once; there is no source."""
-        cache = _divided(self.config.empty_cache(prompt.shape[0], room, self.execution))
+        cache = self.config.empty_cache(prompt.shape[0], room, self.execution)
         return self._read(variables, prompt, prompt_mask, cache)
 
     def step(self, variables: Variables, tokens: jax.Array, state: Cache) -> tuple[jax.Array, Cache]:
@@ -63,7 +62,7 @@ class CausalDecoder:
 
     def rows(self, state: Cache, indices: jax.Array) -> Cache:
         """The cache of other rows."""
-        return _divided(state.rows(indices))
+        return state.rows(indices)
 
     def _read(
         self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Cache
@@ -72,9 +71,3 @@ class CausalDecoder:
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache)
         last = output.scores.replace(hidden=output.scores.hidden[:, -1:])
         return last.logits()[:, 0], output.cache
-
-
-def _divided(cache: Cache) -> Cache:
-    """A cache over the devices of a mesh: rows as those of a batch, heads as those of the layers."""
-    axes = ("layers", "batch", "length", "heads", "head")
-    return cache.replace(layers=jax.tree.map(lambda x: nn.with_logical_constraint(x, axes), cache.layers))

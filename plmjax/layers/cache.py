@@ -1,13 +1,21 @@
-"""What a decoder keeps of the tokens that it has read, so that a further token costs one position and not the row."""
+"""What a decoder keeps of the tokens that it has read, so that a further token costs one position and not the row.
+
+The loop over the layers carries the cache: each layer writes its keys and values before it looks at all of them. So
+every read of the arrays follows the last write, and the compiler changes them in place.
+"""
 
 from typing import Self
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from plmjax.layers.attention import KeyValues, MultiHeadAttention
 from plmjax.layers.visibility import Visibility
+
+AXES = ("layers", "batch", "heads", "head", "length")
+"""Logical axes of the arrays, so that a mesh divides them as it does the batch and the heads."""
 
 
 @flax.struct.dataclass
@@ -16,21 +24,22 @@ class Cache:
 
     All rows are written at the same place: rows of unequal length are padded on the left, and `key_mask` hides that.
 
-    layers: arrays [L B S N H].
+    keys, values: [L B N H S], the places of a feature side by side: XLA for CPU copies what lies otherwise before the
+        products of attention.
     key_mask: int32 [B S], 1 for tokens that may be seen.
     length: int32 scalar, how many places are written.
     """
 
-    layers: KeyValues
+    keys: jax.Array
+    values: jax.Array
     key_mask: jax.Array
     length: jax.Array
 
     @classmethod
     def empty(cls, layers: int, batch: int, room: int, heads: int, size: int, dtype: jnp.dtype) -> Self:
         """A cache of no tokens, with room for so many."""
-        one = KeyValues.empty(batch, room, heads, size, dtype)
-        stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (layers, *x.shape)), one)
-        return cls(stacked, jnp.zeros((batch, room), jnp.int32), jnp.zeros((), jnp.int32))
+        zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, room), dtype), AXES)
+        return cls(zeros, zeros, jnp.zeros((batch, room), jnp.int32), jnp.zeros((), jnp.int32))
 
     def extended(self, attention_mask: jax.Array) -> Self:
         """With the mask of further tokens, int [B T], which the layers have still to write."""
@@ -46,41 +55,53 @@ class Cache:
         """What further tokens see: the tokens kept, and themselves up to each."""
         return Visibility(key_mask=self.key_mask, causal=True, prefix_lengths=prefix_lengths, query_offset=self.length)
 
-    def written(self, new: KeyValues) -> Self:
-        """With the keys and values of T further tokens, [L B T N H]."""
-        layers = jax.tree.map(
-            lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), self.length, 2),
-            self.layers,
-            new,
-        )
-        return self.replace(layers=layers, length=self.length + new.keys.shape[2])
+    def written(self, layer: jax.Array, new: KeyValues) -> Self:
+        """With a layer's keys and values of further tokens, [B T N H]."""
+
+        def write(kept: jax.Array, new: jax.Array) -> jax.Array:
+            new = jnp.einsum("BTNH->BNHT", new).astype(kept.dtype)[None]
+            return jax.lax.dynamic_update_slice(kept, new, (layer, 0, 0, 0, self.length))
+
+        return self.replace(keys=write(self.keys, new.keys), values=write(self.values, new.values))
+
+    def layer(self, layer: jax.Array) -> KeyValues:
+        """A layer's keys and values, [B S N H]."""
+        return KeyValues(*(jnp.einsum("BNHS->BSNH", kept[layer]) for kept in (self.keys, self.values)))
+
+    def advanced(self, tokens: int) -> Self:
+        """After every layer has written so many tokens."""
+        return self.replace(length=self.length + tokens)
 
     def rows(self, indices: jax.Array) -> Self:
         """With other rows, int [B']: a beam search goes on from some rows several times and drops others."""
-        return self.replace(
-            layers=jax.tree.map(lambda x: jnp.take(x, indices, axis=1), self.layers),
-            key_mask=jnp.take(self.key_mask, indices, axis=0),
+        keys, values = (
+            nn.with_logical_constraint(jnp.take(kept, indices, axis=1), AXES) for kept in (self.keys, self.values)
         )
+        return self.replace(keys=keys, values=values, key_mask=jnp.take(self.key_mask, indices, axis=0))
 
 
 def attend_to_past(
     attention: MultiHeadAttention,
     x: jax.Array,
     visibility: Visibility,
-    past: KeyValues | None,
+    cache: Cache | None,
+    layer: jax.Array,
     *,
     deterministic: bool,
-) -> tuple[jax.Array, KeyValues]:
+) -> tuple[jax.Array, Cache | None]:
     """Self-attention of T tokens that also see the tokens before them.
 
     Args:
         x: [B T D].
         visibility: its `query_offset` is the number of places before x.
-        past: one layer's keys and values, [B S N H]; None where nothing is before x.
+        cache: the tokens before x; None where there are none.
+        layer: which of the cache's layers this is, int scalar.
 
     Returns:
-        [B T D], and the keys and values of x, [B T N H].
+        [B T D], and the cache with the keys and values of x.
     """
     new = attention.key_values(x)
-    seen = new if past is None else past.written(new, visibility.query_offset)
-    return attention.attend(x, seen, visibility, deterministic=deterministic), new
+    if cache is None:
+        return attention.attend(x, new, visibility, deterministic=deterministic), None
+    cache = cache.written(layer, new)
+    return attention.attend(x, cache.layer(layer), visibility, deterministic=deterministic), cache

@@ -6,6 +6,8 @@ scores):
 
     x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
 
+x may be a pytree, such as the token vectors with a cache that every layer changes in place.
+
 Whatever is the same for all layers is a variable of the surrounding function that `body` reads.
 """
 

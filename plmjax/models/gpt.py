@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.attention import MultiHeadAttention
 from plmjax.layers.cache import Cache, attend_to_past
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding, check_ids
@@ -185,8 +185,10 @@ class GptLayer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visibility: Visibility, past: KeyValues | None) -> tuple[jax.Array, KeyValues]:
-        """[B T D] -> [B T D], and the keys and values of these tokens."""
+    def __call__(
+        self, x: jax.Array, visibility: Visibility, cache: Cache | None, layer: jax.Array
+    ) -> tuple[jax.Array, Cache | None]:
+        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, epsilon = config.initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -197,11 +199,12 @@ class GptLayer(nn.Module):
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         dropout = Dropout(config.resid_pdrop)
 
-        attended, new = attend_to_past(attention, x, visibility, past, deterministic=self.deterministic)
+        deterministic = self.deterministic
+        attended, cache = attend_to_past(attention, x, visibility, cache, layer, deterministic=deterministic)
         x = attention_norm(x + dropout(attended, self.deterministic))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = feed_forward_norm(x + dropout(feed_forward(x), self.deterministic))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), new
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
 
 
 class GptModel(nn.Module):
@@ -251,17 +254,17 @@ class GptModel(nn.Module):
         x += jnp.take(kept, tokens + rows.positions, axis=0, mode="clip")
         x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))
 
-        def body(layer: GptLayer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, Any]:
-            x, new = layer(x, rows.visibility, past)
-            return x, (x if output_hidden_states else None, None if cache is None else new)
+        def body(layer: GptLayer, carried: tuple[jax.Array, Cache | None], number: jax.Array) -> tuple[Any, Any]:
+            x, cache = layer(carried[0], rows.visibility, carried[1], number)
+            return (x, cache), x if output_hidden_states else None
 
-        layers = GptLayer(config, execution, deterministic, name="layers")
-        last, (states, new) = stack(body, layers, config.n_layer, execution, x, rows.past)
+        layers, numbers = GptLayer(config, execution, deterministic, name="layers"), jnp.arange(config.n_layer)
+        (last, cache), states = stack(body, layers, config.n_layer, execution, (x, rows.cache), numbers)
         return DecoderOutput(
             last_hidden_state=last,
             hidden_states=jnp.concatenate([x[None], states]) if output_hidden_states else None,
             scores=VocabularyScores(last, kept[:tokens]),
-            cache=None if cache is None else rows.cache.written(new),
+            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
         )
 
 
@@ -292,11 +295,6 @@ class DecoderRows:
     positions: jax.Array
     visibility: Visibility
     cache: Cache | None
-
-    @property
-    def past(self) -> KeyValues | None:
-        """Keys and values of every layer, [L B S N H]."""
-        return None if self.cache is None else self.cache.layers
 
 
 def read_rows(

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, check_ranges
-from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.attention import MultiHeadAttention
 from plmjax.layers.cache import Cache, attend_to_past
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
@@ -128,8 +128,10 @@ class Gpt2Layer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visibility: Visibility, past: KeyValues | None) -> tuple[jax.Array, KeyValues]:
-        """[B T D] -> [B T D], and the keys and values of these tokens."""
+    def __call__(
+        self, x: jax.Array, visibility: Visibility, cache: Cache | None, layer: jax.Array
+    ) -> tuple[jax.Array, Cache | None]:
+        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -142,10 +144,11 @@ class Gpt2Layer(nn.Module):
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         dropout = Dropout(config.resid_pdrop)
 
-        attended, new = attend_to_past(attention, attention_norm(x), visibility, past, deterministic=self.deterministic)
+        y, deterministic = attention_norm(x), self.deterministic
+        attended, cache = attend_to_past(attention, y, visibility, cache, layer, deterministic=deterministic)
         x = nn.with_logical_constraint(x + dropout(attended, self.deterministic), ("batch", "length", "embed"))
         x = x + dropout(feed_forward(feed_forward_norm(x)), self.deterministic)
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), new
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
 
 
 class Gpt2Model(nn.Module):
@@ -181,19 +184,19 @@ class Gpt2Model(nn.Module):
         x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
 
-        def body(layer: Gpt2Layer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, Any]:
-            before = x
-            x, new = layer(x, rows.visibility, past)
-            return x, (before if output_hidden_states else None, None if cache is None else new)
+        def body(layer: Gpt2Layer, carried: tuple[jax.Array, Cache | None], number: jax.Array) -> tuple[Any, Any]:
+            before = carried[0]
+            carried = layer(before, rows.visibility, carried[1], number)
+            return carried, before if output_hidden_states else None
 
-        layers = Gpt2Layer(self.config, self.execution, deterministic, name="layers")
-        x, (states, new) = stack(body, layers, self.config.n_layer, self.execution, x, rows.past)
+        layers, depth = Gpt2Layer(self.config, self.execution, deterministic, name="layers"), self.config.n_layer
+        (x, cache), states = stack(body, layers, depth, self.execution, (x, rows.cache), jnp.arange(depth))
         x = self.layer_norm(x)
         return DecoderOutput(
             last_hidden_state=x,
             hidden_states=jnp.concatenate([states, x[None]]) if output_hidden_states else None,
             scores=VocabularyScores(x, self.word_embeddings.embedding),
-            cache=None if cache is None else rows.cache.written(new),
+            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
         )
 
 
