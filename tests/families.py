@@ -17,10 +17,11 @@ from plmjax.experiment import Experiment
 from plmjax.interop import albert as albert_interop
 from plmjax.interop import bert as bert_interop
 from plmjax.interop import electra as electra_interop
+from plmjax.interop import gpt as gpt_interop
 from plmjax.interop import gpt2 as gpt2_interop
 from plmjax.interop import roberta as roberta_interop
 from plmjax.interop.adapter import Adapter
-from plmjax.models import albert, bert, electra, gpt2, roberta
+from plmjax.models import albert, bert, electra, gpt, gpt2, roberta
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource
 
@@ -58,6 +59,13 @@ def untyped_tokens(config: Any) -> Batch:
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (ROWS, LENGTH), np.int32)
     mask = np.arange(LENGTH)[None] < np.array([[17], [11], [1]])
     return {"input_ids": ids, "attention_mask": mask.astype(np.int32)}
+
+
+def padded_untyped_tokens(config: Any) -> Batch:
+    """The same with the padding token where there is padding and nowhere else: transformers finds a row's end by it."""
+    batch = untyped_tokens(dataclasses.replace(config, vocab_size=config.vocab_size - 1))
+    ids, pad = batch["input_ids"], config.pad_token_id
+    return batch | {"input_ids": np.where(batch["attention_mask"] == 1, ids + (ids >= pad), pad)}
 
 
 def padded_tokens(config: Any) -> Batch:
@@ -114,6 +122,7 @@ class Family:
     batches: name -> what the modules of a config are given.
     visible: int [T] of segments -> bool [T S], which tokens reach which.
     reference_config: module -> the config of transformers' class, where it is not the module's own.
+    settings: config -> what transformers' config has besides its fields.
     """
 
     adapter: Adapter
@@ -136,6 +145,7 @@ class Family:
     batches: Mapping[str, Callable[[Any], Batch]] = dataclasses.field(default_factory=lambda: {"tokens": random_tokens})
     visible: Callable[[np.ndarray], np.ndarray] = same_sequence
     reference_config: Callable[[nn.Module], Any] = lambda module: module.config
+    settings: Callable[[Any], dict[str, Any]] = lambda config: {}
 
     def batch(self, config: Any) -> Batch:
         """What a module of the config is given, the first kind."""
@@ -383,6 +393,49 @@ ELECTRA_ROW = Family(
     ),
 )
 
+# ---------------------------------------------------------------------------------------------------------- GPT
+
+GPT = gpt.GptConfig(
+    vocab_size=53,
+    n_positions=19,
+    n_embd=24,
+    n_layer=3,
+    n_head=3,
+    embd_pdrop=0.0,
+    resid_pdrop=0.0,
+    attn_pdrop=0.0,
+    pad_token_id=3,
+)
+GPT_SHARDED = dataclasses.replace(GPT.with_dropout(0.2), vocab_size=56, n_positions=24, n_layer=2, n_head=4)
+
+GPT_ROW = Family(
+    adapter=gpt_interop.ADAPTER,
+    heads=(
+        Head(gpt.GptForCausalLM(GPT)),
+        Head(gpt.GptForSequenceClassification(GPT, num_labels=5), ("logits",)),
+        Head(gpt.GptForMultipleChoice(GPT), ("logits",)),
+    ),
+    bodies=(gpt.GptModel(GPT),),
+    stored=(
+        gpt.GptForSequenceClassification(
+            dataclasses.replace(GPT, activation_function="relu", summary_first_dropout=0.3), num_labels=4
+        ),
+    ),
+    switches=({"activation_function": "relu"},),
+    trained=Head(gpt.GptForCausalLM(GPT.with_dropout(0.2))),
+    sharded=(Head(gpt.GptForCausalLM(GPT_SHARDED)), "gpt/table/embedding", (40, 12)),
+    counts={"base": (gpt.GptConfig.base(), ((gpt.GptModel, 116_534_784), (gpt.GptForCausalLM, 116_534_784)))},
+    initial=gpt.GptForCausalLM(gpt.GptConfig.tiny(vocab_size=2000)),
+    truncated=False,
+    words="table/embedding",
+    token_heads=False,
+    step=experiments.gpt,
+    learning={"model": {"n_embd": 32}},
+    batches={"tokens": padded_untyped_tokens},
+    visible=earlier_in_sequence,
+    settings=lambda config: {"afn": gpt_interop.ACTIVATIONS[config.activation_function]},
+)
+
 # -------------------------------------------------------------------------------------------------------- GPT-2
 
 GPT2 = gpt2.Gpt2Config(
@@ -444,6 +497,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": ROBERTA_ROW,
     "albert": ALBERT_ROW,
     "electra": ELECTRA_ROW,
+    "gpt": GPT_ROW,
     "gpt2": GPT2_ROW,
 }
 

@@ -10,6 +10,7 @@ from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassific
 from plmjax.finetuning.tagging import Tagging, TokenTagging
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.models.bert import BertForMultipleChoice
+from plmjax.models.gpt import GptForMultipleChoice
 from plmjax.models.heads import QuestionAnswering, TokenClassification
 
 
@@ -20,7 +21,7 @@ def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[TaskObjectiv
     """
     if isinstance(module, QuestionAnswering):
         return SpanExtraction(), Questions()
-    if isinstance(module, BertForMultipleChoice):
+    if isinstance(module, BertForMultipleChoice | GptForMultipleChoice):
         return MultipleChoice(), Choices()
     labels = tuple(labels) or tuple(f"LABEL_{label}" for label in range(module.num_labels))
     if isinstance(module, TokenClassification):

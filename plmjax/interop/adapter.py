@@ -19,6 +19,7 @@ class Architecture:
     """One class of the other library and the module that computes the same.
 
     conversions: of every parameter of the module; there may be more.
+    sized: config -> further conversions, which depend on its sizes.
     outputs: name of an output -> its name there.
     options: config.json's content -> fields of the module besides config and execution.
     parts: name -> shape of the tensors there are -> such fields that config.json does not tell.
@@ -33,10 +34,15 @@ class Architecture:
     outputs: Mapping[str, str]
     options: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda found: {}
     parts: Callable[[Mapping[str, Shape]], dict[str, Any]] = lambda shapes: {}
+    sized: Callable[[Any], tuple[Conversion, ...]] = lambda config: ()
     arguments: Callable[[nn.Module], dict[str, Any]] = lambda module: {}
     batch: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda rows: rows
     within: str = ""
     tied: bool = False
+
+    def conversions_of(self, config: Any) -> tuple[Conversion, ...]:
+        """The conversions of every parameter of a module with this config."""
+        return self.conversions + self.sized(config)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,6 +101,16 @@ def divided(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
     return Arrangement(to_tensors, to_parameters)
 
 
+def parts(sizes: Sequence[int], axis: int) -> Arrangement:
+    """One parameter in several tensors that lie in it one after the other, of these sizes along one axis."""
+
+    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
+        (whole,) = parameters
+        return whole.__array_namespace__().split(whole, np.cumsum(sizes)[:-1].tolist(), axis)
+
+    return Arrangement(to_tensors, lambda tensors, shapes: [np.concatenate(tensors, axis)])
+
+
 def summed(count: int, each: Arrangement = SAME) -> Arrangement:
     """Parameters that are the sum of `count` tensors, as torch's LSTM has two biases; written as the first, zeros else.
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bert, electra, gpt2, roberta
+from plmjax.interop import albert, bert, electra, gpt, gpt2, roberta
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
@@ -37,6 +37,7 @@ ADAPTERS: dict[str, Adapter] = {
     "bert": bert.ADAPTER,
     "electra": electra.ADAPTER,
     "gpt2": gpt2.ADAPTER,
+    "openai-gpt": gpt.ADAPTER,
     "roberta": roberta.ADAPTER,
 }
 """model_type of config.json -> adapter."""
@@ -89,8 +90,8 @@ def assemble(
     if not chosen.tied:  # nothing that could be tied
         settings.pop("tie_word_embeddings", None)
     config = adapter.read_config(settings)
-    module = chosen.module(config, execution, **fields)
-    params, left_out = read_parameters(module, adapter.inputs(module), chosen.conversions, tensors, adapter.optional)
+    module, conversions = chosen.module(config, execution, **fields), chosen.conversions_of(config)
+    params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.optional)
     if left_out:
         log.warning("%s has no place for %s of %s: left out.", architecture, ", ".join(left_out), tensors.origin)
     return module, params
@@ -122,7 +123,7 @@ def save(
     name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
-    tensors = write_tensors(module, adapter.inputs(module), chosen.conversions, params)
+    tensors = write_tensors(module, adapter.inputs(module), chosen.conversions_of(module.config), params)
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
@@ -177,9 +178,9 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
         if getattr(ours, output) is None and there not in reference:  # a pooler that this model does without
             continue
         expected, found = reference[there].numpy(), np.asarray(getattr(ours, output))
-        if expected.shape[:2] == inputs["attention_mask"].shape:
-            real = inputs["attention_mask"] > 0
-            expected, found = expected[real], found[real]
+        mask = inputs.get("attention_mask")
+        if mask is not None and expected.shape[:2] == mask.shape:
+            expected, found = expected[mask > 0], found[mask > 0]
         if not np.isfinite(expected).all():
             raise UserError(
                 f"Expected transformers to compute finite numbers with {directory}, found others in its {there}; check "
@@ -284,7 +285,7 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)
     leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
-    held = [found for one in chosen.conversions for found in one.among(leaves)]
+    held = [found for one in chosen.conversions_of(model.config) for found in one.among(leaves)]
     shapes = {name: leaves[found.paths[0]].shape for found in held for name in found.tensors}
     return chosen.module(model.config, Execution(), **chosen.parts(shapes)), params
 

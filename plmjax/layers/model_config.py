@@ -48,6 +48,10 @@ class ModelConfig:
 
     Stacked layers are one group for each index, separate layers one for each prefix, shared layers one group.
     """
+    scores_next_token: bool = False
+    """Whether its modules with a head also return the `scores` of the next token, given those before it."""
+    token_table: str | None = None
+    """Path of the parameter whose first V rows are the vectors of tokens; None: no tokens can be added to the model."""
     field_names: ClassVar[Mapping[str, str]] = {}
     """`width`, `depth`, `longest` or `padding_token` -> the field of the config that sets it, where the two differ."""
 
@@ -83,6 +87,10 @@ class ModelConfig:
     def with_dropout(self, rate: float) -> Self:
         """The same model with the dropout `rate` throughout its layers."""
         self._lacks("one dropout rate for all its layers")
+
+    def with_tokens(self, size: int, padding: int) -> Self:
+        """The same model with `size` tokens, for rows that are filled with the id `padding`."""
+        self._lacks("room for further tokens")
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row."""

@@ -2,9 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
+
+T = TypeVar("T")
 
 TEXTS = ("A", "B")
 SUMMARIES = ("first", "last")
@@ -12,10 +15,13 @@ SUMMARIES = ("first", "last")
 
 @dataclasses.dataclass(frozen=True)
 class TokenRow:
-    """One row. starts: where each of its texts begins. summary: the position that stands for the row."""
+    """One row. starts: where each of its texts begins. summary: the position that stands for the row.
+
+    token_types: None where the template names no types.
+    """
 
     tokens: list[int]
-    token_types: list[int]
+    token_types: list[int] | None
     starts: tuple[int, ...]
     summary: int
 
@@ -25,7 +31,8 @@ class Template:
     """The layout of a model's rows, as the template of a TemplateProcessing of the library tokenizers.
 
     A and B are the texts, all other words are roles of special tokens (`Vocabulary.id_of`); `:1` behind one is its
-    token type, which is 0 without it. By default BERT's: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    token type, which is 0 without it; a template without any has no types. By default BERT's: [CLS] A [SEP] and
+    [CLS] A [SEP] B [SEP].
     """
 
     single: str = "cls A sep"
@@ -34,6 +41,8 @@ class Template:
     """A row of two texts."""
     summary: str = "first"
     """Which position stands for the row: first or last."""
+    both_orders: bool = False
+    """Whether a pair makes two rows, one in each order."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a template that is none."""
@@ -44,6 +53,16 @@ class Template:
         if self.summary not in SUMMARIES:
             raise ValueError(f"Expected a summary of {' or '.join(SUMMARIES)}, found {self.summary!r}.")
 
+    @property
+    def typed(self) -> bool:
+        """Whether the tokens of a row have types."""
+        return ":" in self.single + self.pair
+
+    def orders(self, texts: Sequence[T]) -> list[tuple[T, ...]]:
+        """The rows' texts of one example: its own, and of a pair in both orders the same turned round."""
+        own = tuple(texts)
+        return [own, own[::-1]] if self.both_orders and len(own) == 2 else [own]
+
     def specials(self, texts: int) -> int:
         """Special tokens in a row of so many texts, 1 or 2."""
         return len(self._parts(texts)) - texts
@@ -52,14 +71,22 @@ class Template:
         """The position that stands for a row of `length` tokens."""
         return 0 if self.summary == "first" else length - 1
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the special tokens in its rows."""
+        return tuple(dict.fromkeys(name for row in (1, 2) for name, _ in self._parts(row) if name not in TEXTS))
+
+    def missing(self, vocabulary: Vocabulary) -> list[str]:
+        """The roles for which the tokenizer has no token."""
+        return [role for role in self.roles if vocabulary.id_of(role) < 0]
+
     def check(self, vocabulary: Vocabulary) -> None:
         """Raises UserError where the tokenizer lacks a special token of the rows."""
-        roles = dict.fromkeys(name for texts in (1, 2) for name, _ in self._parts(texts) if name not in TEXTS)
-        missing = [role for role in roles if vocabulary.id_of(role) < 0]
-        if missing:
+        if missing := self.missing(vocabulary):
             raise UserError(
-                f"Expected a tokenizer with the special tokens of the model's rows ({', '.join(roles)}), found none "
-                f"for {', '.join(missing)}; use the tokenizer of such a model."
+                f"Expected a tokenizer with the special tokens of the model's rows ({', '.join(self.roles)}), found "
+                f"none for {', '.join(missing)}; use the tokenizer of such a model, or fine-tune this one, which adds "
+                f"those of a decoder."
             )
 
     def lay_out(self, texts: Sequence[Sequence[int]], vocabulary: Vocabulary, length: int | None = None) -> TokenRow:
@@ -79,7 +106,7 @@ class Template:
             else:
                 tokens.append(vocabulary.id_of(name))
             token_types += [token_type] * (len(tokens) - len(token_types))
-        return TokenRow(tokens, token_types, tuple(starts), self.position(len(tokens)))
+        return TokenRow(tokens, token_types if self.typed else None, tuple(starts), self.position(len(tokens)))
 
     def _parts(self, texts: int) -> list[tuple[str, int]]:
         return _parts((self.single, self.pair)[texts - 1])

@@ -31,3 +31,16 @@ def gather_tokens(x: jax.Array, positions: jax.Array | None) -> jax.Array:
 def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
     """The token for its sequence: [B T D] -> [B D], or [B K D] where packed sequences start at int [B K]."""
     return x[:, 0] if cls_positions is None else gather_tokens(x, cls_positions)
+
+
+def last_tokens(x: jax.Array, attention_mask: jax.Array | None, cls_positions: jax.Array | None) -> jax.Array:
+    """The last real token for its sequence: [B T D] -> [B D], or [B K D] where packed sequences end at int [B K].
+
+    attention_mask: [B T], 1 for real tokens; all by default.
+    """
+    if cls_positions is not None:
+        return gather_tokens(x, cls_positions)
+    if attention_mask is None:
+        return x[:, -1]
+    last = x.shape[1] - 1 - jnp.argmax(attention_mask[:, ::-1].astype(jnp.int32), axis=1)
+    return gather_tokens(x, last[:, None])[:, 0]

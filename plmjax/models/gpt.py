@@ -6,6 +6,7 @@ special tokens of the tasks and of positions; it is the output layer too:
     x_t = table[token_t] + table[V + t]
     L times:  x = norm(x + attention(x, x up to each));  x = norm(x + feed_forward(x))
     next token:  softmax(table[:V] . x_t)
+    a task:      softmax(W . x_t) at the row's last token, extract
 
 Each sum is normalised after it is taken, and there is no further norm at the end. In training, dropout falls on the
 whole table, before tokens are looked up in it: a number that is dropped is gone wherever the table is used in that
@@ -13,6 +14,7 @@ step, in the output layer as well (train.py, `model`).
 
 Deviation: the scores are over the V tokens, as in the paper and in transformers. The released code has the rows of the
 positions in its softmax too, with which no target is ever found.
+Deviation: a label's score has no bias, as in the paper and in transformers; the released code has one (`clf`).
 Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone.
 """
 
@@ -34,8 +36,10 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
-from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.template import Template
+from plmjax.layers.tokens import check_token_inputs, last_tokens
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
 
@@ -70,14 +74,19 @@ class DecoderConfig(ModelConfig):
     """Added to the variance in layer normalisation."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights."""
+    summary_first_dropout: float = 0.1
+    """Dropout of the input of a downstream task's head."""
+    pad_token_id: int | None = None
+    """Id that fills the rows of a task, from which transformers knows the last token; the model itself needs none."""
 
+    scores_next_token: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
         sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
-        check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE)
+        check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
         if not self.layer_norm_epsilon > 0:
             raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
         if self.n_head < 1 or self.n_embd % self.n_head:
@@ -95,6 +104,16 @@ class DecoderConfig(ModelConfig):
         return 4 * self.n_embd
 
     @property
+    def head_dropout(self) -> float:
+        """Dropout of the input of a downstream task's head."""
+        return self.summary_first_dropout
+
+    @property
+    def template(self) -> Template:
+        """start A extract, and start A delimiter B extract (Radford et al. 2018, figure 1)."""
+        return Template("start A extract", "start A delimiter B extract", "last")
+
+    @property
     def initializer(self) -> Initializer:
         """Normal, not cut."""
         return nn.initializers.normal(self.initializer_range)
@@ -106,6 +125,18 @@ class DecoderConfig(ModelConfig):
     def for_generation(self, execution: Execution) -> nn.Module:
         """The module that pretraining trains."""
         return self.for_pretraining(execution)
+
+    def with_tokens(self, size: int, padding: int) -> Self:
+        """The same model with `size` tokens, for rows that are filled with the id `padding`."""
+        return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "GptForSequenceClassification":
+        """The module that labels whole rows, or gives each `outputs` numbers."""
+        return GptForSequenceClassification(self, execution, outputs)
+
+    def for_multiple_choice(self, execution: Execution) -> "GptForMultipleChoice":
+        """The module that gives every choice of a question a number."""
+        return GptForMultipleChoice(self, execution)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
         """A cache for rows of up to `room` tokens."""
@@ -128,6 +159,9 @@ class DecoderConfig(ModelConfig):
 class GptConfig(DecoderConfig):
     """Sizes of a GPT; the defaults are the published one."""
 
+    both_orders: bool = False
+    """Whether a pair is read in both orders and labelled by the sum of their vectors, for tasks without an order."""
+
     encoder_name: ClassVar[str] = "gpt"
 
     @classmethod
@@ -139,6 +173,16 @@ class GptConfig(DecoderConfig):
     def tiny(cls, **overrides: Any) -> Self:
         """Two layers of 128."""
         return cls(**({"n_embd": 128, "n_layer": 2, "n_head": 2} | overrides))
+
+    @property
+    def template(self) -> Template:
+        """As every decoder's, but for pairs that have no order."""
+        return dataclasses.replace(super().template, both_orders=self.both_orders)
+
+    @property
+    def token_table(self) -> str:
+        """The table; its rows of positions follow those of the tokens."""
+        return f"{self.encoder_name}/table/embedding"
 
     @property
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
@@ -174,6 +218,21 @@ class DecoderOutput:
     @property
     def logits(self) -> jax.Array:
         """The scores as an array, float32 [B T V]."""
+        return self.scores.logits()
+
+
+@flax.struct.dataclass
+class DecoderHeadOutput(DecoderOutput):
+    """What a decoder with the head of a task returns; `scores` are still those of its language model.
+
+    logits: float32 [B outputs], or [B K outputs] of packed sequences; of choices [B C] or [B C K].
+    """
+
+    logits: jax.Array | None = None
+
+    @property
+    def next_token_logits(self) -> jax.Array:
+        """The scores of the next token as an array, float32 [B T V]; of choices [B C] is one axis."""
         return self.scores.logits()
 
 
@@ -281,6 +340,80 @@ class GptForCausalLM(nn.Module):
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
         """As `GptModel`."""
         return self.encoder(input_ids, **inputs)
+
+
+class GptForSequenceClassification(nn.Module):
+    """The decoder with dropout and a linear layer on the last token of a row; one label makes it a regression."""
+
+    config: DecoderConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The decoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        axes, init = ("embed", None), config.initializer
+        self.encoder = config.encoder(self.execution)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((self.num_labels,), axes, init, dtype, logits=True, use_bias=False)
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
+        """As `GptModel`, with logits [B labels], or [B K labels] of the sequences that end at `cls_positions`.
+
+        A pair in both orders, int [B 2 T], has logits [B 2 labels] or [B 2 K labels]: those of the sum of its two
+        vectors, the same for each order.
+        """
+        output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
+        pair = input_ids.ndim == 3
+        logits = self.classifier(self.dropout(jnp.sum(last, 1, keepdims=True) if pair else last, deterministic))
+        return output.replace(logits=jnp.broadcast_to(logits, (*last.shape[:-1], self.num_labels)))
+
+
+class GptForMultipleChoice(nn.Module):
+    """The decoder with dropout and a linear layer on the last token that gives every choice a number."""
+
+    config: DecoderConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The decoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.encoder(self.execution)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
+        """As `GptModel`, the C choices of a question side by side: int [B C T] -> logits [B C].
+
+        With `cls_positions` int [B C K] logits are [B C K]. Dropout takes the same numbers from all choices of a
+        question (train.py, `model`). Hidden states and scores are those of the rows, [B C] as one axis.
+        """
+        output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
+        kept = self.dropout(jnp.ones_like(last[:, :1] if input_ids.ndim == 3 else last), deterministic)
+        return output.replace(logits=self.classifier(last * kept)[..., 0])
+
+
+def read_to_the_end(
+    decoder: nn.Module,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None = None,
+    *,
+    cls_positions: jax.Array | None = None,
+    deterministic: bool = True,
+    output_hidden_states: bool = False,
+    **inputs: jax.Array | None,
+) -> tuple[DecoderHeadOutput, jax.Array]:
+    """The output of a decoder for rows, int [B T], or for C rows side by side, int [B C T]; and their last tokens.
+
+    Those are [B D], or [B K D] at `cls_positions`; of rows side by side [B C D] or [B C K D].
+    """
+    rows = {"input_ids": input_ids, "attention_mask": attention_mask, "cls_positions": cls_positions, **inputs}
+    rows = {name: None if x is None else x.reshape(-1, x.shape[-1]) for name, x in rows.items()}
+    positions = rows.pop("cls_positions")
+    output = decoder(**rows, deterministic=deterministic, output_hidden_states=output_hidden_states)
+    last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
+    headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
+    return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from plmjax.layers.template import Template, longer_first
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.vocabulary import Vocabulary
 
@@ -62,7 +63,7 @@ def test_gpts_rows_are_read_at_their_last_token():
     single, pair = (template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR))
     assert (single.tokens, single.summary) == ([97, 7, 8, 9, 99], 4)
     assert (pair.tokens, pair.starts, pair.summary) == ([97, 7, 8, 9, 98, 5, 6, 99], (1, 5), 7)
-    assert set(pair.token_types) == {0} and template.position(3) == 2
+    assert pair.token_types is None and template.position(3) == 2
 
 
 def test_xlnets_and_t5s_rows():
@@ -82,3 +83,11 @@ def test_a_tokenizer_without_the_special_tokens_is_named():
 def test_a_template_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="Expected a"):
         Template(**wrong)
+
+
+def test_a_pair_without_an_order_makes_two_rows():
+    """Ibid.: similarity is of both; a single text has one order."""
+    template = GptConfig.tiny(both_orders=True).template
+    assert template.orders(PAIR) == [(PAIR[0], PAIR[1]), (PAIR[1], PAIR[0])]
+    assert template.orders(SINGLE) == [(SINGLE[0],)]
+    assert GptConfig.tiny().template.orders(PAIR) == [(PAIR[0], PAIR[1])]

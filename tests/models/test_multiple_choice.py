@@ -1,4 +1,4 @@
-"""Questions with choices, of every encoder: what a row of choices means, and the dropout of the head."""
+"""Questions with choices, of every system: what a row of choices means, and the dropout of the head."""
 
 import dataclasses
 
@@ -16,6 +16,8 @@ RATES = {
     "roberta": "classifier_dropout",
     "albert": "classifier_dropout_prob",
     "electra": "summary_last_dropout",
+    "gpt": "summary_first_dropout",
+    "gpt2": "summary_first_dropout",
 }
 
 
@@ -31,7 +33,7 @@ def test_rows_are_the_choices_of_one_question(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_head_of_each_system_has_its_own_dropout(name: str) -> None:
-    """BERT's after its pooler, ELECTRA's between the two layers of its head; no other is left."""
+    """BERT's after its pooler, ELECTRA's between the two layers of its head, GPT's before it; no other is left."""
     module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name].config)
     params = random_params(module)
 

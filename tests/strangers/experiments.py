@@ -12,6 +12,7 @@ from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.albert import AlbertPretraining
@@ -67,6 +68,12 @@ def roberta() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
+def gpt() -> Experiment:
+    """Rows of consecutive tokens, for the older model."""
+    model = GptConfig(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    return dataclasses.replace(gpt2(), model=model)
 
 
 def gpt2() -> Experiment:

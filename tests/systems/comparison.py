@@ -46,12 +46,15 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     found = Tensors("transformers", shapes, {name: "float32" for name in arrays}, arrays.__getitem__)
     known = adapter.architecture(architecture_name(adapter, module))
     tensors = adapter.canonical(found, known)
-    return read_parameters(module, adapter.inputs(module), known.conversions, tensors, adapter.optional)[0]
+    return read_parameters(
+        module, adapter.inputs(module), known.conversions_of(module.config), tensors, adapter.optional
+    )[0]
 
 
 def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: dict[str, np.ndarray]) -> Any:
     """Outputs and hidden states within 1e-5, the gradient of every parameter within 1e-4.
 
+    Choices are an axis of their own there, and one with the questions here.
     Nothing is asked of the tokens at padding in the gradients. Returns the parameters.
     """
     import torch
@@ -65,8 +68,9 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
     for ours, theirs in known.outputs.items():
         output = expected[theirs]
         cotangent = random.normal(size=output.shape).astype(np.float32)
-        if output.shape[:2] == batch["attention_mask"].shape:
-            cotangent *= batch["attention_mask"].reshape(*output.shape[:2], *[1] * (output.ndim - 2))
+        mask = batch.get("attention_mask")
+        if mask is not None and output.shape[:2] == mask.shape:
+            cotangent *= mask.reshape(*mask.shape, *[1] * (output.ndim - 2))
         cotangents[ours] = cotangent
         scalar = scalar + (output * torch.tensor(cotangent)).sum()
     scalar.backward()
@@ -80,10 +84,12 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
     found = jax.jit(lambda params: module.apply({"params": params}, **batch, output_hidden_states=True))(params)
     assert len(found.hidden_states) == len(expected.hidden_states)
     for ours, theirs in zip(found.hidden_states, expected.hidden_states, strict=True):
-        np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ours, theirs.detach().reshape(ours.shape), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found.hidden_states[-1], found.last_hidden_state)
     for ours, theirs in known.outputs.items():
-        np.testing.assert_allclose(getattr(found, ours), expected[theirs].detach(), rtol=1e-5, atol=1e-5, err_msg=ours)
+        output = getattr(found, ours)
+        there = expected[theirs].detach().reshape(output.shape)
+        np.testing.assert_allclose(output, there, rtol=1e-5, atol=1e-5, err_msg=ours)
     gradients = converted(adapter, ((name, parameter.grad) for name, parameter in model.named_parameters()), module)
     chex.assert_trees_all_close(gradient(params), gradients, rtol=1e-4, atol=1e-4)
     return params

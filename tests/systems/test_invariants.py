@@ -55,7 +55,10 @@ def test_packed_equals_unpacked(family: Family, head: Head) -> None:
         "segment_ids": np.array([[1] * 5 + [2] * 7 + [3] * 3 + [0] * 2]),
         "positions": np.array([[*range(5), *range(7), *range(3), 0, 0]]),
     }
-    packing |= {"cls_positions": np.array([starts])} if head.of_sequences else {}
+    if head.of_sequences:
+        place = head.module.config.template.position
+        places = [start + place(length) for start, length in zip(starts, lengths, strict=True)]
+        packing["cls_positions"] = np.array([places])
     packed = outputs(head.module, params, row | packing)
     for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         alone = outputs(head.module, params, {name: field[:, start : start + length] for name, field in row.items()})

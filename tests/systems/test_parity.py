@@ -33,6 +33,7 @@ CASES = [
 @pytest.mark.parametrize(("family", "module", "batch"), CASES)
 def test_outputs_and_gradients_equal_transformers(family: Family, module: nn.Module, batch: Any) -> None:
     name = architecture_name(family.adapter, module)
-    extra = {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
+    extra = family.settings(family.reference_config(module))
+    extra |= {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
     model = reference(name, family.reference_config(module), **extra)
     assert_equals_transformers(family.adapter, module, model, batch(module.config))

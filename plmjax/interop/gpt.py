@@ -1,0 +1,169 @@
+"""GPT as transformers has it: its config.json, and the names and arrangement of its tensors.
+
+Our one table lies in two tensors there, tokens and positions; the layers are arranged as GPT-2's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.data.layouts import Blocks
+from plmjax.errors import UserError, quoted
+from plmjax.experiment import Data
+from plmjax.interop import config_json, encoder, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import Conversion, parameter, parts, weight
+from plmjax.interop.gpt2 import LAYERS
+from plmjax.interop.tensors import Tensors
+from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.objective import Objective
+
+ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu"}
+"""Ours -> its name as `afn`; the GELU of transformers' GPT is the tanh form under either name."""
+
+OURS = "both_orders"
+"""The field of the config that transformers has nothing like."""
+
+REQUIRED = {
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "summary_activation": None,
+    "summary_proj_to_labels": True,
+    "tie_word_embeddings": True,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""Settings of transformers that change what is computed, with the one value that this model implements."""
+
+
+def table(config: GptConfig) -> tuple[Conversion, ...]:
+    """The table of tokens and positions."""
+    tensors = ("tokens_embed.weight", "positions_embed.weight")
+    return (Conversion(("table/embedding",), tensors, parts((config.vocab_size, config.n_positions), 0)),)
+
+
+def table_within(config: GptConfig) -> tuple[Conversion, ...]:
+    """The same in modules with a head."""
+    return encoder.under("gpt", table(config), "transformer")
+
+
+DECODER = encoder.under("gpt", LAYERS, "transformer")
+LABELS = (*DECODER, parameter("classifier/kernel", "score.weight", weight()))
+CHOICES = (*DECODER, *encoder.dense("classifier", "multiple_choice_head.summary"))
+
+
+def read_config(found: Mapping[str, Any]) -> GptConfig:
+    """The GptConfig of a config.json."""
+    names = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    activation = found.get("afn", "gelu")
+    if activation not in names:
+        raise UserError(
+            f"Expected an afn of {' or '.join(names)} in the config, which is all that this GPT implements, found "
+            f"{quoted(activation)}; take another checkpoint."
+        )
+    _check_padding(found.get("architectures"), found.get("pad_token_id"))
+    known = {name: value for name, value in found.items() if name != OURS}
+    return config_json.read(known | {"activation_function": names[activation]}, GptConfig, {}, REQUIRED)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' OpenAIGPTConfig needs to build the same model. Raises UserError where it cannot."""
+    config = model.config
+    if config.activation_function not in ACTIVATIONS:
+        raise UserError(
+            f"Expected an activation of {' or '.join(ACTIVATIONS)} for a GPT in transformers, found "
+            f"{quoted(config.activation_function)}; it has no other."
+        )
+    if isinstance(model, GptForSequenceClassification):
+        _check_padding([CLASSIFIER], config.pad_token_id)
+        if config.both_orders:
+            raise UserError(
+                "Expected a classifier that reads a pair once, which is all that transformers' GPT does, found one of "
+                "both orders; export it with --architecture OpenAIGPTLMHeadModel, without its head."
+            )
+    written = config_json.write(model, labels, "openai-gpt")
+    del written[OURS]
+    return written | {"afn": ACTIVATIONS[written.pop("activation_function")]}
+
+
+def _check_padding(architectures: Any, padding: Any) -> None:
+    if architectures == [CLASSIFIER] and padding is None:
+        raise UserError(
+            f"Expected the id of padding, by which {CLASSIFIER} finds the last token of a row, found none; set "
+            "pad_token_id in the config."
+        )
+
+
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
+    if not isinstance(model, GptModel | GptForCausalLM):
+        return None
+    return NextToken(), Data(Blocks(), sequence_length=min(512, model.config.longest))
+
+
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
+    """The tensors under today's names."""
+    ties = {"lm_head.weight": "transformer.tokens_embed.weight"}
+    return tensor_names.canonical(tensors, today, "transformer", ties, architecture)
+
+
+def today(name: str) -> str | None:
+    """The name of a tensor in a model with a head; None for the constants that old ones store."""
+    if re.fullmatch(r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)", name):
+        return None
+    return re.sub(r"^(tokens_embed|positions_embed|h)\.", r"transformer.\1.", name)
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' GPT classes."""
+    return re.match(r"(lm_head|score|multiple_choice_head)\.", name) is not None
+
+
+def example(config: GptConfig) -> dict[str, np.ndarray]:
+    """int64 [2 T] input_ids and attention_mask (the second row is padded); T is at most 32.
+
+    No token but the filling is the padding token.
+    """
+    generator = np.random.default_rng(0)
+    length, padding = min(32, config.longest), config.pad_token_id or 0
+    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
+    ids = generator.integers(0, config.vocab_size - 1, mask.shape)
+    return {"input_ids": np.where(mask, ids + (ids >= padding), padding), "attention_mask": mask.astype(np.int64)}
+
+
+def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One question: [1 C T]. Of choices transformers takes no mask; nothing sees what is behind the last token."""
+    return {"input_ids": rows["input_ids"][None]}
+
+
+CLASSIFIER = "OpenAIGPTForSequenceClassification"
+_DOUBLE = {"logits": "mc_logits", "next_token_logits": "logits"}
+
+ADAPTER = Adapter(
+    config=GptConfig,
+    architectures={
+        "OpenAIGPTLMHeadModel": Architecture(GptForCausalLM, DECODER, encoder.LOGITS, sized=table_within, tied=True),
+        "OpenAIGPTModel": Architecture(GptModel, LAYERS, encoder.HIDDEN, sized=table, within="gpt"),
+        "OpenAIGPTDoubleHeadsModel": Architecture(
+            GptForMultipleChoice, CHOICES, _DOUBLE, sized=table_within, batch=choices, tied=True
+        ),
+        CLASSIFIER: Architecture(
+            GptForSequenceClassification,
+            LABELS,
+            encoder.LOGITS,
+            sized=table_within,
+            options=encoder.labels_option,
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    pretraining=pretraining,
+    canonical=canonical,
+    optional=optional,
+    example=example,
+)
