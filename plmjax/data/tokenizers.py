@@ -51,7 +51,13 @@ ROLES = {
     "mask": ("[MASK]", "<mask>"),
     "bos": ("<s>", "[BOS]", "[CLS]", "<|endoftext|>"),
     "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>"),
+    # openai/finetune-transformer-lm train.py
+    "start": ("_start_",),
+    "delimiter": ("_delimiter_",),
+    "extract": ("_classify_",),
 }
+OTHERS = ("start", "delimiter", "extract")
+"""Roles that few systems have (`Vocabulary.others`)."""
 
 LAST = "tokenizer.json"
 """Written last into a tokenizer's folder: one without it was never finished."""
@@ -113,6 +119,15 @@ class Tokenizer:
         """The token of every id."""
         return [self._engine.id_to_token(int(i)) for i in ids]
 
+    def with_special(self, roles: Sequence[str]) -> "Tokenizer":
+        """The same tokenizer with a special token for each of these roles, behind all others."""
+        import tokenizers
+
+        added = {role: ROLES[role][0] for role in roles}
+        engine = tokenizers.Tokenizer.from_str(self._engine.to_str())
+        engine.add_special_tokens([tokenizers.AddedToken(one, normalized=False) for one in added.values()])
+        return Tokenizer(engine, self._files, self._special | added)
+
     def __reduce__(self):
         return _restore, (self._engine.to_str(), self._files, self._special)
 
@@ -173,6 +188,7 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
         end=ids.get("eos", -1),
         special=tuple(sorted(excluded)),
         continuation=continuation,
+        others={role: ids[role] for role in OTHERS if ids.get(role, -1) >= 0},
     )
 
 

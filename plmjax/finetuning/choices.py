@@ -17,18 +17,8 @@ import numpy as np
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.sentences import shares, softmax, tsv
-from plmjax.finetuning.task import (
-    Answers,
-    Encoded,
-    Examples,
-    Record,
-    Row,
-    Task,
-    TaskObjective,
-    check_length,
-    exists,
-    joined,
-)
+from plmjax.finetuning.sequences import SequenceObjective
+from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
 from plmjax.layers.execution import Execution
 from plmjax.layers.template import Template
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -98,7 +88,7 @@ def _number(label: str, choices: int, where: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultipleChoice(TaskObjective):
+class MultipleChoice(SequenceObjective):
     """Cross entropy of the softmax over a question's choices."""
 
     task_class: ClassVar[type[Task]] = Choices
@@ -120,10 +110,6 @@ class MultipleChoice(TaskObjective):
         ]
         answers = np.repeat(np.array([answer or 0 for answer in examples.answers], np.int32), count)
         return Encoded(**joined(rows), sequence_fields={"labels": answers}, choices=count)
-
-    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As every task, and the positions that stand for the sequences."""
-        return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Nats of the right choice, [R K]."""

@@ -60,6 +60,7 @@ class MultiLabelClassification(SentenceObjective):
 
     def __post_init__(self) -> None:
         """Checks the threshold."""
+        super().__post_init__()
         if not 0 < self.threshold < 1:
             raise UserError(f"Expected --objective.threshold between 0 and 1, found {self.threshold}.")
 
@@ -122,7 +123,7 @@ class MultiLabelClassification(SentenceObjective):
         records = self.records(examples, encoded, outputs)
         rows = [record | {"prediction": _cell(record["prediction"])} for record in records]
         predictions = {"predictions.tsv": tsv([_cell(labels) for labels in examples.labels], rows)}
-        return self.metrics(encoded.sequence_fields["labels"], np.stack(outputs)), predictions
+        return self.judged(encoded, outputs), predictions
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
         """As for single labels, with a JSON list of labels in a cell."""

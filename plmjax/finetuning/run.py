@@ -14,6 +14,7 @@ from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning
+from plmjax.finetuning import special_tokens
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Task, TaskObjective
@@ -62,7 +63,9 @@ def finetune(
     if pretrained is not None:
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
-    tokenizer, files = _tokenizer(run, checkpoint, description)
+    run.objective.check_model(run.model)
+    begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description)
+    run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     run = dataclasses.replace(run, objective=run.objective.learn(train))
     source = TaskSource(
@@ -72,7 +75,7 @@ def finetune(
     evaluation = TaskEvaluation(run.objective, validation, source, tokenizer)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
-        start.check(workdir, checkpoint, pretrained)
+        start.check(workdir, checkpoint, begun)
         loop.check_resume(workdir, run)
         if hosts.speaks():
             tokenizer.save(workdir / "tokenizer")
@@ -86,7 +89,7 @@ def finetune(
         params = start.transfer(pretrained, state.params, checkpoint, lambda name: in_head(name) or name in poolers)
         return state.replace(params=params)
 
-    result = loop.train(run, workdir, source, files, begin, evaluation)
+    result = loop.train(run, workdir, source, _files(tokenizer), begin, evaluation)
     metrics = result.metrics
     preferred = checkpoints.find(workdir)
     # The loop has evaluated the last step, unless an earlier command had done it already.
@@ -176,18 +179,19 @@ def _with_dropout(run: Experiment) -> Experiment:
     return dataclasses.replace(run, model=run.model.with_dropout(run.finetuning.dropout))
 
 
-def _tokenizer(
-    run: Experiment, checkpoint: str | Path, description: Description | None
-) -> tuple[Any, dict[str, bytes]]:
-    """The tokenizer and its files: the checkpoint's, or without one the experiment's."""
+def _tokenizer(run: Experiment, checkpoint: str | Path, description: Description | None) -> Any:
+    """The checkpoint's tokenizer, or without one the experiment's."""
     from plmjax.data import tokenizers
 
     if description is None:
-        tokenizer = tokenizers.load(run.tokenizer.path)
-        with tempfile.TemporaryDirectory() as folder:
-            tokenizer.save(folder)
-            return tokenizer, checkpoints.tokenizer_files(Path(folder))
-    return start.tokenizer(run, checkpoint, description), description.tokenizer
+        return tokenizers.load(run.tokenizer.path)
+    return start.tokenizer(run, checkpoint, description)
+
+
+def _files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return checkpoints.tokenizer_files(Path(folder))
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:

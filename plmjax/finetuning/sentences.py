@@ -17,18 +17,8 @@ import numpy as np
 
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
-from plmjax.finetuning.task import (
-    Answers,
-    Encoded,
-    Examples,
-    Record,
-    Row,
-    Task,
-    TaskObjective,
-    check_length,
-    exists,
-    joined,
-)
+from plmjax.finetuning.sequences import SequenceObjective
+from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
 from plmjax.layers.execution import Execution
 from plmjax.layers.template import Template
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -86,8 +76,8 @@ class Sentences(Task):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceObjective(TaskObjective):
-    """Base of those that judge whole sequences, by the system's own head for them."""
+class SentenceObjective(SequenceObjective):
+    """Base of those that label single sentences or pairs of them."""
 
     task_class: ClassVar[type[Task]] = Sentences
 
@@ -113,31 +103,37 @@ class SentenceObjective(TaskObjective):
         return config.for_sequence_classification(self.outputs, execution)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
-        """A row for every sentence or pair."""
+        """A row for every sentence or pair; of a template with both orders, two for every pair."""
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
+        orders = [template.orders(texts) for texts in zip(*sides, strict=True)]
         rows = [
-            template.lay_out(texts, tokenizer.vocabulary, task.sequence_length) for texts in zip(*sides, strict=True)
+            template.lay_out(texts, tokenizer.vocabulary, task.sequence_length) for each in orders for texts in each
         ]
-        return Encoded(**joined(rows), sequence_fields={"labels": self.numbers(examples)})
-
-    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As every task, and the positions that stand for the sequences."""
-        return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
+        count = len(orders[0])
+        labels = np.repeat(self.numbers(examples), count, axis=0)
+        return Encoded(**joined(rows), sequence_fields={"labels": labels}, choices=count)
 
     def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """predictions.tsv: for every row its line, label, prediction and, of labels, the probability."""
         records = self.records(examples, encoded, outputs)
         predictions = {"predictions.tsv": tsv(examples.labels, records)}
-        return self.metrics(encoded.sequence_fields["labels"], np.stack(outputs)), predictions
+        return self.judged(encoded, outputs), predictions
+
+    def judged(self, encoded: Encoded, outputs: list[np.ndarray]) -> dict[str, float]:
+        """The metrics of a file: both orders of a pair have the same label and outputs, and count once."""
+        return self.metrics(
+            encoded.sequence_fields["labels"][:: encoded.choices], np.stack(outputs[:: encoded.choices])
+        )
 
     def records(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
         """line, prediction; of labels probability and probabilities, of every label."""
-        found = self.predictions(np.stack(outputs))
+        found = self.predictions(np.stack(outputs[:: encoded.choices]))
         return [{"line": line, **record} for line, record in zip(examples.lines, found, strict=True)]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """6 (D^2 + D outputs) a sequence: its pooler or dense layer, and the labels."""
+        """6 (D^2 + D outputs) a sequence: its pooler or dense layer, where the system's head has one, and the
+        labels."""
         size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
 

@@ -74,7 +74,8 @@ class Rows:
             return out
 
         fields["input_ids"] = of_tokens(encoded.tokens, np.int32, self._pad)
-        fields["token_type_ids"] = of_tokens(encoded.token_types, np.int32, 0)
+        if encoded.token_types is not None:
+            fields["token_type_ids"] = of_tokens(encoded.token_types, np.int32, 0)
         fields |= {name: of_tokens(values, values.dtype, 0) for name, values in encoded.token_fields.items()}
         fields["sequence_starts"] = np.where(lengths > 0, begins, 0).astype(np.int32)
         summaries = begins + encoded.summaries[sequences]
@@ -104,7 +105,8 @@ class TaskSource:
         digest = hashlib.sha256()
         for encoded in (train.encoded, validation.encoded):
             labels = [*encoded.sequence_fields.values(), *encoded.token_fields.values()]
-            for array in (encoded.tokens, encoded.token_types, encoded.offsets, *labels):
+            types = () if encoded.token_types is None else (encoded.token_types,)
+            for array in (encoded.tokens, *types, encoded.offsets, *labels):
                 digest.update(np.ascontiguousarray(array).tobytes())
         self.fingerprint = digest.hexdigest()
 

@@ -154,6 +154,14 @@ class TokenTagging(TaskObjective):
             )
         return dataclasses.replace(self, labels=labels)
 
+    def check_model(self, config: Any) -> None:
+        """Raises UserError for a model that reads from left to right."""
+        if config.scores_next_token:
+            raise UserError(
+                f"Expected a model that sees both sides of a word, to label words, found {type(config).__name__}; "
+                f"fine-tune an encoder."
+            )
+
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with a linear layer on every token."""
         return TokenClassification(config, execution, len(self.labels), self.mix)

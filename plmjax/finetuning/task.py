@@ -6,7 +6,8 @@ predictions and metrics from the model's outputs.
 
 Fields of a batch (R rows of T tokens, K sequences packed in a row):
 
-    input_ids, segment_ids, positions, token_type_ids   int32 [R T]   segment_ids 0 is padding, 1.. the sequence
+    input_ids, segment_ids, positions   int32 [R T]   segment_ids 0 is padding, 1.. the sequence
+    token_type_ids  int32 [R T]   only where the model's template has types
     cls_positions   int32 [R K]   the position that stands for each sequence: [CLS], or another of the model's template
     sequence_starts int32 [R K]   where each sequence begins
     example_ids     int32 [R K]   which sequence of the file it is; -1 where a row holds fewer
@@ -125,14 +126,15 @@ class Examples:
 class Encoded:
     """The sequences of tokens of a file, one after the other, with their labels.
 
-    tokens, token_types: int32 [N]. offsets: int64 [S + 1], where each sequence begins. summaries: int32 [S], the place
-    within a sequence that stands for it.
+    tokens, token_types: int32 [N]; types are None where the template has none. offsets: int64 [S + 1], where each
+    sequence begins. summaries: int32 [S], the place within a sequence that stands for it.
     sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], one per token.
-    choices: how many neighbouring sequences are one example; batches are [R choices T] where there are several.
+    choices: how many neighbouring sequences are one example, the choices of a question or both orders of a pair;
+        batches are [R choices T] where there are several.
     """
 
     tokens: np.ndarray
-    token_types: np.ndarray
+    token_types: np.ndarray | None
     offsets: np.ndarray
     summaries: np.ndarray
     sequence_fields: dict[str, np.ndarray]
@@ -162,6 +164,9 @@ class TaskObjective(Objective):
     def learn(self, train: Examples) -> Self:
         """The objective with what it takes from the train file, such as the labels, filled in."""
         return self
+
+    def check_model(self, config: Any) -> None:
+        """Raises UserError where a model with this config cannot be trained on the task."""
 
     def encode(self, examples: Examples, tokenizer: Any, template: Template, task: Task) -> Encoded:
         """The examples as rows of the model's template; UserError names a bad line.
@@ -220,9 +225,9 @@ class TaskObjective(Objective):
         return batch
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens, the packed sequence that each belongs to, its position there, and its token type."""
+        """Tokens, the packed sequence that each belongs to, its position there, and its type where tokens have one."""
         names = ("input_ids", "segment_ids", "positions", "token_type_ids")
-        return {name: batch[name] for name in names}
+        return {name: batch[name] for name in names if name in batch}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """The sums of `loss_weights`; never 0, so that a batch of filling loses nothing."""
@@ -265,11 +270,14 @@ def check_length(template: Template, vocabulary: Vocabulary, length: int) -> Non
 def joined(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
     """The fields of an `Encoded` that rows of tokens give."""
     lengths = [len(row.tokens) for row in rows]
+
+    def one_array(numbers: Iterable[list[int]]) -> np.ndarray:
+        return np.fromiter(itertools.chain.from_iterable(numbers), np.int32, sum(lengths))
+
+    typed = all(row.token_types is not None for row in rows)
     return {
-        "tokens": np.fromiter(itertools.chain.from_iterable(row.tokens for row in rows), np.int32, sum(lengths)),
-        "token_types": np.fromiter(
-            itertools.chain.from_iterable(row.token_types for row in rows), np.int32, sum(lengths)
-        ),
+        "tokens": one_array(row.tokens for row in rows),
+        "token_types": one_array(row.token_types for row in rows) if typed else None,
         "offsets": np.cumsum([0, *lengths]),
         "summaries": np.array([row.summary for row in rows], np.int32),
     }

@@ -49,10 +49,12 @@ def inputs(
     the longest text. A text too long for it, or for the model, is cut as in fine-tuning.
 
     Returns:
-        input_ids and token_type_ids int32 [B T], as the model's template lays them out; attention_mask bool [B T].
+        input_ids and, where the model has them, token_type_ids int32 [B T], as the model's template lays them out;
+        attention_mask bool [B T]. Of pairs that the model reads in both orders all are [B 2 T].
 
     Raises:
-        UserError: no text, a length that the model has no positions for, or a tokenizer without its special tokens.
+        UserError: no text, texts beside pairs that are read in both orders, a length that the model has no positions
+            for, or a tokenizer without its special tokens.
     """
     if not texts:
         raise UserError("Expected one or more texts, found none; give a list of them.")
@@ -63,17 +65,20 @@ def inputs(
     given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
     pieces = iter(tokenizer.encode_batch([part for text in given for part in text]))
     parts = [[next(pieces) for _ in text] for text in given]
-    rows = [template.lay_out(texts, vocabulary, length or config.longest) for texts in parts]
+    orders = [template.orders(texts) for texts in parts]
+    if len(set(map(len, orders))) > 1:
+        raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; part them.")
+    rows = [template.lay_out(texts, vocabulary, length or config.longest) for each in orders for texts in each]
     width = length or max(len(row.tokens) for row in rows)
-    fields = {
-        "input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32),
-        "token_type_ids": np.zeros((len(rows), width), np.int32),
-    }
+    fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}
+    fields |= {"token_type_ids": np.zeros((len(rows), width), np.int32)} if template.typed else {}
     for place, row in enumerate(rows):
         fields["input_ids"][place, : len(row.tokens)] = row.tokens
-        fields["token_type_ids"][place, : len(row.tokens)] = row.token_types
+        if template.typed:
+            fields["token_type_ids"][place, : len(row.tokens)] = row.token_types
     fields["attention_mask"] = np.arange(width) < np.array([[len(row.tokens)] for row in rows])
-    return {name: jnp.asarray(field) for name, field in fields.items()}
+    shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
+    return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
 
 
 def check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array], checkpoint: Path, hint: str) -> None:

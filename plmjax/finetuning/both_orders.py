@@ -1,0 +1,21 @@
+"""Pairs that have no order, such as two sentences whose likeness is asked for, read in both (Radford et al. 2018)."""
+
+import dataclasses
+from typing import Any
+
+from plmjax.errors import UserError
+from plmjax.experiment import Start
+
+
+@dataclasses.dataclass(frozen=True)
+class BothOrders(Start):
+    """The checkpoint's model, which from now on reads a pair in both orders and labels the sum of the two vectors."""
+
+    def model(self, origin: Any) -> Any:
+        """The same config, with `both_orders`."""
+        if not hasattr(origin, "both_orders"):
+            raise UserError(
+                f"Expected a GPT, which reads a pair in both orders, found {type(origin).__name__}; leave "
+                f"{type(self).__name__} out."
+            )
+        return dataclasses.replace(origin, both_orders=True)
