@@ -46,12 +46,12 @@ def stopped(number: signal.Signals, *command: object, when: Callable[[subprocess
             [sys.executable, "-m", "plmjax", *map(str, command)], cwd=ROOT, env=bare(**variables), stderr=errors,
             stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not when(process):
         assert process.poll() is None and time.monotonic() < deadline, said.read_text()
         time.sleep(0.01)
     os.killpg(process.pid, number)
-    assert process.wait(30) == {signal.SIGTERM: SAVED, signal.SIGINT: 130}[number], said.read_text()
+    assert process.wait(300) == {signal.SIGTERM: SAVED, signal.SIGINT: 130}[number], said.read_text()
     return said.read_text()
 
 
@@ -99,7 +99,7 @@ class TestSignals:
             "--processes", 2, when=preparing, said=tmp_path / "said",
         )  # fmt: skip
         assert said == f"plmjax: Stopped by {number.name} with nothing new to save; run the same command again.\n"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         while any((folder / "stat").exists() and "Z" not in (folder / "stat").read_text() for folder in seen):
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -59,7 +59,7 @@ def ended(*arguments: str, signals: tuple[signal.Signals, ...]) -> tuple[int, st
     for number in signals:
         out += process.stdout.readline()
         process.send_signal(number)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=300)
     return process.returncode, out + rest, errors
 
 

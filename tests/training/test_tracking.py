@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import time
 import types
 
 import pytest
@@ -102,14 +103,18 @@ def test_without_the_library_a_run_ends_before_it_begins(tmp_path, monkeypatch, 
 
 
 def test_the_library_itself_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_X_SERVICE_WAIT", "300")  # its service may take longer than 30 s on a busy machine
     named = []
     for step in (0, 4):
+        if named:
+            time.sleep(1)  # the folder of a start is named after its second
         file = metrics.MetricsFile(tmp_path, step, RUN)
         file.write(step + 2, {"train/loss": 2.5})
         file.close()
         named.append(json.loads((tmp_path / "wandb.json").read_text()))
+    wandb.teardown()  # its service writes the records after a run has finished: wait for the service's end
     assert named[0] == named[1] and named[0]["project"] == "team/encoders"
     records = list((tmp_path / "wandb").glob(f"offline-run-*-{named[0]['id']}/run-{named[0]['id']}.wandb"))
     assert len(records) == 2 and all(b"train/loss" in record.read_bytes() for record in records)
