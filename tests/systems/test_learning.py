@@ -39,7 +39,7 @@ def test_restores_a_word_from_those_around_it(family: Family, tmp_path: Path, mo
     run = experiments.changed(
         run,
         model={"initializer_range": 0.1},  # narrow models begin larger
-        training={"steps": 200, "log_every": 100, "batch_size": 32, "unroll": 0},
+        training={"steps": 100, "log_every": 100, "batch_size": 32, "unroll": 0},
         optimizer={"learning_rate": 3e-3, "schedule": Constant(warmup_steps=20)},
         checkpoint={"every": 0},
     )
