@@ -135,6 +135,35 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+WINDOW = 24
+"""Tokens of a row of `decoder_run`."""
+
+
+@pytest.fixture(scope="session")
+def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a small GPT-2 whose random parameters are large enough that tokens differ."""
+    import flax.linen as nn
+    import jax.numpy as jnp
+
+    from plmjax.data import tokenizers
+    from plmjax.data.layouts import Blocks
+    from plmjax.experiment import Data, Experiment
+    from plmjax.layers.execution import Execution
+    from plmjax.models.gpt2 import Gpt2Config
+    from plmjax.objectives.next_token import NextToken
+    from plmjax.training import checkpoints
+
+    folder = tmp_path_factory.mktemp("decoder")
+    tokenizer = tokenizers.train("byte-bpe", 300, [prose.read_text(encoding="utf-8")], folder / "tokenizer")
+    sizes = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 64, "initializer_range": 0.3}
+    config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
+    module = config.for_pretraining(Execution())
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
+    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=WINDOW))
+    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    return folder / "run"
+
+
 @pytest.fixture(scope="session")
 def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
     """text -> hidden states [L+1 T D] and predictions of `small_run` in transformers, each text alone and unpadded."""

@@ -1,5 +1,6 @@
 """Every command and snippet of README.md, run in its order in a folder of a user's own."""
 
+import json
 import re
 import shlex
 import shutil
@@ -30,14 +31,18 @@ SHORTER = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Path) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Path, decoder_run: Path) -> Path:
     """What the README takes for granted: the experiments, some text, a finished run, a labelled task."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     shutil.copytree(small_run, folder / "runs" / "bert_tiny")
+    shutil.copytree(decoder_run, folder / "runs" / "gpt2_tiny")
     (folder / "my_text").mkdir()
     shutil.copy(prose, folder / "my_text")
     (folder / "sentences.txt").write_text("The first line.\nAnd a second one.\n")
+    (folder / "blimp").mkdir()
+    pair = {"sentence_good": "He runs.", "sentence_bad": "He run.", "field": "morphology", "UID": "agreement"}
+    (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(pair) + "\n")
     rows = "a fine example\tgood\na poor example\tbad\n"
     (folder / "train.tsv").write_text("sentence\tlabel\n" + rows * 16)
     (folder / "dev.tsv").write_text("sentence\tlabel\n" + rows * 4)

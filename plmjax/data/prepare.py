@@ -270,7 +270,7 @@ class _Work(NamedTuple):
             texts, fields = self._read(document)
             if all(texts.values()):
                 document_sentences = [sentence for text in texts.values() for sentence in text]
-                splits[_split(document_sentences, self.validation)].append((texts, fields))
+                splits[split_of(document_sentences, self.validation)].append((texts, fields))
         tokenized = {split: self._tokenized(found) for split, found in splits.items()}
         return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
 
@@ -314,7 +314,8 @@ def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
     return store.Tokens(ids, tokens.sentence_lengths[sentence], tokens.document_lengths[kept])
 
 
-def _split(text: list[str], validation: float) -> str:
+def split_of(text: Sequence[str], validation: float) -> str:
+    """The split of a document, from a hash of its sentences; a share of `validation` of all documents is held out."""
     digest = hashlib.blake2b("\n".join(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return "validation" if int.from_bytes(digest, "little") < validation * 2**64 else "train"
 

@@ -10,7 +10,7 @@ from plmjax.data import text_size, tokenizers
 from plmjax.data.prepare import prepare
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
-from tests.inference.conftest import WINDOW
+from tests.conftest import WINDOW
 
 TEXT = (
     "A First line of text, è.\nAnd a second one:\n\nanother document  which is short.\n\nThe END of it all, 7 times.\n"

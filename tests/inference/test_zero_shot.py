@@ -12,7 +12,7 @@ from plmjax import cli
 from plmjax.data import tokenizers
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
-from tests.inference.conftest import WINDOW
+from tests.conftest import WINDOW
 
 PAIRS = {
     ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],

@@ -1,0 +1,137 @@
+"""Every language model on the same text: bits per byte, perplexity, and scores without training; writes a page of docs.
+
+    python benchmarks/language_models.py RUN... [--data TEXT] [--eval FOLDER]
+
+RUN is a run directory or a checkpoint. Without --data the text is what the tiny experiments hold out of their embedded
+corpus, the documentation of the installed libraries: none of them has seen it. FOLDER has `lambada` and `blimp`, each a
+folder of their files.
+"""
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plmjax import storage
+from plmjax.data import formats, sentences
+from plmjax.data.prepare import split_of
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.perplexity import row_length
+from plmjax.inference.zero_shot import zero_shot
+from plmjax.training import checkpoints, start
+
+ROOT = Path(__file__).parents[1]
+ABOUT = """Bits are of the bytes and characters as they were written, so that models with different tokenizers can be
+compared; perplexities of tokens cannot be. Where a tokenizer lower-cases the text, or lacks some of it, its bits are
+too few. Documents are read as in training: white space is one space, and the end token that stands between them is
+asked for too. A window of so many tokens moves on by the stride, and each token is told once. The first rows are what
+the frequencies of the tokens of this very text give, without any context.
+"""
+ABOUT_TASKS = """Without training on them: the share of LAMBADA's last words of which every token is the likeliest one,
+and the share of BLiMP's pairs whose acceptable sentence is the likelier, as means over the paradigms (chance is 50).
+"""
+HELD_OUT = 0.05
+"""Share of the embedded corpus that the tiny experiments hold out."""
+
+
+def held_out_documentation() -> str:
+    """The held-out documents of the embedded corpus, between blank lines."""
+    documents = (formats.prose(document) for document in formats.documents([], formats.DOCUMENTATION))
+    chosen = (lines for lines in documents if split_of(sentences.split(lines), HELD_OUT) == "validation")
+    return "\n\n".join("\n".join(lines) for lines in chosen) + "\n"
+
+
+def measured(run: str, text: Path, tasks: Path | None) -> dict[str, Any]:
+    """The row of a run: what `evaluate` gives, with windows that move on by half, and what the run is."""
+    params, description = checkpoints.load_parameters(run)
+    tokenizer = start.tokenizer_of(description)
+    found = {
+        "name": Path(run).name,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary.size:,}",
+    }
+    found |= evaluate(run, text, stride=max(1, row_length(description.experiment, None) // 2))
+    if tasks is not None:
+        (passages,) = formats.files([tasks / "lambada"])
+        found |= zero_shot(run, "lambada", passages) | zero_shot(run, "blimp", tasks / "blimp")
+    return found
+
+
+def page(found: list[dict[str, Any]], text: str, command: str) -> str:
+    """The page: a row for the frequencies of each tokenizer's tokens, then one for every model, the best last."""
+    sizes = found[0]
+    lines = [
+        "# Language models on the same text",
+        "",
+        f"    {command}",
+        "",
+        f"The text is {text}:",
+        f"{sizes['eval/bytes']:,} bytes, {sizes['eval/characters']:,} characters, {sizes['eval/words']:,} words.",
+        ABOUT,
+        "| model | parameters | tokenizer | lower case | unknown tokens | window | stride | perplexity of a token "
+        "| of a word | bits a character | bits a byte |",
+        "|" + "---|" * 11,
+    ]
+    for row in {row["tokenizer"]: row for row in found}.values():
+        bits = row["eval/unigram_entropy"] * row["eval/tokens"] / math.log(2)
+        cells = [
+            "frequencies of tokens", "", *_text(row), "", "", f"{math.exp(row['eval/unigram_entropy']):,.1f}", "",
+            f"{bits / row['eval/characters']:.3f}", f"{bits / row['eval/bytes']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    for row in sorted(found, key=lambda row: -row["eval/bits_per_byte"]):
+        cells = [
+            row["name"], f"{row['parameters']:,}", *_text(row), str(row["eval/window"]), str(row["eval/stride"]),
+            f"{row['eval/perplexity']:,.1f}", f"{row['eval/word_perplexity']:,.0f}",
+            f"{row['eval/bits_per_character']:.3f}", f"{row['eval/bits_per_byte']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    if "blimp/accuracy" in found[0]:
+        lines += ["", *_zero_shot(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _text(row: dict[str, Any]) -> list[str]:
+    """The cells about how the tokenizer reads the text."""
+    return [row["tokenizer"], "yes" if row["eval/lowercased"] else "no", f"{row['eval/unknown_tokens']:,}"]
+
+
+def _zero_shot(found: list[dict[str, Any]]) -> list[str]:
+    fields = sorted(name for name in found[0] if name.startswith("blimp/") and isinstance(found[0][name], float))
+    fields = [name for name in fields if name.count("/") == 1 and name != "blimp/accuracy"]
+    titles = ["model", "LAMBADA %", "perplexity of its last words", "BLiMP %", *(name[6:] for name in fields)]
+    lines = [ABOUT_TASKS, f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    for row in found:
+        shares = [f"{100 * row[name]:.1f}" for name in ("blimp/accuracy", *fields)]
+        words = [f"{100 * row['lambada/accuracy']:.1f}", f"{row['lambada/perplexity']:,.0f}"]
+        lines.append(f"| {' | '.join([row['name'], *words, *shares])} |")
+    return lines
+
+
+def main() -> None:
+    """Evaluates the runs and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", help="run directories or checkpoints")
+    parser.add_argument("--data", type=Path, help="raw text")
+    parser.add_argument("--eval", type=Path, help="folder with lambada/ and blimp/")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page")
+    options = parser.parse_args()
+    command = f"python benchmarks/language_models.py {' '.join(f'runs/{Path(run).name}' for run in options.runs)}"
+    command += f" --data {options.data}" if options.data else ""
+    command += " --eval DATA/eval" if options.eval else ""
+    with tempfile.TemporaryDirectory() as folder:
+        text, name = options.data, str(options.data)
+        if text is None:
+            text = Path(folder) / "documentation.txt"
+            text.write_text(held_out_documentation(), encoding="utf-8")
+            name = "the held-out twentieth of the documentation of the installed libraries"
+        found = [measured(run, text, options.eval) for run in options.runs]
+    storage.write(options.docs / "language_models.md", page(found, name, command))
+    print(options.docs / "language_models.md")
+
+
+if __name__ == "__main__":
+    main()
