@@ -131,11 +131,14 @@ def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_
 
 
 def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path):
-    teacher = experiments.changed(settings(experiments.gpt2()), model={"n_layer": 4, "initializer_range": 0.1})
+    teacher = experiments.without_dropout(settings(experiments.gpt2()))
+    teacher = experiments.changed(
+        teacher, model={"n_layer": 4}, training={"steps": 60}, optimizer={"learning_rate": 1e-2}
+    )
     taught = trained(teacher, dataset, tmp_path / "teacher")
     origin = tmp_path / "teacher" / "whole"
     params, description = checkpoints.load_parameters(origin)
-    run = dataclasses.replace(settings(experiments.student()), start=EveryOtherLayer(), model=None)
+    run = dataclasses.replace(teacher, objective=experiments.student().objective, start=EveryOtherLayer(), model=None)
     run = experiments.changed(run, objective={"teacher": teacher.model, "checkpoint": str(origin)})
     run = start.with_model(run, description)
     assert run.model.depth == 2
@@ -153,7 +156,7 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path)
     assert (folder / checkpoints.CONSTANTS / items.MANIFEST).exists()
     sizes = [sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in folder.glob("c*/*")]
     assert len(sizes) > 2  # the constants and several checkpoints, none of which holds them too
-    (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "24")}
+    (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "60")}
     assert names == tuple(sorted(params))
     shutil.rmtree(tmp_path / "teacher")  # a run that goes on needs its teacher no more
     again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
