@@ -1,0 +1,48 @@
+"""The prefix language model: each token of the rest of a text given a prefix that is read from both sides.
+
+Raffel et al. (JMLR 2020, arXiv 1910.10683), sections 3.2.1 and 3.3.1: a text is cut in two at a point drawn uniformly
+(`random_prefix_noise_mask` of google-research/text-to-text-transfer-transformer). Tokens of the prefix see all of the
+prefix, those of the rest what comes before them, and the rest alone is asked for.
+
+A row is corrupted inside the jitted step. Adds to a batch:
+
+    prefix_lengths     int32 [B]       tokens of the prefix, at least one
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.objective import Batch, Objective
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixLanguageModel(NextToken):
+    """Mean nats of the tokens after a row's prefix, of rows of one sequence such as `Blocks` gives.
+
+    The module takes `prefix_lengths` and returns `scores`; it may be any decoder.
+    """
+
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
+        """Draws the cuts. A text of n tokens and the one after them has a prefix of 1 to n tokens, all alike likely.
+
+        What stands in the prefix is not asked for: its tokens see each other. The last of them tells the first token of
+        the rest.
+        """
+        ids = batch["input_ids"]
+        tokens = jnp.sum(batch["segment_ids"] > 0, axis=1)
+        prefix = jax.random.randint(key, (len(ids),), 1, jnp.maximum(tokens, 1) + 1)
+        rest = jnp.arange(ids.shape[1]) >= prefix[:, None] - 1
+        return batch | {"prefix_lengths": prefix, "next_weights": batch["next_weights"] * rest}
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The tokens, with their places, and how many of a row are its prefix."""
+        return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
+
+    def language_model(self) -> Objective:
+        """The next token given those before it: a text without a prefix."""
+        return NextToken()
