@@ -1,0 +1,52 @@
+"""A GPT-2 small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
+
+    plmjax pretrain experiments/gpt2_tiny.py
+    plmjax pretrain experiments/gpt2_tiny.py --workdir runs/mine --data.input my_text/
+    plmjax pretrain experiments/gpt2_tiny.py:prefix
+
+Result: held-out loss 4.42 nats a token after 2,000 steps (5.12, 4.71 and 4.48 after 500, 1,000 and 1,500), unigram
+entropy of the same tokens 6.66: a margin of 2.2 nats. 22 % of the tokens are the likeliest. On two cores on which ten
+other processes computed it took half an hour.
+
+As published but for its size: byte-level BPE with one special token, which stands between documents, rows of
+consecutive text without padding, norms before the sublayers, cosine with warm-up.
+
+Deviation: nothing is dropped out, as in bert_small, and the learning rate is this model's own.
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.prefix_language_model import PrefixLanguageModel
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Cosine
+
+
+def experiment() -> Experiment:
+    """Two layers of 128 features, 2,000 steps of 1,024 tokens."""
+    return Experiment(
+        model=Gpt2Config.tiny(
+            vocab_size=4096,
+            n_positions=128,
+            n_head=4,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        ),
+        objective=NextToken(),
+        tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
+        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=200)),
+        training=Training(steps=2000, batch_size=8, log_every=100, evaluate_every=500, evaluation_batches=100),
+        checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),
+    )
+
+
+def prefix() -> Experiment:
+    """The prefix language model: the same decoder reads a prefix of each row from both sides and tells the rest."""
+    return dataclasses.replace(experiment(), objective=PrefixLanguageModel())
