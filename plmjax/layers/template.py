@@ -73,8 +73,8 @@ class Template:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the special tokens in its rows."""
-        return tuple(dict.fromkeys(name for row in (1, 2) for name, _ in self._parts(row) if name not in TEXTS))
+        """The roles of the special tokens in its rows, in the order of a pair."""
+        return tuple(dict.fromkeys(name for row in (2, 1) for name, _ in self._parts(row) if name not in TEXTS))
 
     def missing(self, vocabulary: Vocabulary) -> list[str]:
         """The roles for which the tokenizer has no token."""

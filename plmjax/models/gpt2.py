@@ -104,6 +104,11 @@ class Gpt2Config(DecoderConfig):
         return nn.initializers.normal(self.initializer_range / math.sqrt(2 * self.n_layer))
 
     @property
+    def token_table(self) -> str:
+        """The word table."""
+        return f"{self.encoder_name}/word_embeddings/embedding"
+
+    @property
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """The embeddings, each layer, and the last norm."""
         name = self.encoder_name

@@ -1,0 +1,40 @@
+"""A GPT small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
+
+    plmjax pretrain experiments/gpt_tiny.py
+    plmjax pretrain experiments/gpt_tiny.py --workdir runs/mine --data.input my_text/
+
+Result: held-out loss 4.40 nats a target after 2,000 steps (5.13, 4.66 and 4.46 after 500, 1,000 and 1,500), unigram
+entropy of the same targets 6.33; 24 % of the next tokens are guessed right. About 2 million tokens.
+
+As published but for its size: lower-cased BPE inside words, one table, norms behind the sums, a cosine to 0.
+
+Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
+"""
+
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.gpt import GptConfig
+from plmjax.objectives.next_token import NextToken
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Cosine
+
+
+def experiment() -> Experiment:
+    """Two layers of 128 features, 2,000 steps of 1,024 tokens."""
+    return Experiment(
+        model=GptConfig.tiny(
+            vocab_size=4096,
+            n_positions=128,
+            n_head=4,
+            initializer_range=0.05,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            attn_pdrop=0.0,
+        ),
+        objective=NextToken(),
+        tokenizer=Tokenizer(kind="bpe", vocab_size=4096),
+        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=200)),
+        training=Training(steps=2000, batch_size=8, log_every=100, evaluate_every=500, evaluation_batches=50),
+        checkpoint=Checkpoint(every=500, keep=2, best="eval/loss"),
+    )
