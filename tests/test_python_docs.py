@@ -26,10 +26,13 @@ SHORTER = {
 find_devices = loop.devices
 
 
-def test_the_page_is_one_program(tmp_path: Path, small_run: Path, prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_one_program(
+    tmp_path: Path, small_run: Path, decoder_run: Path, prose: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loop, "devices", lambda platform: find_devices(platform)[:1])
     shutil.copytree(small_run / "export", "exported")
+    shutil.copytree(decoder_run, "runs/gpt2_tiny")
     Path("my_text").mkdir()
     shutil.copy(prose, "my_text")
     for name in ("train.tsv", "dev.tsv"):
@@ -42,6 +45,7 @@ def test_the_page_is_one_program(tmp_path: Path, small_run: Path, prose: Path, m
     exec(compile(program, "docs/python.md", "exec"), names)
     assert int(names["state"].step) == 3 and names["noisy"].logits.shape == names["outputs"].logits.shape
     assert names["logits"].shape == (2, 2) and names["trained"].objective.labels == ("bad", "good")
+    assert names["text"].tokens == len(names["pieces"]) <= 20 and len(names["texts"][1]) == 2
     assert names["result"].metrics["eval/loss"] > 0 and names["tiny"].training.seed == 1
 
 

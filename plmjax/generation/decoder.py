@@ -42,6 +42,11 @@ class Decoder(Protocol):
         """The state of other rows, int [R']: some of them several times, others not at all."""
 
 
+def writes_text(config: ModelConfig) -> bool:
+    """Whether a model can be a `Decoder`."""
+    return type(config).for_generation is not ModelConfig.for_generation
+
+
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
     """A decoder alone, which takes `cache` and returns `scores` and `cache`, such as those of GPT and GPT-2."""

@@ -1,18 +1,24 @@
-"""The summary of a finished run: held-out loss beside the unigram entropy, some filled masks, an export."""
+"""The summary of a finished run: held-out loss beside the unigram entropy, filled masks or texts, an export."""
 
+import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from plmjax import experiment
+from plmjax import experiment, storage
+from plmjax.generation.decoder import writes_text
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
+from plmjax.training.report import SAMPLES
 
 EXAMPLES = 3
+SAMPLED = 48
+"""Tokens of a text that is written for the report, or half of the model's positions if they are fewer."""
 
 
 def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
@@ -21,6 +27,8 @@ def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[
         _show_losses(result.metrics, say)
         if isinstance(experiment.read(workdir / "experiment.json").objective, MaskedLanguageModel):
             _fill(result, source, workdir, say)
+    if writes_text(experiment.read(workdir / "experiment.json").model):
+        _generate(result, source, workdir, say)
     _export(workdir, say)
 
 
@@ -44,6 +52,25 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
         hidden = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
         guesses = ", ".join(f"'{token}' {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
         say(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
+
+
+def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
+    """Writes a document, and goes on from a few held-out beginnings, into WORKDIR/samples.jsonl for the report."""
+    from plmjax.data import tokenizers
+    from plmjax.generation.generate import Generator
+    from plmjax.generation.sampling import Sampling
+    from plmjax.generation.writer import Settings
+
+    model, tokenizer = experiment.read(workdir / "experiment.json").model, tokenizers.load(workdir / "tokenizer")
+    half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
+    beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
+    fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
+    prompts = ["", *itertools.islice(fitting, EXAMPLES)]
+    texts = Generator.load(workdir)(prompts, Settings(Sampling(), max_new_tokens=half, batch_size=len(prompts)))
+    samples = [text for of_prompt in texts for text in of_prompt]
+    storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
+    for text in samples[:2]:
+        say(f"generate   {text.prompt} ...{text.text}" if text.prompt else f"generate   {text.text}")
 
 
 def _held_out(result: loop.Result, source: feed.Source, tokenizer) -> Iterator[str]:

@@ -35,6 +35,8 @@ POINTS = 500
 """Most points of a drawn curve; a longer series is averaged over spans of steps."""
 COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
 """Distinct, and readable on white and on black."""
+SAMPLES = "samples.jsonl"
+"""File of a run directory with texts that the model has written, as `plmjax generate --output` writes them."""
 PICTURES = ("png", "svg", "pdf")
 """Formats of a picture, by the ending of its name."""
 INK = "#767676"
@@ -43,11 +45,12 @@ INK = "#767676"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The contents of a run directory: its experiment and its logged records."""
+    """The contents of a run directory: its experiment, its logged records and the texts that its model has written."""
 
     name: str
     experiment: experiment.Experiment
     records: list[dict[str, Any]]
+    samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """(steps, values), float64, of the records that have the key."""
@@ -139,7 +142,26 @@ def _read(workdir: Path, name: str) -> Run:
                 f"Expected a step, a time and numbers in line {number} of {path}, found something else; remove the "
                 f"line."
             )
-    return Run(name, described, records)
+    return Run(name, described, records, _samples(workdir / SAMPLES))
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    """The texts of a run, each an object with its `prompt` and `text`; none where nothing was written."""
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            sample = json.loads(line)
+        except ValueError:
+            sample = None
+        if not (isinstance(sample, dict) and all(isinstance(sample.get(name), str) for name in ("prompt", "text"))):
+            raise UserError(
+                f"Expected a prompt and a text in line {number} of {path}, found something else; remove the file or "
+                f"write it again with plmjax generate."
+            )
+        found.append(sample)
+    return found
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -297,7 +319,21 @@ th, td { padding: .25rem .9rem .25rem 0; text-align: left; border-bottom: 1px so
 tbody th { font-weight: normal; } td { text-align: right; }
 thead th:not(:first-child) { text-align: right; }
 pre { overflow-x: auto; font-size: 12px; }
+blockquote { margin: .75rem 0; padding-left: .9rem; border-left: 3px solid #7676763f; white-space: pre-wrap; }
+blockquote span { opacity: .6; }
 """
+
+
+def _written(runs: list[Run]) -> str:
+    """What the models have written, each text after its prompt."""
+    parts = []
+    for run in runs:
+        texts = "\n".join(
+            f"<blockquote><span>{html.escape(one['prompt'])}</span>{html.escape(one['text'])}</blockquote>"
+            for one in run.samples
+        )
+        parts += [f"<h3>{html.escape(run.name)}</h3>\n{texts}"] if texts else []
+    return "\n".join(["<h2>Written by the model</h2>", *parts]) if parts else ""
 
 
 def _page(runs: list[Run]) -> str:
@@ -327,6 +363,7 @@ def _page(runs: list[Run]) -> str:
 <div class="charts">
 {charts}
 </div>
+{_written(runs)}
 <h2>Experiments</h2>
 {experiments}
 </body>

@@ -1,43 +1,34 @@
 """Texts and their scores against transformers' generate on the same weights."""
 
-import functools
 from typing import Any
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.writer import Settings, Writer
+from plmjax.generation.writer import Settings
+from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
-from plmjax.models.gpt2 import Gpt2Config
-from plmjax.vocabulary import Vocabulary
-from tests.generation.reference import transformers_gpt2
+from tests.generation.model import CONFIG, END, PROMPTS, parameters, writer
 
-CONFIG = Gpt2Config(vocab_size=29, n_positions=48, n_embd=24, n_layer=2, n_head=3, initializer_range=0.3)
-"""Initial weights so large that the scores of tokens differ clearly."""
-PROMPTS = [[5, 9, 2, 7, 7], [11], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]]
-END = 0
+NEW = 12
 
 
-@functools.cache
-def model() -> tuple[Any, Any]:
-    """The parameters, and transformers' model with them."""
-    module = CONFIG.for_generation(Execution())
-    params = nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
-    positions = params["gpt2"]["position_embeddings"]
-    positions["embedding"] = 60 * positions["embedding"]  # otherwise every text soon repeats one token
-    return params, transformers_gpt2(CONFIG, params)
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """transformers' model with the parameters of `writer`."""
+    folder = tmp_path_factory.mktemp("reference")
+    huggingface.save(CONFIG.for_generation(Execution()), parameters(), folder)
+    return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
 
 
-def expected(**options: Any) -> list[list[tuple[list[int], float]]]:
+def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
     """(tokens, score) of the texts that transformers writes after each prompt."""
     found = []
     for prompt in PROMPTS:
-        output = model()[1].generate(
+        output = model.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             return_dict_in_generate=True,
@@ -46,6 +37,7 @@ def expected(**options: Any) -> list[list[tuple[list[int], float]]]:
             eos_token_id=END,
             pad_token_id=-1,
             do_sample=False,
+            max_new_tokens=NEW,
             **options,
         )
         texts = [[token for token in row[len(prompt) :].tolist() if token >= 0] for row in output.sequences]
@@ -58,46 +50,36 @@ def expected(**options: Any) -> list[list[tuple[list[int], float]]]:
     return found
 
 
-def check(settings: Settings, **options: Any) -> None:
-    """That both write the same, and that the texts are not all of the greatest length."""
-    writer = Writer(CONFIG, model()[0], Vocabulary(size=CONFIG.vocab_size, end=END))
-    written, wanted = writer(PROMPTS, settings), expected(max_new_tokens=settings.max_new_tokens, **options)
-    for texts, others in zip(written, wanted, strict=True):
+def check(settings: Settings, model: Any, **options: Any) -> None:
+    """That both write the same, and that not all texts are of one length."""
+    written = writer()(PROMPTS, settings)
+    for texts, others in zip(written, expected(model, **options), strict=True):
         assert [text.tokens for text in texts] == [tokens for tokens, _ in others]
         np.testing.assert_allclose([text.score for text in texts], [score for _, score in others], rtol=1e-5)
         assert [text.stopped for text in texts] == [tokens[-1] == END for tokens, _ in others]
     assert len({len(text.tokens) for texts in written for text in texts}) > 1
 
 
-GREEDY = {
-    "plain": (Settings(max_new_tokens=12), {}),
-    "at least": (Settings(max_new_tokens=12, min_new_tokens=5), {"min_new_tokens": 5}),
-    "no repeats": (Settings(max_new_tokens=12, no_repeat_ngram_size=2), {"no_repeat_ngram_size": 2}),
-}
-
-
-@pytest.mark.parametrize("case", GREEDY)
-def test_greedy(case: str) -> None:
-    settings, options = GREEDY[case]
-    check(settings, **options)
+@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"no_repeat_ngram_size": 2}], ids=str)
+def test_greedy(options: dict[str, int], reference: Any) -> None:
+    check(Settings(max_new_tokens=NEW, **options), reference, **options)
 
 
 BEAMS = {
-    "likely": ({}, {}),
-    "full": ({"early_stopping": "full", "length_penalty": -1.0}, {"early_stopping": True}),
-    "never": ({"early_stopping": "never"}, {}),
+    "likely": (BeamSearch(4, sequences=3), {"early_stopping": False}),
+    "full": (BeamSearch(4, length_penalty=-1.0, early_stopping="full", sequences=3), {"early_stopping": True}),
+    "never": (BeamSearch(4, early_stopping="never", sequences=3), {"early_stopping": "never"}),
 }
 
 
 @pytest.mark.parametrize("case", BEAMS)
-def test_beams(case: str) -> None:
-    own, others = BEAMS[case]
-    own = {"beams": 4, "sequences": 3} | own
-    others = own | others
-    options = {"num_beams": others.pop("beams"), "num_return_sequences": others.pop("sequences"), **others}
-    check(Settings(BeamSearch(**own), max_new_tokens=12), **options)
+def test_beams(case: str, reference: Any) -> None:
+    strategy, options = BEAMS[case]
+    options |= {"num_beams": 4, "num_return_sequences": 3, "length_penalty": strategy.length_penalty}
+    check(Settings(strategy, max_new_tokens=NEW), reference, **options)
 
 
-def test_beams_with_constraints() -> None:
-    settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=12, min_new_tokens=5, no_repeat_ngram_size=2)
-    check(settings, num_beams=3, num_return_sequences=3, min_new_tokens=5, no_repeat_ngram_size=2)
+def test_beams_with_constraints(reference: Any) -> None:
+    options = {"min_new_tokens": 5, "no_repeat_ngram_size": 2}
+    settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=NEW, **options)
+    check(settings, reference, num_beams=3, num_return_sequences=3, **options)

@@ -1,10 +1,16 @@
 """Pretraining end to end, where its text is not what it is in the other tests."""
 
+import html
 import json
 from pathlib import Path
 
 from plmjax import cli
-from plmjax.training import checkpoints
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.objectives.next_token import NextToken
+from plmjax.pretraining.run import pretrain
+from plmjax.training import checkpoints, report
+from plmjax.training.optimizers import AdamW
 from tests.conftest import SMALL
 
 TINY = "experiments/bert_tiny.py"
@@ -28,3 +34,21 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     assert checkpoints.describe(checkpoints.find(tmp_path / "run")).step == 6
     cli.run(["report", str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
     assert "held-out" in fails("evaluate", tmp_path / "run")
+
+
+def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
+    run = Experiment(
+        model=None,
+        objective=NextToken(),
+        data=Data(layout=Blocks(), input=(str(prose),), sequence_length=24),
+        optimizer=AdamW(),
+        training=Training(steps=1, batch_size=8, log_every=1, evaluation_batches=1),
+        checkpoint=Checkpoint(every=0),
+    )
+    said: list[str] = []
+    pretrain(run, tmp_path / "run", said.append, decoder_run)
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert len(samples) == 4 and samples[0]["prompt"] == "" and all(0 < one["tokens"] <= 20 for one in samples)
+    assert any(line.startswith("generate ") and samples[0]["text"] in line for line in said)
+    report.report([tmp_path / "run"], tmp_path / "report.html")
+    assert html.escape(samples[1]["text"]) in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The page of runs whose records are written here, read back as a reader would: tables, curves, no network."""
 
 import dataclasses
+import html
 import json
 import re
 from pathlib import Path
@@ -82,6 +83,26 @@ def test_one_run_shows_its_results_and_curves(tmp_path):
     assert {"train", "eval", "unigram entropy 6.75"} <= set(words(drawn["Loss"]))
     assert ["M", *"L" * 9] in curves(drawn["Loss"])
     assert "Settings that differ" not in page(tmp_path / "report.html")
+
+
+def test_what_the_model_has_written_is_text_and_no_markup(tmp_path):
+    first, second = write(tmp_path / "silent"), write(tmp_path / "decoder")
+    samples = [
+        {"prompt": "<script>alert(1)</script>", "text": "</blockquote><img src=x onerror=alert(2)> & \u2603"},
+        {"prompt": "", "text": "a document"},
+    ]
+    (second / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    report([first, second], tmp_path / "report.html")
+    text = page(tmp_path / "report.html")
+    assert "<script" not in text and "<img" not in text
+    assert [
+        html.unescape(re.sub("</?span>", "", one)) for one in re.findall("<blockquote>(.*?)</blockquote>", text)
+    ] == [sample["prompt"] + sample["text"] for sample in samples]
+    assert text.index("<h3>decoder</h3>") < text.index("a document") and "<h3>silent</h3>" not in text
+    for damage in ('{"prompt": "a"}', "[]", "no JSON"):
+        (second / "samples.jsonl").write_text(damage + "\n")
+        with pytest.raises(UserError, match=r"in line 1 of .*samples\.jsonl"):
+            report([second], tmp_path / "report.html")
 
 
 def test_two_runs_stand_side_by_side_with_what_differs(tmp_path):

@@ -1,0 +1,108 @@
+"""Speed of generation on one core: cached against uncached, and GPT-2 small against transformers.
+
+    taskset -c 0 python benchmarks/generation.py
+
+GPT-2 small with random weights, float32, one row, greedy. What is compared is measured alternately, in wall-clock time
+and in processor time, which other work on the machine disturbs less; medians over the turns, without compilation. The
+time of a token is that of a whole call, the reading of the prompt included, divided by the tokens written.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from plmjax.generation.writer import Settings, Writer
+from plmjax.layers.execution import Execution
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.vocabulary import Vocabulary
+
+CONFIG = Gpt2Config.small()
+LENGTH = 512
+"""Tokens of a row with and without a cache."""
+
+
+def cached(params: dict, prompt: int, tokens: int) -> Callable[[], None]:
+    """A call that writes `tokens` after a prompt of so many; nothing ends a text earlier."""
+    writer = Writer(CONFIG, params, Vocabulary(size=CONFIG.vocab_size))
+    settings = Settings(max_new_tokens=tokens)
+    return lambda: writer([list(range(prompt))], settings)
+
+
+def uncached(params: dict) -> Callable[[], None]:
+    """A call that reads a row of LENGTH tokens to write one."""
+    module = CONFIG.for_generation(Execution(unroll=CONFIG.depth))
+
+    @jax.jit
+    def next_token(row: jax.Array) -> jax.Array:
+        scores = module.apply({"params": params}, row).scores
+        return jnp.argmax(scores.replace(hidden=scores.hidden[:, -1:]).logits())
+
+    row = np.arange(LENGTH)[None]
+    return lambda: next_token(row).block_until_ready()
+
+
+def by_transformers(prompt: int, tokens: int) -> Callable[[], None]:
+    """The same as `cached`."""
+    torch.set_num_threads(1)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
+    ids = torch.arange(prompt)[None]
+    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    return lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+
+
+def compare(calls: dict[str, tuple[Callable[[], None], int]], turns: int) -> None:
+    """Prints the table of name -> (call, tokens that it writes), measured alternately."""
+    for call, _ in calls.values():
+        call()  # compiles
+    seconds = np.empty((turns, len(calls), 2))
+    for turn in range(turns):
+        for place, (call, tokens) in enumerate(calls.values()):
+            start, start_cpu = time.perf_counter(), time.process_time()
+            call()
+            seconds[turn, place] = time.perf_counter() - start, time.process_time() - start_cpu
+            seconds[turn, place] /= tokens
+    rates = 1 / seconds
+    print("| | tokens a second | range | a processor second | range |\n|---|---|---|---|---|")
+    for place, name in enumerate(calls):
+        cells = [
+            cell
+            for own in rates[:, place].T
+            for cell in (f"{np.median(own):.3g}", f"{own.min():.3g} to {own.max():.3g}")
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
+    first, second = np.median(rates, axis=0)
+    print(f"\nratio {first[0] / second[0]:.2f}, of processor time {first[1] / second[1]:.2f}\n")
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=5, help="turns of each")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens written beside transformers")
+    options = parser.parse_args()
+    module = CONFIG.for_generation(Execution())
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32)))["params"]
+    compare(
+        {
+            "plmjax": (cached(params, 16, options.tokens), options.tokens),
+            "transformers": (by_transformers(16, options.tokens), options.tokens),
+        },
+        options.turns,
+    )
+    compare({f"with a cache, {LENGTH} tokens": (cached(params, LENGTH - 32, 32), 32), "without": (uncached(params), 1)},
+            options.turns)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""plmjax generate: what it shows and writes, and every mistake in one sentence."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax import cli
+from plmjax.generation.generate import Generator, generate
+from plmjax.generation.sampling import Sampling
+from plmjax.generation.writer import Settings
+from plmjax.training import checkpoints, start
+
+SHORT = ["--max_new_tokens", "8"]
+
+
+def shown(capsys: pytest.CaptureFixture, *arguments: object) -> str:
+    capsys.readouterr()
+    cli.run(["generate", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> None:
+    first = shown(capsys, decoder_run, "Returns the", *SHORT)
+    assert first.startswith("Returns the") and first.endswith("\n") and len(first) > 14
+    assert shown(capsys, decoder_run, "Returns the", *SHORT, "--seed", 0) == first
+    assert shown(capsys, decoder_run, "Returns the", *SHORT, "--seed", 1) != first
+    settings = Settings(Sampling(), max_new_tokens=8)
+    ((text,),) = generate(decoder_run, ["Returns the"], settings)
+    assert text.prompt + text.text + "\n" == first
+
+
+def test_characters_of_several_tokens_are_shown_whole(decoder_run: Path) -> None:
+    """A snowman is three bytes, which are three tokens of a tokenizer that has never seen one."""
+    generator = Generator.load(decoder_run)
+    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(decoder_run)))
+    prompt, snowman = tokenizer.encode("a"), tokenizer.encode("\N{SNOWMAN}")
+    assert len(snowman) == 3
+
+    class Fixed:
+        def stream(self, ids: list[int], settings: Settings) -> Any:
+            from plmjax.generation.writer import Tokens
+
+            for count in (1, 2, 3):
+                yield Tokens(snowman[:count], False, -1.0, -1.0), count == 3
+
+    generator._writer, pieces = Fixed(), []
+    text = generator.stream("a", Settings(), pieces.append)
+    assert pieces == ["", "", "\N{SNOWMAN}"] and text.text == "\N{SNOWMAN}" and text.tokens == 3 and len(prompt) == 1
+
+
+def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
+    prompts = ["Returns the", "", "The object of a class"]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    common = [decoder_run, "--input", tmp_path / "prompts.txt", *SHORT]
+    shown(capsys, *common, "--output", tmp_path / "texts.jsonl", "--temperature", 0)
+    records = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
+    assert [record["prompt"] for record in records] == prompts
+    for record in records:
+        assert record.keys() == {"prompt", "text", "tokens", "stopped", "log_probability", "score"}
+        assert 1 <= record["tokens"] <= 8 and record["score"] == record["log_probability"] < 0
+    streamed = shown(capsys, *common, "--temperature", 0)
+    assert streamed == "".join(record["prompt"] + record["text"] + "\n" for record in records)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Returns the\r\n")))
+    beams = shown(capsys, decoder_run, "--input", "-", *SHORT, "--beams", 3, "--sequences", 2).splitlines()
+    scores = [float(line.split()[0]) for line in beams if "  Returns the" in line]
+    assert len(scores) == 2 and scores == sorted(scores, reverse=True)
+
+
+def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run: Path, small_run: Path) -> None:
+    assert "a decoder that writes text, found BertConfig" in fails("generate", small_run, "The class")
+    said = fails("generate", decoder_run, "The class " * 30)
+    assert "at most the model's 40 positions together" in said and "64 tokens" in said
+    assert "and 40 tokens" in fails("generate", decoder_run, "The", "--max_new_tokens", 40)
+    assert "found neither" in fails("generate", decoder_run)
+    assert "found both" in fails("generate", decoder_run, "a", "--input", tmp_path / "x")
+    assert "found no file" in fails("generate", decoder_run, "--input", tmp_path / "x")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    assert "binary" in fails("generate", decoder_run, "--input", tmp_path / "binary")
+    (tmp_path / "empty").write_bytes(b"")
+    assert "empty file" in fails("generate", decoder_run, "--input", tmp_path / "empty")
+    for given, message in ((b"", "found none"), (b"\xff\xfe", "the standard input")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert message in fails("generate", decoder_run, "--input", "-")
+    assert "--output" in fails("generate", decoder_run, "a", "--output", tmp_path / "no" / "x.jsonl")
+
+
+OUT_OF_RANGE = (
+    "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 1",
+    "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
+    "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
+)  # fmt: skip
+WITHOUT_EFFECT = (
+    "--beams 2 --temperature 1", "--beams 2 --seed 1", "--length_penalty 2", "--early_stopping full",
+    "--temperature 0 --top_k 2", "--temperature 0 --sequences 2", "--temperature 0 --seed 1",
+)  # fmt: skip
+
+
+def test_numbers_out_of_range(fails, decoder_run: Path) -> None:
+    for options in OUT_OF_RANGE:
+        assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
+    for options in WITHOUT_EFFECT:
+        assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
+
+
+def test_a_tokenizer_that_lacks_characters(fails, tmp_path: Path, prose: Path) -> None:
+    """Words of a small vocabulary, without the byte fallback that GPT-2's tokenizer has."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+
+    from plmjax.data import tokenizers
+    from plmjax.data.layouts import Blocks
+    from plmjax.experiment import Data, Experiment
+    from plmjax.layers.execution import Execution
+    from plmjax.models.gpt2 import Gpt2Config
+    from plmjax.objectives.next_token import NextToken
+
+    tokenizer = tokenizers.train("wordpiece", 200, [prose.read_text(encoding="utf-8")], tmp_path / "tokenizer")
+    config = Gpt2Config.tiny(
+        vocab_size=tokenizer.vocabulary.size, n_embd=8, n_layer=1, n_positions=40, bos_token_id=None, eos_token_id=None
+    )
+    params = nn.meta.unbox(config.for_pretraining(Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=8))
+    files = checkpoints.tokenizer_files(tmp_path / "tokenizer")
+    checkpoints.save_parameters(tmp_path / "run", params["params"], run, files)
+    assert "found '\N{SNOWMAN}'" in fails("generate", tmp_path / "run", "a \N{SNOWMAN}", *SHORT)

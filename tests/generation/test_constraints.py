@@ -1,0 +1,69 @@
+"""Which tokens may come next, against transformers and against the definition."""
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation import logits_process
+
+from plmjax.errors import UserError
+from plmjax.generation.constraints import Constraints, hottest, nucleus, without_repeats
+from plmjax.generation.sampling import Sampling
+from plmjax.generation.written import Written
+
+SCORES = np.random.default_rng(0).normal(0, 2, (5, 23)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 4, 40])
+def test_the_best(count: int) -> None:
+    expected = logits_process.TopKLogitsWarper(count)(None, torch.tensor(SCORES)).numpy()
+    np.testing.assert_array_equal(hottest(SCORES, count), expected)
+
+
+@pytest.mark.parametrize("mass", [0.01, 0.5, 0.9])
+def test_the_nucleus(mass: float) -> None:
+    expected = logits_process.TopPLogitsWarper(mass)(None, torch.tensor(SCORES)).numpy()
+    np.testing.assert_array_equal(nucleus(SCORES, mass), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_comes_twice(size: int) -> None:
+    rows = [[3, 4, 3, 4, 5, 3, 4], [4, 3], [1, 1, 1, 1, 1]]
+    prompt, mask = np.zeros((3, 7), np.int32), np.zeros((3, 7), np.int32)
+    for place, row in enumerate(rows):
+        prompt[place, 7 - len(row) :], mask[place, 7 - len(row) :] = row, 1
+    found = np.asarray(without_repeats(np.zeros((3, 8), np.float32), Written.after(prompt, mask, 12), size))
+    for row, scores in zip(rows, found, strict=True):
+        ngrams = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
+        end = row[len(row) - size + 1 :] if size > 1 else []
+        banned = [token for token in range(8) if (*end, token) in ngrams]
+        assert np.flatnonzero(np.isinf(scores)).tolist() == banned
+
+
+def test_tokens_that_there_are_not_and_an_early_end() -> None:
+    written = Written.after(np.ones((5, 3), np.int32), np.ones((5, 3), np.int32), 8)
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, np.int32(1)))
+    assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {2, 6, 20, 21, 22}
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, np.int32(0)))
+    assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {20, 21, 22}
+
+
+def test_one_token_to_draw_from_is_the_likeliest() -> None:
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    chosen = Sampling(top_k=1).choose(SCORES, keys, np.int32(0))
+    np.testing.assert_array_equal(chosen, SCORES.argmax(axis=1))
+    shares = np.bincount(
+        np.concatenate(
+            [np.asarray(Sampling(temperature=0.5).choose(SCORES[:1].repeat(5, 0), keys, n)) for n in range(400)]
+        ),
+        minlength=23,
+    )
+    expected = np.exp(2 * SCORES[0]) / np.exp(2 * SCORES[0]).sum()
+    np.testing.assert_allclose(shares / 2000, expected, atol=4 * np.sqrt(0.25 / 2000))
+
+
+def test_numbers_out_of_range() -> None:
+    for wrong, name in (({"temperature": -1}, "temperature"), ({"top_k": -1}, "top_k"), ({"top_p": 1.5}, "top_p")):
+        with pytest.raises(UserError, match=f"--{name}"):
+            Sampling(**wrong)

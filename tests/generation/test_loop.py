@@ -1,0 +1,156 @@
+"""The decoding loop: what it writes, what it compiles, where it runs."""
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Mesh
+from plmjax.generation import loop
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.constraints import Constraints
+from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.search import Lengths
+from plmjax.generation.writer import ONE_DEVICE, Settings, Writer
+from plmjax.layers.execution import Execution
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.objective import Given
+from plmjax.parallel import mesh as meshes
+from tests.generation.model import CONFIG, END, PROMPTS, VOCABULARY, parameters, writer
+from tests.strangers import encoder_decoder
+
+NEW = 12
+
+
+def test_cached_equals_uncached() -> None:
+    module, params = CONFIG.for_generation(Execution()), parameters()
+
+    @jax.jit
+    def next_token(row: jax.Array, length: jax.Array) -> jax.Array:
+        logits = module.apply({"params": params}, row).logits[0, length - 1]
+        return jnp.argmax(logits), jax.nn.log_softmax(logits).max()
+
+    texts = writer()(PROMPTS, Settings(max_new_tokens=NEW))
+    for prompt, (text,) in zip(PROMPTS, texts, strict=True):
+        row, total = list(prompt), 0.0
+        while len(row) < len(prompt) + NEW and (row == prompt or row[-1] != END):
+            padded = np.zeros((1, 32), np.int32)
+            padded[0, : len(row)] = row
+            token, nats = next_token(padded, len(row))
+            row, total = [*row, int(token)], total + float(nats)
+        assert text.tokens == row[len(prompt) :] and text.stopped == (row[-1] == END)
+        np.testing.assert_allclose(text.log_probability, total, rtol=1e-5)
+    assert {text.stopped for (text,) in texts} == {True, False}
+
+
+def test_a_text_is_that_of_its_seed_and_its_prompt_alone() -> None:
+    settings = Settings(Sampling(temperature=2.0, sequences=2), max_new_tokens=NEW, seed=5, batch_size=3)
+    texts = writer()(PROMPTS, settings)
+    assert len({tuple(text.tokens) for of_prompt in texts for text in of_prompt}) == 6
+    assert writer()([PROMPTS[0], [8] * 4, [1, 2]], settings)[0] == texts[0]
+    other = Settings(settings.strategy, max_new_tokens=NEW, seed=6, batch_size=3)
+    assert writer()(PROMPTS, other)[0] != texts[0]
+
+
+def test_the_end_comes_token_by_token() -> None:
+    settings = Settings(max_new_tokens=NEW)
+    (whole,), *_ = writer()(PROMPTS[:1], settings)
+    seen = list(writer().stream(PROMPTS[0], settings))
+    assert [len(text.tokens) for text, _ in seen] == list(range(1, len(whole.tokens) + 1))
+    assert seen[-1] == (whole, True) and not any(ended for _, ended in seen[:-1])
+    with pytest.raises(UserError, match="strategy of one text"):
+        next(writer().stream(PROMPTS[0], Settings(BeamSearch())))
+
+
+def test_nothing_is_compiled_for_another_length() -> None:
+    writer()([[1, 2, 3]], Settings(max_new_tokens=3))
+    before = loop.begin._cache_size(), loop.proceed._cache_size()
+    for prompt, new in (([4], 16), ([5] * 16, 9)):
+        writer()([prompt], Settings(max_new_tokens=new, min_new_tokens=2, seed=3))
+    assert (loop.begin._cache_size(), loop.proceed._cache_size()) == before
+    writer()([[1] * 17], Settings(max_new_tokens=3))
+    assert loop.begin._cache_size() == before[0] + 1
+
+
+@pytest.mark.parametrize("unroll", [1, 2])
+def test_the_cache_is_changed_in_place(unroll: int) -> None:
+    own = Writer(CONFIG, parameters(), VOCABULARY, Execution(unroll=unroll))
+    progress = own._begin(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
+    lengths = Lengths(jnp.int32(0), jnp.int32(16))
+    arguments = (*own._compiled(Settings()), own._params, progress, lengths, jnp.int32(9))
+    compiled = loop.proceed.lower(*arguments).compile()
+    cache = re.escape("f32[2,1,4,6,32]")
+    text = compiled.as_text()
+    assert re.search(rf"= {cache}\S* dynamic-update-slice\(", text)
+    assert not re.search(rf"= {cache}\S* (copy|transpose|concatenate)\(", text)
+    assert compiled.memory_analysis().alias_size_in_bytes >= 2 * 4 * 2 * 4 * 6 * 32
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(2)], ids=["greedy", "beams"])
+def test_sharded_equals_unsharded(strategy: Any) -> None:
+    settings = Settings(strategy, max_new_tokens=NEW)
+    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
+    for texts, others in zip(sharded(PROMPTS, settings), writer()(PROMPTS, settings), strict=True):
+        assert [text.tokens for text in texts] == [text.tokens for text in others]
+        np.testing.assert_allclose([text.score for text in texts], [text.score for text in others], rtol=1e-5)
+    progress = sharded._begin(PROMPTS, [0, 1, 2, 2], 16, settings)
+    rows = 4 * strategy.rows
+    assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
+
+
+def test_an_encoder_asked_to_write() -> None:
+    with pytest.raises(UserError, match="a decoder that writes text, found BertConfig"):
+        Writer(BertConfig.tiny(), {}, VOCABULARY)
+
+
+class Translating:
+    """The encoder-decoder as the loop sees it; it keeps no keys, but reads the target again for every token."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def start(self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int) -> Any:
+        memory = self.module.apply(variables, *(source[name] for name in encoder_decoder.INPUTS), method="encode")
+        ids = jnp.zeros((prompt.shape[0], room), jnp.int32)
+        state = {"memory": memory, "source": source["segment_ids"], "ids": ids, "length": jnp.int32(0)}
+        return self.step(variables, prompt[:, 0], state)
+
+    def step(self, variables: Any, tokens: jax.Array, state: Any) -> Any:
+        ids = jax.lax.dynamic_update_slice_in_dim(state["ids"], tokens[:, None], state["length"], 1)
+        places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        target = (ids, jnp.ones_like(ids), places)
+        logits = self.module.apply(variables, state["memory"], state["source"], target, method="decode")
+        scores = jax.lax.dynamic_index_in_dim(logits, state["length"], 1, keepdims=False)
+        return scores, state | {"ids": ids, "length": state["length"] + 1}
+
+    def rows(self, state: Any, indices: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[indices] if x.ndim else x, state)
+
+
+def test_an_encoder_decoder_writes_with_the_same_loop() -> None:
+    module = encoder_decoder.Translator(encoder_decoder.TranslatorConfig())
+    random, shape = np.random.default_rng(0), (2, 10)
+    places = np.broadcast_to(np.arange(10), shape)
+    source = {"input_ids": random.integers(1, 64, shape), "segment_ids": np.ones(shape, int), "positions": places}
+    start = np.full(shape, 7)
+    batch = {name: jnp.asarray(array, jnp.int32) for name, array in source.items()} | {
+        "decoder_input_ids": jnp.asarray(start, jnp.int32)
+    }
+    target = {"decoder_segment_ids": batch["segment_ids"], "decoder_positions": batch["positions"]}
+    variables = jax.jit(functools.partial(module.init, deterministic=True))(jax.random.key(0), **batch, **target)
+    params = jax.tree.map(lambda leaf: leaf.value, variables["params"], is_leaf=lambda leaf: hasattr(leaf, "value"))
+    expected = encoder_decoder.greedy(module, Given(params), batch)
+
+    decoder, mesh = Translating(module), meshes.make(ONE_DEVICE, jax.devices()[:1])
+    lengths, keys = Lengths(jnp.int32(0), jnp.int32(10)), jax.random.split(jax.random.key(0), 2)
+    compiled = (decoder, Greedy(), Constraints(64), mesh)
+    prompt, mask = start[:, :1], np.ones((2, 1), int)
+    progress = loop.begin(*compiled, params, prompt, mask, source, keys, lengths, room=11)
+    progress, ended = loop.proceed(*compiled, params, progress, lengths, jnp.int32(10))
+    assert ended
+    np.testing.assert_array_equal(progress.search.written.text[:, 1:], expected)
