@@ -74,8 +74,8 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
 def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run: Path, small_run: Path) -> None:
     assert "a decoder that writes text, found BertConfig" in fails("generate", small_run, "The class")
     said = fails("generate", decoder_run, "The class " * 30)
-    assert "at most the model's 40 positions together" in said and "64 tokens" in said
-    assert "and 40 tokens" in fails("generate", decoder_run, "The", "--max_new_tokens", 40)
+    assert "at most the model's 64 positions together" in said and "64 tokens" in said
+    assert "and 64 tokens" in fails("generate", decoder_run, "The")
     assert "found neither" in fails("generate", decoder_run)
     assert "found both" in fails("generate", decoder_run, "a", "--input", tmp_path / "x")
     assert "found no file" in fails("generate", decoder_run, "--input", tmp_path / "x")
