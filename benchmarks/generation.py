@@ -44,12 +44,12 @@ def uncached(params: dict) -> Callable[[], None]:
     module = CONFIG.for_generation(Execution(unroll=CONFIG.depth))
 
     @jax.jit
-    def next_token(row: jax.Array) -> jax.Array:
+    def next_token(params: dict, row: jax.Array) -> jax.Array:
         scores = module.apply({"params": params}, row).scores
         return jnp.argmax(scores.replace(hidden=scores.hidden[:, -1:]).logits())
 
     row = np.arange(LENGTH)[None]
-    return lambda: next_token(row).block_until_ready()
+    return lambda: next_token(params, row).block_until_ready()
 
 
 def by_transformers(prompt: int, tokens: int) -> Callable[[], None]:
