@@ -316,7 +316,7 @@ def generate(
     prompt: Positional[str | None] = None,
     input: Location | None = None,
     output: Location | None = None,
-    options: OmitArgPrefixes[Options] = Options(),
+    writing: OmitArgPrefixes[Options] = Options(),
     mesh: Devices = Devices(),
     experiment: Reference | None = None,
 ) -> None:
@@ -332,7 +332,7 @@ def generate(
     _load_classes(experiment)
     from plmjax.generation.command import run
 
-    run(checkpoint, prompt, input, output, options, mesh, functools.partial(print, end="", flush=True))
+    run(checkpoint, prompt, input, output, writing, mesh, functools.partial(print, end="", flush=True))
 
 
 def plan(

@@ -51,6 +51,7 @@ def run(
             file.writelines(json_line(text) for of_prompt in texts for text in of_prompt)
         say(f"{sum(map(len, texts))} texts in {output}\n")
     elif settings.strategy.rows == 1:
+        generator.check(prompts, settings)  # before anything is shown
         for one in prompts:
             say(one)
             generator.stream(one, settings, say)

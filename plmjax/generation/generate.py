@@ -86,6 +86,10 @@ class Generator:
             for prompt, ids, texts in zip(prompts, encoded, written, strict=True)
         ]
 
+    def check(self, prompts: Sequence[str], settings: Settings) -> None:
+        """Raises UserError, as `__call__`, for the first prompt that nothing can be written after."""
+        self._writer.check([self._encode(prompt) for prompt in prompts], settings)
+
     def stream(self, prompt: str, settings: Settings, say: Callable[[str], None]) -> Text:
         """One text, whose pieces `say` gets as soon as they are written.
 

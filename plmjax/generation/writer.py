@@ -122,7 +122,7 @@ class Writer:
         Raises:
             UserError: a prompt that is too long, or empty.
         """
-        self._check(prompts, settings)
+        self.check(prompts, settings)
         texts: list[list[Tokens]] = [[] for _ in prompts]
         for chosen, width in self._batches(prompts, settings.batch_size):
             progress = self._begin(prompts, chosen, width, settings)
@@ -143,7 +143,7 @@ class Writer:
                 f"Expected a strategy of one text to show while it is written, found {settings.strategy}; take Greedy "
                 f"or Sampling with one sequence."
             )
-        self._check([prompt], settings)
+        self.check([prompt], settings)
         width = padded_width(len(prompt), self.longest)
         progress, ended, count = self._begin([prompt], [0] * self._shards, width, settings), False, 1
         while True:
@@ -153,7 +153,8 @@ class Writer:
                 return
             count += 1
 
-    def _check(self, prompts: Sequence[list[int]], settings: Settings) -> None:
+    def check(self, prompts: Sequence[list[int]], settings: Settings) -> None:
+        """Raises UserError for a prompt that is empty or too long."""
         for prompt in prompts:
             if not prompt:
                 raise UserError("Expected a prompt of at least one token, found an empty one; give some text.")

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.generation import command
 from plmjax.generation.generate import Generator, generate
+from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings
 from plmjax.training import checkpoints, start
@@ -87,6 +90,14 @@ def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         assert message in fails("generate", decoder_run, "--input", "-")
     assert "--output" in fails("generate", decoder_run, "a", "--output", tmp_path / "no" / "x.jsonl")
+
+
+def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("The class\n" + "The class " * 30 + "\n")
+    said: list[str] = []
+    with pytest.raises(UserError, match="at most the model's 64 positions together"):
+        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append)
+    assert not said
 
 
 OUT_OF_RANGE = (
