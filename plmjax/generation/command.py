@@ -10,7 +10,7 @@ from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.generate import Generator, Text
+from plmjax.generation.generate import Generator, Text, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Strategy
@@ -53,13 +53,13 @@ def run(
     elif settings.strategy.rows == 1:
         generator.check(prompts, settings)  # before anything is shown
         for one in prompts:
-            say(one)
-            generator.stream(one, settings, say)
+            say(printable(one))
+            generator.stream(one, settings, lambda piece: say(printable(piece)))
             say("\n")
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
-                say(f"{text.score:.4f}  {text.prompt}{text.text}\n")
+                say(printable(f"{text.score:.4f}  {text.prompt}{text.text}\n"))
 
 
 def settings_of(options: Options) -> Settings:

@@ -35,6 +35,14 @@ class Text:
     score: float
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which could move the cursor or change colours, are escaped."""
+    return text.translate(_CONTROLS)
+
+
 def generate(
     checkpoint: str | Path, prompts: Sequence[str], settings: Settings = Settings(), mesh: Mesh = ONE_DEVICE
 ) -> list[list[Text]]:

@@ -57,7 +57,7 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
 def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
     """Writes a document, and goes on from a few held-out beginnings, into WORKDIR/samples.jsonl for the report."""
     from plmjax.data import tokenizers
-    from plmjax.generation.generate import Generator
+    from plmjax.generation.generate import Generator, printable
     from plmjax.generation.sampling import Sampling
     from plmjax.generation.writer import Settings
 
@@ -70,7 +70,7 @@ def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Call
     samples = [text for of_prompt in texts for text in of_prompt]
     storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
     for text in samples[:2]:
-        say(f"generate   {text.prompt} ...{text.text}" if text.prompt else f"generate   {text.text}")
+        say(printable(f"generate   {text.prompt} ...{text.text}" if text.prompt else f"generate   {text.text}"))
 
 
 def _held_out(result: loop.Result, source: feed.Source, tokenizer) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from plmjax import cli
 from plmjax.errors import UserError
 from plmjax.generation import command
-from plmjax.generation.generate import Generator, generate
+from plmjax.generation.generate import Generator, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings
@@ -98,6 +98,12 @@ def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: 
     with pytest.raises(UserError, match="at most the model's 64 positions together"):
         command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append)
     assert not said
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path) -> None:
+    said = shown(capsys, decoder_run, "Returns\x1b[2J\tthe\x07", *SHORT, "--temperature", 0)
+    assert said.startswith("Returns\\x1b[2J\tthe\\x07") and "\x1b" not in said
+    assert printable("a\x9bb\x7f\r\n") == "a\\x9bb\\x7f\\x0d\n"
 
 
 OUT_OF_RANGE = (
