@@ -104,7 +104,7 @@ class TestSignals:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    @pytest.mark.parametrize("moment", ["Finished tracing scoped", "Compiling jit(scoped)"])
+    @pytest.mark.parametrize("moment", ["Finished tracing initialize", "Compiling jit(initialize)"])
     def test_while_it_traces_and_compiles(
         self, number: signal.Signals, moment: str, small_run: Path, tmp_path: Path
     ) -> None:

@@ -1,5 +1,6 @@
 """Logical axes to mesh axes: the sharding of every array of a run."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,8 +62,12 @@ def logical_axes(tree: Any) -> Any:
 
 
 def scoped(function: Callable, mesh: Mesh) -> Callable:
-    """The function within the mesh and the logical axis rules, for the model's activation constraints."""
+    """The function within the mesh and the logical axis rules, for the model's activation constraints.
 
+    Compiled programs have the function's own name in logs and profiles.
+    """
+
+    @functools.wraps(function)
     def within(*arguments: Any) -> Any:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(RULES):
             return function(*arguments)

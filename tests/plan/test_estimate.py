@@ -186,7 +186,7 @@ def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
     )
     second = out_of_memory(
         "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
-        "temporaries (512.00M) exceeds available HBM (15.75G). HLO module: jit_scoped."
+        "temporaries (512.00M) exceeds available HBM (15.75G). HLO module: jit_step."
     )
     assert (first.needed, first.available) == (40.25 * 2**30, 15.75 * 2**30)
     assert (second.needed, second.available) == (512 * 2**20, 15.75 * 2**30)
