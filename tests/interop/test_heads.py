@@ -12,12 +12,15 @@ from plmjax.finetuning.tagging import TokenTagging
 from plmjax.finetuning.tasks import task_of
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
+from plmjax.models.bert import EncoderConfig
 from plmjax.models.heads import QuestionAnswering, TokenClassification
 from tests.families import FAMILIES
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params
 from tests.interop.test_huggingface import assert_same_bits, set_config
 
 CONFIGS = {name: family.heads[0].module.config for name, family in FAMILIES.items()}
+CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
+"""Of encoders; the heads of decoders are in test_gpt.py."""
 
 
 @pytest.mark.parametrize("system", CONFIGS)

@@ -182,7 +182,7 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"model_type": "gpt2"}, "Expected a model_type of .*bert.*, found 'gpt2'"),
+        ({"model_type": "bloom"}, "Expected a model_type of .*bert.*, found 'bloom'"),
         ({"model_type": None}, "Expected a model_type of .*bert.*, found None"),
         (
             {"architectures": ["BertLMHeadModel"]},
