@@ -19,6 +19,7 @@ from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.models.bert import BertConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
@@ -47,7 +48,9 @@ PUBLISHED = {
 def complete(run: Experiment) -> Experiment:
     """The run with what only its checkpoint and its data say: a model, labels and a number of steps."""
     if run.model is None:
-        run = dataclasses.replace(run, model=BertConfig.tiny(), training=dataclasses.replace(run.training, steps=10))
+        reads_on = getattr(run.objective, "language_model", 0)  # which a decoder alone does
+        model = run.start.model(GptConfig.tiny() if reads_on else BertConfig.tiny())
+        run = dataclasses.replace(run, model=model, training=dataclasses.replace(run.training, steps=10))
     if getattr(run.objective, "labels", True) == ():
         run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, labels=("no", "yes")))
     return run
@@ -64,7 +67,7 @@ def batch(run: Experiment, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStru
 class Numbers:
     """A tokenizer whose texts are all one token."""
 
-    vocabulary = Vocabulary.placeholder(1000)
+    vocabulary = dataclasses.replace(Vocabulary.placeholder(1000), others={"start": 5, "delimiter": 6, "extract": 8})
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [[7] for _ in texts]

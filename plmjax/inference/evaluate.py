@@ -91,7 +91,7 @@ def _of_text(
 
     run = description.experiment
     raw = data is not None and not _is_prepared(data)
-    slides = window is not None or stride is not None or (raw and run.objective.language_model() is not None)
+    slides = window is not None or stride is not None or (raw and run.objective.language_model_task() is not None)
     if slides:
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:

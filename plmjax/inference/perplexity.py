@@ -19,7 +19,7 @@ def language_model(run: Experiment) -> Objective:
     Raises:
         UserError: the model is no language model.
     """
-    task = run.objective.language_model()
+    task = run.objective.language_model_task()
     if task is None:
         raise UserError(
             f"Expected a language model, which tells each token from those before it, found a run of "

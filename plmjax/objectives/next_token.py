@@ -35,7 +35,7 @@ class NextToken(Objective):
             {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
         )
 
-    def language_model(self) -> Objective:
+    def language_model_task(self) -> Objective:
         """This task."""
         return self
 

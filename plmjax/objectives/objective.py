@@ -142,7 +142,7 @@ class Objective:
         """(ids, weights) of the tokens that a corrupted batch asks for: what the unigram entropy is taken over."""
         raise NotImplementedError(f"{type(self).__name__} must name its targets.")
 
-    def language_model(self) -> "Objective | None":
+    def language_model_task(self) -> "Objective | None":
         """The task of the next token for this task's module, which has a `score` and reads rows such as `Blocks` gives.
 
         None: the module gives no token a probability from those before it.
@@ -154,7 +154,7 @@ class Objective:
     ) -> tuple[jax.Array, jax.Array]:
         """Nats of `next_ids`, each given the tokens before it, float32 [B T]; and whether none is likelier, bool [B T].
 
-        Only tasks that `language_model` returns have it.
+        Only tasks that `language_model_task` returns have it.
         """
         raise NotImplementedError(f"{type(self).__name__} must score the next token.")
 

@@ -43,6 +43,6 @@ class PrefixLanguageModel(NextToken):
         """The tokens, with their places, and how many of a row are its prefix."""
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
-    def language_model(self) -> Objective:
+    def language_model_task(self) -> Objective:
         """The next token given those before it: a text without a prefix."""
         return NextToken()

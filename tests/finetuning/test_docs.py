@@ -49,12 +49,13 @@ def questions(path: str, impossible: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, small_run) -> Path:
-    """What the page takes for granted: a pretrained run, and the files of every task as they are handed out."""
+def folder(tmp_path_factory, small_run, decoder_run) -> Path:
+    """What the page takes for granted: two pretrained runs, and the files of every task as they are handed out."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "runs").mkdir()
     (folder / "runs" / "bert").symlink_to(small_run)
+    (folder / "runs" / "gpt").symlink_to(decoder_run)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):

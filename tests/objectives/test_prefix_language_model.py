@@ -108,4 +108,4 @@ def test_a_prefix_of_one_token_is_the_causal_language_model():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
     longer = loss(OBJECTIVE, batch | {"prefix_lengths": np.array([4, 3])})
     assert abs(float(longer[0] - expected[0])) > 1e-3
-    assert OBJECTIVE.language_model() == NextToken()
+    assert OBJECTIVE.language_model_task() == NextToken()
