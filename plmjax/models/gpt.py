@@ -338,7 +338,7 @@ class GptForCausalLM(nn.Module):
         self.encoder = self.config.encoder(self.execution)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
-        """As `GptModel`."""
+        """As the decoder."""
         return self.encoder(input_ids, **inputs)
 
 

@@ -36,7 +36,7 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
-from plmjax.models.gpt import DecoderConfig, DecoderOutput, read_rows
+from plmjax.models.gpt import DecoderConfig, DecoderOutput, GptForCausalLM, read_rows
 
 POSITION_DEVIATION = 0.01
 """Standard deviation that positions are drawn with (src/model.py, `model`)."""
@@ -205,16 +205,7 @@ class Gpt2Model(nn.Module):
         )
 
 
-class Gpt2ForCausalLM(nn.Module):
+class Gpt2ForCausalLM(GptForCausalLM):
     """The decoder, under its system's name, whose scores of the next token are those of its word table."""
 
     config: Gpt2Config
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """The decoder."""
-        self.encoder = self.config.encoder(self.execution)
-
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
-        """As `Gpt2Model`."""
-        return self.encoder(input_ids, **inputs)
