@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax import cli, experiment
 from plmjax.data import text_size, tokenizers
 from plmjax.data.prepare import prepare
+from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
 from tests.conftest import WINDOW
@@ -104,3 +105,11 @@ def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
     cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
     said = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert (said["eval/window"], said["eval/stride"]) == (str(WINDOW), "6") and float(said["eval/bits_per_byte"]) > 0
+
+
+def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> None:
+    """Its option `language_model` is the weight of a loss."""
+    task = experiment.load("finetune_gpt")
+    assert task.objective.language_model == 0.5
+    with pytest.raises(UserError, match="a language model, which tells each token"):
+        perplexity.language_model(task)
