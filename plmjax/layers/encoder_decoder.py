@@ -1,0 +1,66 @@
+"""What encoder-decoders share: what their modules return, and what a decoder keeps of the rows that its encoder read.
+
+A module of such a model has three methods. Training calls the module itself; writing text reads the source once and
+then calls `decode` for each further token:
+
+    module(input_ids, attention_mask, decoder_input_ids, ...) -> EncoderDecoderOutput
+    module.encode(input_ids, attention_mask) -> Source
+    module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
+"""
+
+from typing import Self
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.attention import KeyValues
+from plmjax.layers.cache import Cache
+from plmjax.layers.visibility import Visibility
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+
+@flax.struct.dataclass
+class EncoderDecoderOutput:
+    """What the modules of an encoder-decoder return; fields that a module does not compute are None.
+
+    last_hidden_state: [B T D], of the decoder.
+    hidden_states: [L+1 B T D], the decoder's embeddings first; only when asked for.
+    encoder_last_hidden_state: [B S D].
+    encoder_hidden_states: [L+1 B S D], the encoder's embeddings first; only when asked for.
+    scores: of the next token at every position of the decoder; a module without a head has none.
+    cache: what was given, with the tokens of this call.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None = None
+    encoder_last_hidden_state: jax.Array | None = None
+    encoder_hidden_states: jax.Array | None = None
+    scores: VocabularyScores | None = None
+    cache: Cache | None = None
+
+    @property
+    def logits(self) -> jax.Array:
+        """The scores as an array, float32 [B T V]."""
+        return self.scores.logits()
+
+
+@flax.struct.dataclass
+class Source:
+    """What a decoder that writes text sees of its source, computed once for all the tokens that it writes.
+
+    key_values: [L B S N H], each decoder layer's keys and values of the encoder's output.
+    attention_mask: int32 [B S], 1 for tokens that may be attended to.
+    """
+
+    key_values: KeyValues
+    attention_mask: jax.Array
+
+    def visibility(self) -> Visibility:
+        """What every token of the decoder sees of the source."""
+        return Visibility(key_mask=self.attention_mask)
+
+    def rows(self, indices: jax.Array) -> Self:
+        """With other rows, int [B']: some of them several times, others not at all."""
+        key_values = jax.tree.map(lambda kept: jnp.take(kept, indices, axis=1), self.key_values)
+        return self.replace(key_values=key_values, attention_mask=jnp.take(self.attention_mask, indices, axis=0))
