@@ -1,0 +1,464 @@
+"""The commands of `plmjax`, one function each: it asks the library, and prints the result.
+
+The docstring of a function is what its `--help` says. No module imported here imports JAX, which reads the environment
+once, when it is imported: `plmjax.cli.main` sets it first.
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
+
+from plmjax.command_line import Location
+from plmjax.errors import UserError
+from plmjax.generation.options import Devices, Options
+from plmjax.parallel import hosts as peers
+from plmjax.parallel.hosts import Meeting
+
+Overrides = Suppress[tuple[str, ...]]
+Reference = Annotated[str, arg(metavar="EXPERIMENT")]
+Kind = Literal["wordpiece", "byte-bpe", "gpt2-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
+
+
+def tokenizer_train(
+    input: tuple[Location, ...],
+    output: Location,
+    kind: Kind = "wordpiece",
+    vocab_size: int = 30522,
+    format: str = "auto",
+    text_key: str = "text",
+    streams: tuple[str, ...] = (),
+    lowercase: bool | None = None,
+) -> None:
+    """Trains a tokenizer on raw text.
+
+    Args:
+        input: Files or folders of text, in any format of `plmjax prepare`.
+        output: Folder for the tokenizer's files, which must not exist.
+        kind: What to train.
+        vocab_size: Tokens, special ones included.
+        format: Format of the input.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe and
+            gpt2-bpe do so.
+    """
+    from plmjax.data import formats, records, tokenizers
+    from plmjax.pretraining.run import TOKENIZER_SAMPLE
+
+    if output.exists():
+        raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
+    parts = records.Parts(records.streams(streams)) if streams else None
+    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key, parts)
+    trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
+    print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
+
+
+def prepare(
+    input: tuple[str, ...],
+    tokenizer: Location,
+    output: Location,
+    format: str = "auto",
+    text_key: str = "text",
+    streams: tuple[str, ...] = (),
+    fields: tuple[str, ...] = (),
+    held_out: float = 0.005,
+    language: str = "en",
+    max_unknown: float = 0.2,
+    processes: int | None = None,
+) -> None:
+    """Turns raw text into a prepared dataset, once.
+
+    Args:
+        input: Files or folders of text.
+        tokenizer: Tokenizer folder or published vocabulary.
+        output: Folder for the dataset.
+        format: Format of the text; docs/data.md lists them, and `auto` recognises most of them.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document, each as NAME=KEY, such as source=en target=de.
+        fields: Keys of numbers that are stored with their document, such as a label.
+        held_out: Share of the documents that is held out for evaluation.
+        language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
+        max_unknown: Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused.
+        processes: Worker processes; all cores by default.
+    """
+    from plmjax.data import records, tokenizers
+    from plmjax.data.prepare import prepare as run
+
+    dataset = run(
+        list(input),
+        format,
+        tokenizers.load(tokenizer),
+        output,
+        validation=held_out,
+        language=language,
+        text_key=text_key,
+        streams=records.streams(streams),
+        fields=fields,
+        max_unknown=max_unknown,
+        processes=processes,
+    )
+    for name in ("train", "validation"):
+        for stream in dataset.streams:
+            split = dataset.split(name, stream)
+            which = f" of {stream}" if len(dataset.streams) > 1 else ""
+            counts = f"{split.sentences:,} sentences, {split.token_count:,} tokens{which}"
+            print(f"{name:<10} {split.documents:,} documents, {counts}")
+
+
+def experiments() -> None:
+    """Lists the experiments that plmjax comes with."""
+    from plmjax.experiment import catalogue
+
+    print(catalogue.page())
+
+
+def pretrain(
+    experiment: Positional[Reference],
+    from_: Annotated[str, arg(name="from")] = "random",
+    workdir: Location | None = None,
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    overrides: Overrides = (),
+) -> None:
+    """Pretrains an experiment; run again on the same workdir, it resumes.
+
+    On several hosts the same command runs on each of them. The hosts of a TPU slice find each other; elsewhere give
+    coordinator, hosts and host.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+    """
+    peers.join(meeting)
+    from plmjax import experiment as experiments
+    from plmjax.pretraining.run import pretrain as run
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    run(composed, workdir, checkpoint=from_)
+
+
+def finetune(
+    experiment: Positional[Reference],
+    from_: Annotated[str, arg(name="from")],
+    like: Location | None = None,
+    workdir: Location | None = None,
+    seeds: tuple[int, ...] = (),
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    overrides: Overrides = (),
+) -> None:
+    """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
+
+    On several hosts the same command runs on each of them, as with pretrain.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint to start from; `random` starts from random parameters.
+        like: With --from random: run directory or checkpoint that gives the model and the tokenizer, but no parameters.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
+    """
+    peers.join(meeting)
+    from plmjax import experiment as experiments
+    from plmjax.finetuning import seeds as several
+    from plmjax.finetuning.run import finetune as run
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    if seeds:
+        print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
+        return
+    metrics = run(composed, from_, workdir, like)
+    print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+
+def _load_classes(experiment: str | None) -> None:
+    """Imports the experiment file that defines classes of a checkpoint; only the user can name code to import."""
+    if experiment is not None:
+        from plmjax.experiment import catalogue
+
+        catalogue.load_classes(experiment)
+
+
+def evaluate(
+    checkpoint: Positional[Location],
+    data: Location | None = None,
+    task: Literal["lambada", "blimp"] | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    output: Location | None = None,
+    json_: Annotated[bool, arg(name="json")] = False,
+    experiment: Reference | None = None,
+) -> None:
+    """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
+
+    Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
+    trained for.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task.
+        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data.
+        window: Tokens that a language model reads at once; those of a row of its run by default.
+        stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
+            default what the rows of the run move by.
+        output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
+        json_: Print JSON.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.inference.evaluate import evaluate as run
+    from plmjax.inference.zero_shot import zero_shot
+    from plmjax.training.metrics import to_json
+
+    if task is None:
+        found = run(checkpoint, data, output, window=window, stride=stride)
+    elif data is None:
+        raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
+    elif stride is not None:
+        raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
+    else:
+        found = zero_shot(checkpoint, task, data, output, window=window)
+    if json_:
+        print(to_json(found))
+    else:
+        width = max(24, *map(len, found))
+        for name, value in found.items():
+            print(f"{name:<{width}} {value:.6g}" if isinstance(value, float) else f"{name:<{width}} {value}")
+
+
+def predict(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location | None = None,
+    format: Literal["jsonl", "official"] = "jsonl",
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Predicts examples without labels with a fine-tuned checkpoint, in their order.
+
+    The columns of the file have the names of the task, or are named by options: --data.text review.
+
+    Args:
+        checkpoint: Run directory or checkpoint that was fine-tuned.
+        input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
+        output: File to write; standard output without it.
+        format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.inference import predict as predictions
+
+    settings = predictions.settings_of(checkpoint, overrides)
+    count = predictions.write(checkpoint, input, output, format, **settings)
+    if output is not None:
+        print(f"{count} predictions in {output}")
+
+
+def embed(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location,
+    layer: int = -1,
+    mix: tuple[str, ...] = (),
+    pooling: Literal["cls", "mean", "none"] = "mean",
+    batch_size: int = 32,
+    experiment: Reference | None = None,
+) -> None:
+    """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        input: Text file, one text per line, also compressed.
+        output: .npz or .jsonl file to write.
+        layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
+        mix: Write a mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
+            `learned` for the weights that the checkpoint was fine-tuned with.
+        pooling: The [CLS] vector, the mean over tokens, or every token's vector.
+        batch_size: Lines computed at once.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.inference.embed import embed as run
+
+    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size, say=print)
+    print(f"{rows} rows in {output}")
+
+
+def fill_mask(
+    checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
+) -> None:
+    """Shows what a model puts in place of [MASK].
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        text: Text with one or more [MASK].
+        top: Candidates shown for each.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.inference.fill_mask import fill_mask as run
+
+    for number, candidates in enumerate(run(checkpoint, text, top), start=1):
+        print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
+
+
+def generate(
+    checkpoint: Positional[Location],
+    prompt: Positional[str | None] = None,
+    input: Location | None = None,
+    output: Location | None = None,
+    writing: OmitArgPrefixes[Options] = Options(),
+    mesh: Devices = Devices(),
+    experiment: Reference | None = None,
+) -> None:
+    """Writes on after a prompt, and shows the text as it is written.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a model that predicts the next token.
+        prompt: Text to go on from; an empty one begins a document.
+        input: File with one prompt per line, also compressed; - for the standard input.
+        output: File to write instead, a JSON object a line: text, tokens, stopped, log_probability, score.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.generation.command import run
+
+    run(checkpoint, prompt, input, output, writing, mesh, functools.partial(print, end="", flush=True))
+
+
+def plan(
+    experiment: Positional[Reference],
+    topology: UseAppendAction[tuple[str, ...]] = (),
+    price: UseAppendAction[tuple[str, ...]] = (),
+    search: bool = False,
+    batch_sizes: tuple[int, ...] = (),
+    strict: bool = False,
+    json_: Annotated[bool, arg(name="json")] = False,
+    overrides: Overrides = (),
+) -> None:
+    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, at what cost.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
+        price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
+        search: Look for the microbatches and the remat policy that are fastest on the slice.
+        batch_sizes: Batches to search besides the experiment's own.
+        strict: Exit with code 1 when the step is wasteful.
+        json_: Print JSON.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.plan import plan as plans
+    from plmjax.plan import report as pages
+    from plmjax.plan import search as searches
+    from plmjax.plan.estimate import prices as read_prices
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
+    if not topology:
+        raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
+    if batch_sizes and not search:
+        raise UserError("Expected --search with --batch_sizes, found none; add it.")
+    prices = read_prices(price)
+    if search:
+        found = [searches.search(composed, name, batch_sizes, prices=prices) for name in topology]
+        print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
+        return
+    if len(topology) == 1:
+        made = [plans.plan(composed, topology[0], prices)]
+        print(json.dumps(made[0]) if json_ else pages.page(made[0]))
+    else:
+        made = [plans.plan_or_error(composed, name, prices) for name in topology]
+        print(json.dumps(made) if json_ else pages.table(made))
+    if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
+        raise SystemExit(1)
+
+
+def bench(
+    experiment: Positional[Reference],
+    json_: Annotated[bool, arg(name="json")] = False,
+    measured_steps: int = 10,
+    overrides: Overrides = (),
+) -> None:
+    """Measures the train step on this machine, and compares it with the machine's rate of matrix products.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        json_: Print JSON.
+        measured_steps: Steps timed after two for warming up.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.training.bench import bench as run
+    from plmjax.training.metrics import compact, to_json
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
+    for record in run(composed, measured_steps):
+        if json_:
+            print(to_json(record))
+            continue
+        for name, value in record.items():
+            if value is not None:  # a CPU has no data sheet for an MFU
+                print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
+
+
+def import_(
+    source: Positional[Location],
+    checkpoint: Positional[Location],
+    architecture: str = "auto",
+    tokenizer: Location | None = None,
+) -> None:
+    """Makes a run directory from a checkpoint of transformers, or of Google's TensorFlow BERT.
+
+    Args:
+        source: Folder with config.json and model.safetensors or pytorch_model.bin, or with bert_model.ckpt.
+        checkpoint: Run directory to make.
+        architecture: Class of transformers to read; auto takes the one that the folder names.
+        tokenizer: Folder of the tokenizer, where it is not the source's own.
+    """
+    from plmjax.exchange.run_directories import import_checkpoint
+
+    print(import_checkpoint(source, checkpoint, architecture, tokenizer))
+
+
+def export(
+    checkpoint: Positional[Location],
+    output: Positional[Location],
+    architecture: str = "auto",
+    experiment: Reference | None = None,
+) -> None:
+    """Writes a checkpoint in the format of transformers.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        output: Folder to write.
+        architecture: Class of transformers to write for; auto chooses the one that has all parameters.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.exchange.run_directories import export_checkpoint
+
+    print(export_checkpoint(checkpoint, output, architecture))
+
+
+def report(
+    workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
+    output: Location = Path("report.html"),
+    curve: Location | None = None,
+    experiment: Reference | None = None,
+):
+    """Writes one HTML page with the curves of one or more runs.
+
+    Args:
+        workdirs: Run directories.
+        output: Page to write.
+        curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.training.report import report as run
+
+    run(workdirs, output, curve=curve)
+    print(output)
