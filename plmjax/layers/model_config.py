@@ -93,7 +93,11 @@ class ModelConfig:
         self._lacks("room for further tokens")
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row."""
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+
+        Of an encoder-decoder, `sequence_length` counts the source and `predictions` the positions of the decoder, each
+        of which predicts a token; with 0 it is the encoder alone.
+        """
         self._lacks("a count of its FLOPs")
 
     def for_pretraining(self, execution: Execution) -> nn.Module:

@@ -61,9 +61,22 @@ class VocabularyScores:
         a fourth. The gradient with respect to the table needs the weight of every position beforehand; a factor of the
         whole sum may follow.
         """
+        loss, _, correct = self.smoothed_cross_entropy(targets, weights, smoothing=0.0, z_loss=0.0)
+        return loss, correct
+
+    def smoothed_cross_entropy(
+        self, targets: jax.Array, weights: jax.Array, *, smoothing: float, z_loss: float
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar; plain nats; hits; all else as above.
+
+        Smoothed nats are the cross-entropy with 1 - smoothing for the target and smoothing / (V - 1) for every other
+        token. log(Z) is logsumexp of a position's scores. The plain nats, float32 [B T], are for reports: no gradient
+        passes through them.
+        """
         self._check(targets)
         chex.assert_equal_shape([targets, weights])
-        return _weighted_cross_entropy(self, targets, weights)
+        loss, nats, correct = _weighted_cross_entropy(smoothing, z_loss, self, targets, weights)
+        return loss, jax.lax.stop_gradient(nats), correct
 
     def _check(self, targets: jax.Array) -> None:
         chex.assert_shape(self.hidden, (*targets.shape, self.table.shape[1]))
@@ -71,9 +84,15 @@ class VocabularyScores:
 
 
 def _in_chunks(
-    scores: VocabularyScores, targets: jax.Array, weights: jax.Array | None
-) -> tuple[jax.Array, jax.Array, VocabularyScores | None]:
-    """The results of `cross_entropy`, and with weights the gradients of sum(weights x nats).
+    scores: VocabularyScores,
+    targets: jax.Array,
+    weights: jax.Array | None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[jax.Array, jax.Array, jax.Array, VocabularyScores | None]:
+    """Losses and nats [B T], which differ by smoothing and z_loss; hits [B T]; gradients of sum(weights x losses).
+
+    Without weights there are no gradients.
 
     The devices that share the batch are an axis G. Each adds up the gradient of its own rows and they are summed once,
     after the last chunk: a compiler that is given one sum for all of them adds up over the devices in every chunk. The
@@ -81,6 +100,7 @@ def _in_chunks(
     """
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype
+    of_other = smoothing / max(vocabulary - 1, 1)  # a token that is not the target
     devices = _shards("batch")
     devices = devices if rows % devices == 0 else 1
     of_position = rows // devices * math.ceil(vocabulary / _shards("vocab"))
@@ -103,11 +123,20 @@ def _in_chunks(
         logits = nn.with_logical_constraint(logits, ("batch", None, "length", "vocab"))
         normalizer = jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        found = normalizer - chosen, chosen >= jnp.max(logits, axis=-1)
+        loss = nats = normalizer - chosen
+        if smoothing:
+            loss += smoothing * chosen - of_other * (jnp.sum(logits, axis=-1) - chosen)
+        if z_loss:
+            loss += z_loss * normalizer**2
+        found = loss, nats, chosen >= jnp.max(logits, axis=-1)
         if total is None:
             return None, (*found, None)
         is_target = jnp.arange(vocabulary) == targets[..., None]
-        error = weights[..., None] * (jnp.exp(logits - normalizer[..., None]) - is_target)
+        expected = jnp.where(is_target, 1 - smoothing, of_other) if smoothing else is_target
+        probability = jnp.exp(logits - normalizer[..., None])
+        if z_loss:
+            probability *= 1 + 2 * z_loss * normalizer[..., None]
+        error = weights[..., None] * (probability - expected)
         rounded = error.astype(dtype)  # as `float32_product` does
         of_hidden = jnp.einsum("GBTV,VD->GBTD", rounded, table)
         of_table, of_bias = total
@@ -121,9 +150,9 @@ def _in_chunks(
         of_bias = nn.with_logical_constraint(jnp.zeros((devices, vocabulary)), ("batch", "vocab"))
         total = of_table, None if scores.bias is None else of_bias
     total, found = jax.lax.scan(chunk, total, jax.tree.map(split, (scores.hidden, targets, weights)))
-    nats, correct, of_hidden = jax.tree.map(join, found)
+    *of_positions, of_hidden = jax.tree.map(join, found)
     if total is None:
-        return nats, correct, None
+        return *of_positions, None
     of_table, of_bias = total
     # Devices exchange the gradient of a matrix in the dtype of the products; `jnp.sum` would make it float32 first.
     of_table = jax.lax.reduce_sum(of_table.astype(dtype), (0,))
@@ -131,7 +160,7 @@ def _in_chunks(
     of_bias = None if of_bias is None else jnp.sum(of_bias, axis=0)
     gradient = VocabularyScores(of_hidden, of_table, of_bias)
     # Summed before the layers' backward pass, which would otherwise run while float32 sums [G V D] wait to be added.
-    return nats, correct, jax.lax.optimization_barrier(gradient)
+    return *of_positions, jax.lax.optimization_barrier(gradient)
 
 
 def _shards(axis: str) -> int:
@@ -143,7 +172,8 @@ def _shards(axis: str) -> int:
 
 @jax.custom_vjp
 def _cross_entropy(scores: VocabularyScores, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _in_chunks(scores, targets, None)[:2]
+    _, nats, correct, _ = _in_chunks(scores, targets, None)
+    return nats, correct
 
 
 def _cross_entropy_forward(scores: VocabularyScores, targets: jax.Array) -> tuple[tuple, tuple]:
@@ -152,30 +182,34 @@ def _cross_entropy_forward(scores: VocabularyScores, targets: jax.Array) -> tupl
 
 def _cross_entropy_backward(kept: tuple, cotangents: tuple) -> tuple[VocabularyScores, None]:
     scores, targets = kept
-    gradient = _in_chunks(scores, targets, cotangents[0])[2]
+    *_, gradient = _in_chunks(scores, targets, cotangents[0])
     return jax.tree.map(lambda g, x: g.astype(x.dtype), gradient, scores), None
 
 
 _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _weighted_cross_entropy(
-    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    nats, correct = _in_chunks(scores, targets, None)[:2]
-    return jnp.sum(weights * nats), correct
+    smoothing: float, z_loss: float, scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    losses, nats, correct, _ = _in_chunks(scores, targets, None, smoothing, z_loss)
+    return jnp.sum(weights * losses), nats, correct
 
 
-def _weighted_forward(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[tuple, tuple]:
-    nats, correct, gradient = _in_chunks(scores, targets, weights)
-    return (jnp.sum(weights * nats), correct), (scores, gradient, nats)
+def _weighted_forward(
+    smoothing: float, z_loss: float, scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[tuple, tuple]:
+    losses, nats, correct, gradient = _in_chunks(scores, targets, weights, smoothing, z_loss)
+    return (jnp.sum(weights * losses), nats, correct), (scores, gradient, losses)
 
 
-def _weighted_backward(kept: tuple, cotangents: tuple) -> tuple[VocabularyScores, None, jax.Array]:
-    scores, gradient, nats = kept
+def _weighted_backward(
+    smoothing: float, z_loss: float, kept: tuple, cotangents: tuple
+) -> tuple[VocabularyScores, None, jax.Array]:
+    scores, gradient, losses = kept
     factor = cotangents[0]
-    return jax.tree.map(lambda g, x: (factor * g).astype(x.dtype), gradient, scores), None, factor * nats
+    return jax.tree.map(lambda g, x: (factor * g).astype(x.dtype), gradient, scores), None, factor * losses
 
 
 _weighted_cross_entropy.defvjp(_weighted_forward, _weighted_backward)

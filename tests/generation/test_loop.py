@@ -124,7 +124,7 @@ class Translating:
         ids = jax.lax.dynamic_update_slice_in_dim(state["ids"], tokens[:, None], state["length"], 1)
         places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         target = (ids, jnp.ones_like(ids), places)
-        logits = self.module.apply(variables, state["memory"], state["source"], target, method="decode")
+        logits = self.module.apply(variables, state["memory"], state["source"], target, method="decode").logits
         scores = jax.lax.dynamic_index_in_dim(logits, state["length"], 1, keepdims=False)
         return scores, state | {"ids": ids, "length": state["length"] + 1}
 

@@ -47,6 +47,29 @@ def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -
     return scores.weighted_cross_entropy(targets, weights)
 
 
+SMOOTHING, Z_LOSS = 0.2, 0.03
+
+
+def smoothed_at_once(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Released label smoothing (a share for the target, the rest for all others alike) and T5's z-loss, spelt out."""
+    logits = scores.logits()
+    size = logits.shape[-1]
+    wanted = jnp.where(jax.nn.one_hot(targets, size) == 1, 1 - SMOOTHING, SMOOTHING / (size - 1))
+    nats = -jnp.sum(wanted * jax.nn.log_softmax(logits), axis=-1)
+    total = jnp.sum(weights * (nats + Z_LOSS * jax.nn.logsumexp(logits, axis=-1) ** 2))
+    plain = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    return total, (plain, jnp.argmax(logits, axis=-1) == targets)
+
+
+def smoothed(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    loss, nats, correct = scores.smoothed_cross_entropy(targets, weights, smoothing=SMOOTHING, z_loss=Z_LOSS)
+    return loss, (nats, correct)
+
+
 def differentiated(loss: Callable) -> Callable:
     """-> ((a multiple of the loss, hits), its gradients with respect to scores and weights), to be compiled."""
 
@@ -71,6 +94,21 @@ def test_values_and_gradients_are_those_of_all_scores_at_once(loss, positions, b
     expected = differentiated(at_once)(*given)
     assert 0 < np.sum(expected[0][1]) < ROWS * LENGTH
     chex.assert_trees_all_close(differentiated(loss)(*given), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [3, 7])
+def test_smoothing_and_z_loss_are_those_of_all_scores_at_once(positions, monkeypatch):
+    chunk_of(monkeypatch, positions)
+    given = problem()
+    expected = differentiated(smoothed_at_once)(*given)
+    chex.assert_trees_all_close(differentiated(smoothed)(*given), expected, rtol=1e-6, atol=1e-6)
+    chex.assert_trees_all_close(smoothed(*given), smoothed_at_once(*given), rtol=1e-6, atol=1e-6)
+
+
+def test_no_gradient_passes_through_the_reported_nats():
+    scores, targets, weights = problem()
+    of_nats = jax.grad(lambda scores: jnp.sum(smoothed(scores, targets, weights)[1][0]))(scores)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_nats))
 
 
 def test_without_differentiation_the_values_are_the_same(monkeypatch):
@@ -122,7 +160,7 @@ def test_no_array_has_the_scores_of_all_positions():
     shapes = jax.eval_shape(lambda: problem(2, 1024, FEATURES, 50257))
     whole = 2 * 1024 * 50257
     assert largest_float32(differentiated(at_once).lower(*shapes).compile().as_text()) == whole
-    for loss in (by_position, weighted):
+    for loss in (by_position, weighted, smoothed):
         assert largest_float32(differentiated(loss).lower(*shapes).compile().as_text()) == whole // 2
 
 

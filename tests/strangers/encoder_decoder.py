@@ -11,17 +11,19 @@ import numpy as np
 
 from plmjax.layers.attention import MultiHeadAttention
 from plmjax.layers.embeddings import Embedding
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.visibility import Visibility
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
+from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.objectives.objective import Batch, Given
+from plmjax.objectives.sequence_to_sequence import INPUTS
 from plmjax.training import feed
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.step import Program
 
 INIT = nn.initializers.normal(0.1)
-INPUTS = ("input_ids", "segment_ids", "positions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,11 @@ class TranslatorConfig(ModelConfig):
     width: int = 32
     depth: int = 1
     longest: int = 16
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """6 D^2 (4 a source token + 8 a target token) and 6 D V a target token; attention's own products left out."""
+        layers = 4 * self.width**2 * (sequence_length + 2 * predictions)
+        return 6.0 * batch_size * (layers + predictions * self.width * self.vocab_size)
 
     def for_pretraining(self, execution: Execution) -> "Translator":
         return Translator(self)
@@ -52,41 +59,19 @@ class Translator(nn.Module):
         x = self.words(input_ids) + self.places(positions)
         return self.norms[0](x + self.reading(x, x, Visibility.of_rows(None, segment_ids), deterministic=True))
 
-    def decode(self, memory: jax.Array, source: jax.Array, target: tuple[jax.Array, ...]) -> jax.Array:
-        """[B S D], int [B S], and int [B T] three times -> float32 logits [B T V]."""
+    def decode(self, memory: jax.Array, source: jax.Array, target: tuple[jax.Array, ...]) -> EncoderDecoderOutput:
+        """[B S D], int [B S], and int [B T] three times."""
         ids, segments, positions = target
         x, own = self.words(ids) + self.places(positions), Visibility.of_rows(None, segments).replace(causal=True)
         x = self.norms[1](x + self.writing(x, x, own, deterministic=True))
         across = Visibility(query_segments=segments, key_segments=source)
         x = self.norms[2](x + self.crossing(x, memory, across, deterministic=True))
-        return self.words.attend(x)
+        return EncoderDecoderOutput(x, scores=VocabularyScores(x, self.words.embedding))
 
-    def __call__(self, *, deterministic: bool, **inputs: jax.Array) -> jax.Array:
-        """Fields of `PairedStreams` -> float32 logits [B T V]."""
+    def __call__(self, *, deterministic: bool, **inputs: jax.Array) -> EncoderDecoderOutput:
+        """Fields of `PairedStreams`."""
         memory = self.encode(*(inputs[name] for name in INPUTS))
         return self.decode(memory, inputs["segment_ids"], tuple(inputs[f"decoder_{name}"] for name in INPUTS))
-
-
-@dataclasses.dataclass(frozen=True)
-class Translation(Objective):
-    """Mean nats of each target token given the source and the target before it."""
-
-    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        return {name: batch[name] for name in (*INPUTS, *(f"decoder_{name}" for name in INPUTS))}
-
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
-
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
-        ids, weights = self.targets(batch)
-        logits = apply(self, module, given, batch, key, training=training)
-        return Sums({"target": jnp.sum(weights * cross_entropy(logits, ids))}, {})
-
-    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        return batch["next_ids"], batch["next_weights"]
-
-    def train_flops(self, config: TranslatorConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        return 6.0 * batch["input_ids"].size * (12 * config.width**2 + config.width * config.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +97,7 @@ def greedy(module: nn.Module, given: Given, batch: Batch) -> jax.Array:
 
     def write(ids: jax.Array, place: jax.Array) -> tuple[jax.Array, Any]:
         target = (ids, segments, jnp.broadcast_to(positions, ids.shape))
-        logits = module.apply(given.variables, memory, batch["segment_ids"], target, method="decode")
+        logits = module.apply(given.variables, memory, batch["segment_ids"], target, method="decode").logits
         token = jnp.argmax(logits[:, place], axis=-1)
         return ids.at[:, place + 1].set(token, mode="drop"), token
 

@@ -20,9 +20,10 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
-from tests.strangers.encoder_decoder import Translation, TranslatorConfig
+from tests.strangers.encoder_decoder import TranslatorConfig
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.skip_gram import NegativeSampling, SkipGramConfig
 from tests.strangers.student import Distillation
@@ -99,7 +100,7 @@ def skip_gram() -> Experiment:
 def encoder_decoder() -> Experiment:
     """Pairs of a source and a target."""
     data = Data(layout=PairedStreams(), sequence_length=8)
-    return dataclasses.replace(gpt2(), model=TranslatorConfig(), objective=Translation(), data=data)
+    return dataclasses.replace(gpt2(), model=TranslatorConfig(), objective=SequenceToSequence(), data=data)
 
 
 def student() -> Experiment:

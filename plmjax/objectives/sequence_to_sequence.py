@@ -1,0 +1,78 @@
+"""Sequence to sequence: each token of a target given a source and the target before it.
+
+Label smoothing (Vaswani et al. 2017, arXiv 1706.03762, section 5.4) asks for 1 - e of the probability at the target and
+e / (V - 1) at every other token, as tensor2tensor's `smoothing_cross_entropy` and fairseq 0.12.2's
+criterions/label_smoothed_cross_entropy.py do.
+
+Deviation: the source that the paper cites (Szegedy et al. 2016, section 7) spreads e over all V tokens, the target
+included. That is the released formula with e (V - 1) / V in place of e.
+
+The z-loss, z log(Z)^2 with Z the sum of the exponentials of a position's scores, keeps log(Z) near 0
+(`softmax_cross_entropy_with_logits` of mesh_tensorflow 0.1.21; T5 trains with z = 1e-4).
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.errors import UserError
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+
+INPUTS = ("input_ids", "segment_ids", "positions")
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceToSequence(Objective):
+    """Mean nats of each target token given the source and the target before it, of rows such as `PairedStreams` gives.
+
+    The module is an encoder-decoder that returns `scores`. Smoothing and z-loss are of the training loss alone: the
+    metric `nats` and the loss of held-out text are without them.
+
+    Raises:
+        UserError: a share of the probability that is none, or a negative z-loss.
+    """
+
+    label_smoothing: float = 0.0
+    """Share of the probability that is asked for at the tokens that are not the target."""
+    z_loss: float = 0.0
+    """Factor of the square of each position's log(Z)."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"Expected --objective.label_smoothing of at least 0 and below 1, found {self.label_smoothing}; "
+                "change it."
+            )
+        if self.z_loss < 0:
+            raise UserError(f"Expected --objective.z_loss of 0 or more, found {self.z_loss}; change it.")
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The tokens of both sides, with their places in the packed pairs of a row."""
+        return {name: batch[name] for name in (*INPUTS, *(f"decoder_{name}" for name in INPUTS))}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Number of targets; at least a small number, for rows that ask for nothing."""
+        return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """The loss of the targets; their nats, and how many of them are the likeliest."""
+        ids, weights = self.targets(batch)
+        scores = apply(self, module, given, batch, key, training=training).scores
+        smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
+        loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
+        count = jnp.sum(weights)
+        metrics = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
+        return Sums({"target": loss}, metrics)
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The target token after each decoder input."""
+        return batch["next_ids"], batch["next_weights"]
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """Those of both sides, with a prediction at every position of the decoder."""
+        rows, length = batch["input_ids"].shape
+        return config.train_flops(rows, length, batch["decoder_input_ids"].shape[1])

@@ -1,0 +1,88 @@
+"""Sequence to sequence: the loss spelt out, label smoothing in both published forms, and what held-out text reports."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import PairedStreams
+from plmjax.errors import UserError
+from plmjax.objectives.objective import Given
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from tests.strangers.encoder_decoder import Translator, TranslatorConfig
+
+ROWS, LENGTH, CONFIG = 3, 6, TranslatorConfig(vocab_size=19, width=8)
+MODULE = Translator(CONFIG)
+BATCH = PairedStreams().synthetic(ROWS, LENGTH, 19, 0)
+WEIGHTS = (np.arange(LENGTH) < np.array([[6], [4], [1]])).astype(np.float32)
+BATCH |= {"next_weights": WEIGHTS}
+PARAMS = nn.meta.unbox(SequenceToSequence().init(MODULE, jax.random.key(0), BATCH, (), ()))["params"]
+
+
+def sums(objective: SequenceToSequence, training: bool):
+    return objective.sums(MODULE, Given(PARAMS), BATCH, jax.random.key(0), training=training)
+
+
+def log_probabilities() -> np.ndarray:
+    outputs = MODULE.apply({"params": PARAMS}, **SequenceToSequence().model_inputs(BATCH), deterministic=True)
+    logits = np.asarray(outputs.logits, np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def nats() -> np.ndarray:
+    return -np.take_along_axis(log_probabilities(), BATCH["next_ids"][..., None], axis=-1)[..., 0]
+
+
+def test_the_loss_is_the_mean_nats_of_the_targets_that_count():
+    found = sums(SequenceToSequence(), training=True)
+    weight = SequenceToSequence().weights(BATCH)["target"]
+    assert float(weight) == WEIGHTS.sum() == 11
+    assert float(found.losses["target"] / weight) == pytest.approx((WEIGHTS * nats()).sum() / 11, rel=1e-5)
+    likeliest = log_probabilities().argmax(-1) == BATCH["next_ids"]
+    assert found.metrics["accuracy"] == ((WEIGHTS * likeliest).sum(), 11)
+
+
+def test_smoothing_and_z_loss_change_the_training_loss_alone():
+    objective = SequenceToSequence(label_smoothing=0.1, z_loss=1e-2)
+    plain, trained, held_out = (WEIGHTS * nats()).sum(), sums(objective, True), sums(objective, False)
+    assert abs(float(trained.losses["target"]) - plain) > 0.1
+    assert float(held_out.losses["target"]) == pytest.approx(plain, rel=1e-5)
+    for found in (trained, held_out):
+        assert float(found.metrics["nats"][0]) == pytest.approx(plain, rel=1e-5)
+
+
+def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
+    """Deviation named in the module; torch spreads the share over the whole vocabulary, as the cited source does."""
+    torch = pytest.importorskip("torch")
+    cited, size = 0.5, 19
+    logits, targets = torch.tensor(log_probabilities()).reshape(-1, size), torch.tensor(BATCH["next_ids"]).ravel()
+    losses = torch.nn.functional.cross_entropy(logits, targets.long(), reduction="none", label_smoothing=cited)
+    released = SequenceToSequence(label_smoothing=cited * (size - 1) / size)
+    expected = (losses.numpy() * WEIGHTS.ravel()).sum()
+    assert float(sums(released, training=True).losses["target"]) == pytest.approx(expected, rel=1e-5)
+    other = SequenceToSequence(label_smoothing=cited)
+    assert abs(float(sums(other, training=True).losses["target"]) - expected) > 5e-3
+
+
+def test_rows_that_ask_for_nothing_lose_nothing():
+    nothing = BATCH | {"next_weights": np.zeros_like(WEIGHTS)}
+    assert float(SequenceToSequence().weights(nothing)["target"]) > 0
+    found = SequenceToSequence(z_loss=1.0).sums(MODULE, Given(PARAMS), nothing, jax.random.key(0), training=True)
+    assert float(found.losses["target"]) == 0
+
+
+def test_train_flops_are_those_of_both_lengths():
+    shapes = PairedStreams().batch(5, 8)
+    shapes["decoder_input_ids"] = jax.ShapeDtypeStruct((5, 3), jnp.int32)
+    assert SequenceToSequence().train_flops(CONFIG, shapes) == CONFIG.train_flops(5, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"), [({"label_smoothing": 1.0}, "below 1, found 1.0"), ({"z_loss": -1e-4}, "found -0.0001")]
+)
+def test_settings_that_make_no_sense(wrong, found):
+    with pytest.raises(UserError, match=found):
+        dataclasses.replace(SequenceToSequence(), **wrong)
