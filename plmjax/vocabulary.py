@@ -18,6 +18,9 @@ class Vocabulary:
     `special` lists the ids that are never chosen for masking; `continuation` is bool [V], true where a token continues
     the word of the token before it (WordPiece's `##`, a SentencePiece piece that neither begins with the meta-space nor
     is a punctuation mark alone, ...).
+
+    `sentinels` holds the ids that stand for hidden spans of a text, in the order in which they are used; each is one
+    less than the id before it (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
     """
 
     size: int
@@ -31,6 +34,7 @@ class Vocabulary:
     special: tuple[int, ...] = ()
     continuation: np.ndarray | None = None
     others: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    sentinels: tuple[int, ...] = ()
 
     def id_of(self, role: str) -> int:
         """The id of a special token by its role: cls, sep, mask, begin, end, ..., or one of `others`; -1 for none."""
@@ -47,4 +51,12 @@ class Vocabulary:
     def placeholder(cls, size: int) -> "Vocabulary":
         """A vocabulary of `size` tokens laid out as BERT's, for programs that only need shapes (plan, bench)."""
         ids = {"pad": 0, "unknown": 1, "cls": 2, "sep": 3, "mask": 4}
-        return cls(size=size, begin=2, end=3, special=tuple(range(5)), continuation=np.arange(size) % 4 == 3, **ids)
+        return cls(
+            size=size,
+            begin=2,
+            end=3,
+            special=tuple(range(5)),
+            continuation=np.arange(size) % 4 == 3,
+            sentinels=tuple(range(size - 1, max(size - 101, 4), -1)),
+            **ids,
+        )

@@ -60,13 +60,17 @@ class SequenceToSequence(Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """The loss of the targets; their nats, and how many of them are the likeliest."""
-        ids, weights = self.targets(batch)
+        ids, weights = batch["next_ids"], batch["next_weights"]
         scores = apply(self, module, given, batch, key, training=training).scores
         smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)
         metrics = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
-        return Sums({"target": loss}, metrics)
+        return Sums({"target": loss} | self.reported(batch, nats), metrics)
+
+    def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
+        """Terms of `weights` besides the trained one, from the plain nats of the targets, [B T]."""
+        return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The target token after each decoder input."""

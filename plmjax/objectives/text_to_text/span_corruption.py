@@ -1,0 +1,115 @@
+"""T5's pretraining task: spans of the text are hidden, and the decoder writes them (Raffel et al. 2020, section 3.3.4).
+
+A text of n tokens has round(rate n) hidden tokens in round(hidden / mean length) spans. Visible and hidden spans take
+turns, beginning with a visible one; both kinds are cut in pieces uniformly among all ways to do so. The source has a
+sentinel in place of every hidden span, the target one in place of every visible span:
+
+    source  Thank you <0> me to your party <1> week </s>
+    target  <0> for inviting <1> last </s>
+
+(`span_corruption`, `random_spans_noise_mask` of google-research/text-to-text-transfer-transformer,
+t5/data/preprocessors.py.) The numbers of tokens and spans follow from n, so rows without padding become sources and
+targets without padding. `row_length` says how long rows must be: 568 tokens for sources of 512 and targets of 114.
+
+Counts are rounded in float32, half to even, as the released mask does; the released helper that computes the length of
+a row does the same in float64, and differs by one token for some lengths.
+"""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.objectives.choosing import ranks, strict_draws
+from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
+from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanCorruption(TextToText):
+    """Mean nats of the hidden spans and their sentinels, given the rest of the text.
+
+    Raises:
+        UserError: a rate or a mean length that makes no sense.
+    """
+
+    rate: float = 0.15
+    """Share of the tokens to hide."""
+    mean_length: float = 3.0
+    """Mean number of tokens of a hidden span."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        super().__post_init__()
+        if not 0 < self.rate < 1:
+            raise UserError(f"Expected --objective.rate between 0 and 1, found {self.rate}; change it.")
+        if self.mean_length < 1:
+            raise UserError(f"Expected --objective.mean_length of at least 1, found {self.mean_length}; change it.")
+
+    def counts(self, tokens: int) -> tuple[int, int]:
+        """Hidden tokens and spans of a text of so many tokens; one of fewer than 2 is treated as one of 2."""
+        length = max(tokens, 2)
+        hidden = int(np.round(np.float32(length) * np.float32(self.rate)))
+        hidden = min(max(hidden, 1), length - 1)
+        spans = int(np.round(np.float32(hidden) / np.float32(self.mean_length)))
+        return hidden, min(max(spans, 1), length - hidden)
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """Exactly those of a full row."""
+        hidden, spans = self.counts(tokens)
+        return max(tokens, 2) - hidden + spans + 1, hidden + spans + 1
+
+    def row_length(self, longest: int) -> int:
+        """Tokens of the longest row whose source and target have at most `longest` each.
+
+        Raises:
+            UserError: no row is as short as that.
+        """
+        if max(self.lengths(2)) > longest:
+            raise UserError(f"Expected a source of at least {max(self.lengths(2))} tokens, found {longest}; raise it.")
+        tokens = 2
+        while max(self.lengths(tokens + 1)) <= longest:
+            tokens += 1
+        return tokens
+
+    def check(self, tokens: int, vocabulary: Vocabulary) -> None:
+        """As every text-to-text task's, and that there are sentinels for all spans."""
+        super().check(tokens, vocabulary)
+        check_sentinels(self.counts(tokens)[1], vocabulary)
+
+    def streams(
+        self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
+    ) -> tuple[Stream, Stream]:
+        """The visible spans with sentinels between, and the hidden ones."""
+        of_hidden, of_visible = jax.random.split(key)
+        tables = jnp.array([self.counts(tokens) for tokens in range(len(ids) + 1)], jnp.int32)
+        hidden, spans = tables[length, 0], tables[length, 1]
+        room = self.counts(len(ids))[1]
+        cut = functools.partial(composition, parts=spans, room=len(ids), most=room)
+        mask = alternating(cut(of_visible, jnp.maximum(length, 2) - hidden), cut(of_hidden, hidden), len(ids))
+        real = jnp.arange(len(ids)) < length
+        return spans_replaced(ids, mask, real, vocabulary), spans_replaced(ids, ~mask, real, vocabulary)
+
+
+def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, most: int) -> jax.Array:
+    """Cuts a number of items in parts of at least one, all ways alike likely: int32 [most], 0 behind the last part.
+
+    items, parts: int scalars, 1 <= parts <= items <= room, parts <= most.
+    """
+    place = jnp.arange(room)
+    gaps = (place > 0) & (place < items)  # before which an item may begin a part
+    cuts = gaps & (ranks(strict_draws(key, room), jnp.zeros(room, jnp.int32), gaps) < parts)
+    return jnp.zeros(most, jnp.int32).at[jnp.cumsum(cuts)].add(place < items)
+
+
+def alternating(visible: jax.Array, hidden: jax.Array, length: int) -> jax.Array:
+    """bool [length]: which tokens are hidden, from the lengths, int [S], of the visible and of the hidden spans."""
+    chex.assert_equal_shape([visible, hidden])
+    starts = jnp.cumsum(jnp.stack([visible, hidden], axis=1).ravel())
+    changes = jnp.zeros(length, jnp.int32).at[starts].add(1, mode="drop")
+    return jnp.cumsum(changes) % 2 == 1

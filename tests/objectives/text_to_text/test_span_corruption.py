@@ -1,0 +1,149 @@
+"""T5's span corruption: the published procedure written out, how long rows are, and what holds for every key."""
+
+import collections
+import dataclasses
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import Blocks, PairedStreams
+from plmjax.errors import UserError
+from plmjax.objectives.objective import Given
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
+from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
+from tests.strangers.encoder_decoder import Translator, TranslatorConfig
+
+
+def transcribed(text: list[int], visible: list[int], hidden: list[int]) -> tuple[list[int], list[int]]:
+    """The published procedure on one text, given the two compositions: spans in turn, a sentinel for each."""
+    source, target, place = [], [], 0
+    for number, (shown, asked) in enumerate(zip(visible, hidden, strict=True)):
+        sentinel = FIRST - number
+        source += [*text[place : place + shown], sentinel]
+        target += [sentinel, *text[place + shown : place + shown + asked]]
+        place += shown + asked
+    assert place == len(text)
+    return [*source, END], [*target, END]
+
+
+def spans_of(pair) -> tuple[list[int], list[int]]:
+    """The lengths of visible and hidden spans that a source and a target tell."""
+    split = [
+        [len(list(group)) for text, group in itertools.groupby(ids, lambda token: token in TEXT) if text]
+        for ids in (pair.source, pair.target)
+    ]
+    return split[0], split[1]
+
+
+@pytest.mark.parametrize(("rate", "mean", "length"), [(0.15, 3.0, 73), (0.5, 3.0, 50), (0.15, 10.0, 60)])
+def test_rows_are_those_of_the_published_procedure(rate, mean, length):
+    objective = SpanCorruption(rate=rate, mean_length=mean)
+    batch = rows([length] * 40, length)
+    corrupted = corrupt(objective, batch)
+    hidden, spans = objective.counts(length)
+    assert hidden == round(length * rate) and spans == round(hidden / mean)
+    for pair in pairs(batch, corrupted):
+        of_visible, of_hidden = spans_of(pair)
+        assert len(of_visible) == len(of_hidden) == spans and sum(of_hidden) == hidden
+        assert (pair.source, pair.target) == transcribed(pair.text, of_visible, of_hidden)
+    assert padding(corrupted) == (0, 0) and set(PairedStreams().batch(1, 8)) <= set(corrupted)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mean", "tokens", "targets"),
+    [(0.15, 3, 568, 114), (0.15, 2, 552, 126), (0.15, 5, 581, 105), (0.15, 10, 591, 99), (0.5, 3, 766, 512)],
+)
+def test_the_length_of_rows_is_the_published_one(rate, mean, tokens, targets):
+    objective = SpanCorruption(rate=rate, mean_length=mean)
+    assert objective.row_length(512) == tokens
+    assert objective.lengths(tokens) == (512, targets)
+
+
+def test_a_row_that_is_not_full_is_cut_by_its_own_length():
+    """The last row of held-out text; a row that only fills a batch asks for nothing."""
+    objective, lengths = SpanCorruption(), [40, 39, 7, 3, 2, 1, 0]
+    batch = rows(lengths, 40)
+    corrupted = corrupt(objective, batch)
+    *found, one, none = pairs(batch, corrupted)
+    for length, pair in zip(lengths[:-2], found, strict=True):
+        assert (len(pair.source), len(pair.target)) == objective.lengths(length)
+        assert (pair.source, pair.target) == transcribed(pair.text, *spans_of(pair))
+    assert (one.source, one.target) == ([*one.text, END], [FIRST, END])
+    assert none.source == none.target == [] and corrupted["next_weights"][-1].sum() == 0
+    nothing = {name: corrupted[name][-1:] for name in ("text_weights", "next_weights")}
+    assert min(map(float, objective.weights(nothing).values())) > 0
+
+
+def test_all_compositions_are_alike_likely():
+    """Of 6 items in 3 parts there are 10; a key cuts alike, another key otherwise."""
+    draw = jax.jit(jax.vmap(lambda key: composition(key, jnp.int32(6), jnp.int32(3), 9, 4)))
+    found = np.asarray(draw(jax.random.split(jax.random.key(0), 8000)))
+    counts = collections.Counter(map(tuple, found.tolist()))
+    every = {(a, b, 6 - a - b, 0) for a in range(1, 5) for b in range(1, 6 - a)}
+    assert set(counts) == every and len(every) == 10
+    np.testing.assert_allclose([counts[cut] / 8000 for cut in every], 0.1, atol=0.015)
+    batch = rows([60] * 3, 60)
+    first, again, other = (corrupt(SpanCorruption(), batch, seed)["input_ids"] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() and (first[0] != first[1]).any()
+
+
+def test_visible_and_hidden_spans_take_turns():
+    mask = alternating(jnp.array([2, 1, 0]), jnp.array([3, 2, 0]), 8)
+    np.testing.assert_array_equal(mask, [0, 0, 1, 1, 1, 0, 1, 1])
+
+
+def test_counts_are_rounded_as_the_mask_is():
+    """In float32: 190 x 0.15 is 28.5 in float64, which rounds to 28."""
+    assert SpanCorruption().counts(190)[0] == int(np.round(np.float32(190) * np.float32(0.15))) == 29
+    assert round(190 * 0.15) == 28
+
+
+def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_trained():
+    config = TranslatorConfig(vocab_size=VOCABULARY.size, width=8, longest=40)
+    objective, module = SpanCorruption(), Translator(config)
+    corrupted = corrupt(objective, rows([30] * 2, 30))
+
+    @jax.jit
+    def made(batch):
+        params = nn.meta.unbox(objective.init(module, jax.random.key(0), batch, (), ()))["params"]
+        sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
+        return sums, module.apply({"params": params}, **objective.model_inputs(batch), deterministic=True).logits
+
+    found, logits = made(corrupted)
+    nats = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), corrupted["next_ids"][..., None], -1)[..., 0]
+    of_text = np.isin(corrupted["next_ids"], list(TEXT)) & (corrupted["next_weights"] > 0)
+    hidden, spans = objective.counts(30)
+    weights = objective.weights(corrupted)
+    assert (weights["text"], weights["target"]) == (2 * hidden, 2 * (hidden + spans + 1))
+    assert objective.target_term(corrupted) == "text" and objective.coefficients() == {"text": 0}
+    np.testing.assert_allclose(found.losses["text"], nats[of_text].sum(), rtol=1e-5)
+    np.testing.assert_allclose(found.losses["target"], nats[corrupted["next_weights"] > 0].sum(), rtol=1e-5)
+    np.testing.assert_array_equal(objective.targets(corrupted)[1], of_text)
+
+
+def test_train_flops_are_those_of_both_streams():
+    config = TranslatorConfig()
+    assert SpanCorruption().train_flops(config, Blocks().batch(4, 568)) == config.train_flops(4, 512, 114)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"rate": 1.0}, "between 0 and 1, found 1.0"), ({"mean_length": 0.5}, "at least 1, found 0.5")],
+)
+def test_settings_that_make_no_sense(wrong, words):
+    with pytest.raises(UserError, match=words):
+        SpanCorruption(**wrong)
+    with pytest.raises(UserError, match="at least 3 tokens, found 2"):
+        SpanCorruption().row_length(2)
+
+
+def test_a_tokenizer_without_what_is_needed():
+    batch = rows([60], 60)
+    for changed, words in (({"sentinels": ()}, "at least 3 sentinels.*found 0"), ({"pad": -1}, "a pad token")):
+        with pytest.raises(UserError, match=words):
+            SpanCorruption().corrupt(batch, jax.random.key(0), dataclasses.replace(VOCABULARY, **changed))
