@@ -1,0 +1,48 @@
+"""Tasks that ask for a whole text, with nothing hidden (Raffel et al. 2020, sections 3.2.3 and 3.3.1).
+
+Neither has padding: rows of N tokens become targets of N + 1.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.objectives.choosing import strict_draws
+from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, ended
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToTextLanguageModel(TextToText):
+    """The text, given nothing: the language model of an encoder-decoder (t5/models/gin/objectives/lm.gin).
+
+    Deviation: the source is an end token alone. In the released code it is empty, and the decoder attends to padding.
+    """
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """The end token, and the text with one."""
+        return 1, tokens + 1
+
+    def streams(
+        self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
+    ) -> tuple[Stream, Stream]:
+        """No text, and the text."""
+        return ended(ids[:0], jnp.zeros(0, bool), vocabulary), ended(ids, jnp.arange(len(ids)) < length, vocabulary)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deshuffling(TextToText):
+    """The text, given its tokens in random order (all_permute.gin, `permute_noise_tokens`)."""
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """The text with an end token, twice."""
+        return tokens + 1, tokens + 1
+
+    def streams(
+        self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
+    ) -> tuple[Stream, Stream]:
+        """The shuffled text and the text."""
+        real = jnp.arange(len(ids)) < length
+        shuffled = jax.lax.sort((~real, strict_draws(key, len(ids)), ids), num_keys=2)[2]
+        return ended(shuffled, real, vocabulary), ended(ids, real, vocabulary)
