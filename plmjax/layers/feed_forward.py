@@ -7,20 +7,23 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
 ACTIVATIONS = {
     "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "relu": jax.nn.relu,
+    "swish": jax.nn.silu,
 }
-"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one."""
+"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one; swish is x sigmoid(x)."""
 
 
 class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D].
 
     output_init: initializer of W2; `kernel_init` by default.
+    dropout: of the F features inside.
     """
 
     inner_size: int
@@ -28,12 +31,13 @@ class FeedForward(nn.Module):
     kernel_init: Initializer
     dtype: jnp.dtype = jnp.float32
     output_init: Initializer | None = None
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
         size = x.shape[-1]
         inner = Projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")
         last = self.output_init or self.kernel_init
         outer = Projection((size,), ("mlp", "embed"), last, self.dtype, name="output")
         x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
-        return outer(x)
+        return outer(Dropout(self.dropout)(x, deterministic))

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 from plmjax.errors import UserError
 
 
-def check_token_inputs(longest: int, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
+def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
     """Checks the token inputs of a model whose longest row has `longest` tokens, as `option` of its config says.
+
+    A model without a limit gives None.
 
     Raises:
         ValueError: the inputs do not all have the shape [B T].
@@ -16,7 +18,7 @@ def check_token_inputs(longest: int, option: str, input_ids: jax.Array, *others:
     if input_ids.ndim != 2 or any(x is not None and x.shape != input_ids.shape for x in others):
         shapes = [x.shape for x in (input_ids, *others) if x is not None]
         raise ValueError(f"Expected token inputs that all have the shape [B T], found {shapes}.")
-    if input_ids.shape[1] > longest:
+    if longest is not None and input_ids.shape[1] > longest:
         raise UserError(
             f"Expected rows of at most {longest} tokens, the positions of the model, found {input_ids.shape[1]}; "
             f"shorten the rows or set {option}."

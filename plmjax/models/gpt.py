@@ -30,6 +30,7 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
 from plmjax.layers.attention import MultiHeadAttention
 from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding, check_ids
 from plmjax.layers.execution import Execution
@@ -39,7 +40,7 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
 from plmjax.layers.template import Template
-from plmjax.layers.tokens import check_token_inputs, last_tokens
+from plmjax.layers.tokens import last_tokens
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
 
@@ -414,41 +415,3 @@ def read_to_the_end(
     last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
     headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
     return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderRows:
-    """What a decoder's layers are told about the rows of a call.
-
-    positions: int [B T].
-    visibility: what every token sees.
-    cache: the one given, with the mask of these tokens; None without one.
-    """
-
-    positions: jax.Array
-    visibility: Visibility
-    cache: Cache | None
-
-
-def read_rows(
-    config: DecoderConfig,
-    input_ids: jax.Array,
-    attention_mask: jax.Array | None,
-    positions: jax.Array | None,
-    segment_ids: jax.Array | None,
-    prefix_lengths: jax.Array | None,
-    cache: Cache | None,
-) -> DecoderRows:
-    """The inputs of a decoder's call, as `GptModel` describes them, made ready for its layers."""
-    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
-    if cache is None:
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
-        visibility = Visibility.of_rows(attention_mask, segment_ids)
-        return DecoderRows(positions, visibility.replace(causal=True, prefix_lengths=prefix_lengths), None)
-    if segment_ids is not None:
-        raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
-    mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-    positions = cache.positions(mask) if positions is None else positions
-    cache = cache.extended(mask)
-    return DecoderRows(positions, cache.visibility(prefix_lengths), cache)

@@ -27,6 +27,7 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention import MultiHeadAttention
 from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
@@ -36,7 +37,7 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
-from plmjax.models.gpt import DecoderConfig, DecoderOutput, GptForCausalLM, read_rows
+from plmjax.models.gpt import DecoderConfig, DecoderOutput, GptForCausalLM
 
 POSITION_DEVIATION = 0.01
 """Standard deviation that positions are drawn with (src/model.py, `model`)."""

@@ -1,0 +1,49 @@
+"""What the layers of a decoder are told about the rows of one call, with or without a cache of earlier tokens."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.cache import Cache
+from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.visibility import Visibility
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderRows:
+    """What a decoder's layers are told about the rows of a call.
+
+    positions: int [B T].
+    visibility: what every token sees.
+    cache: the one given, with the mask of these tokens; None without one.
+    """
+
+    positions: jax.Array
+    visibility: Visibility
+    cache: Cache | None
+
+
+def read_rows(
+    config: ModelConfig,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None,
+    positions: jax.Array | None,
+    segment_ids: jax.Array | None,
+    prefix_lengths: jax.Array | None,
+    cache: Cache | None,
+) -> DecoderRows:
+    """The inputs of a decoder's call, as a decoder describes them (`GptModel`), made ready for its layers."""
+    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+    if cache is None:
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+        visibility = Visibility.of_rows(attention_mask, segment_ids)
+        return DecoderRows(positions, visibility.replace(causal=True, prefix_lengths=prefix_lengths), None)
+    if segment_ids is not None:
+        raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
+    mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+    positions = cache.positions(mask) if positions is None else positions
+    cache = cache.extended(mask)
+    return DecoderRows(positions, cache.visibility(prefix_lengths), cache)
