@@ -19,9 +19,10 @@ from plmjax.interop import bert as bert_interop
 from plmjax.interop import electra as electra_interop
 from plmjax.interop import gpt as gpt_interop
 from plmjax.interop import gpt2 as gpt2_interop
+from plmjax.interop import marian as marian_interop
 from plmjax.interop import roberta as roberta_interop
 from plmjax.interop.adapter import Adapter
-from plmjax.models import albert, bert, electra, gpt, gpt2, roberta
+from plmjax.models import albert, bert, electra, gpt, gpt2, roberta, transformer
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource
 
@@ -37,7 +38,9 @@ SIZES = {
 }
 """Odd ones, so that no axis is mistaken for another; with room for `LENGTH` positions beside them."""
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
-WIDER = {"hidden_size": 32, "intermediate_size": 64}
+LARGER = {"initializer_range": 0.1}
+"""Of narrow models, which learn faster when they begin larger."""
+WIDER = {"hidden_size": 32, "intermediate_size": 64, **LARGER}
 ROWS, LENGTH = 3, 17
 
 Batch = dict[str, np.ndarray]
@@ -74,14 +77,54 @@ def padded_tokens(config: Any) -> Batch:
     return batch | {"input_ids": np.where(batch["attention_mask"] == 1, batch["input_ids"], config.pad_token_id)}
 
 
-def same_sequence(segments: np.ndarray) -> np.ndarray:
-    """int [T] -> bool [T S]: an encoder's token sees those of its own sequence, on both sides; 0 is padding."""
-    return (segments[:, None] == segments[None]) & (segments[:, None] > 0)
+def both_sides(config: Any) -> Batch:
+    """Sources of 17, 11 and 1 real tokens with targets of 13, 6 and 2; the padding token is as in `random_tokens`."""
+    random, batch = np.random.default_rng(0), {}
+    for side, length, lengths in (("", LENGTH, (17, 11, 1)), ("decoder_", 13, (13, 6, 2))):
+        ids = random.integers(0, config.vocab_size - 1, (ROWS, length), np.int32)
+        batch[f"{side}input_ids"] = ids + (ids >= config.pad_token_id)
+        batch[f"{side}attention_mask"] = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+    return batch
 
 
-def earlier_in_sequence(segments: np.ndarray) -> np.ndarray:
+def same_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """int [T], int [S] of segments -> bool [T S]: a token sees those of its own sequence; 0 is padding."""
+    return (queries[:, None] == keys) & (queries[:, None] > 0)
+
+
+def earlier_in_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """As `same_sequence`, but of a decoder's token: it sees none that comes after it."""
-    return same_sequence(segments) & np.tri(len(segments), dtype=bool)
+    return same_sequence(queries, keys) & np.tri(len(queries), dtype=bool)
+
+
+def nothing(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """No token is seen."""
+    return np.zeros((len(queries), len(keys)), bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Which tokens reach an output.
+
+    queries, keys: the sides that output and tokens are of: what the names of their fields begin with.
+    visible: segments of both, int [T] and int [S] -> bool [T S].
+    """
+
+    visible: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    output: str = "last_hidden_state"
+    queries: str = ""
+    keys: str = ""
+
+
+READS_BOTH_WAYS = (View(same_sequence),)
+READS_FORWARD = (View(earlier_in_sequence),)
+READS_AND_WRITES = (
+    View(same_sequence, "encoder_last_hidden_state"),
+    View(nothing, "encoder_last_hidden_state", "", "decoder_"),
+    View(same_sequence, "last_hidden_state", "decoder_", ""),
+    View(earlier_in_sequence, "last_hidden_state", "decoder_", "decoder_"),
+)
+"""Of encoders, decoders, and encoder-decoders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +158,13 @@ class Family:
         in the slow tests.
     truncated: whether they are drawn from a normal distribution cut at two standard deviations.
     deviations: pattern of a parameter's path -> its standard deviation, where that is not 0.02.
+    uniform: pattern of the paths of parameters that are drawn from a uniform distribution instead.
     words: the path of the word table in the first of the bodies.
     token_heads: whether transformers has it with the heads for tagging and for questions.
     step: its pretraining in milliseconds a step.
     learning: fields of that run, by group, that it learns faster with.
     batches: name -> what the modules of a config are given.
-    visible: int [T] of segments -> bool [T S], which tokens reach which.
+    views: which tokens reach which.
     reference_config: module -> the config of transformers' class, where it is not the module's own.
     settings: config -> what transformers' config has besides its fields.
     """
@@ -140,10 +184,11 @@ class Family:
     own_loop: bool = False
     truncated: bool = True
     deviations: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    uniform: str | None = None
     words: str = "embeddings/word_embeddings/embedding"
     token_heads: bool = True
     batches: Mapping[str, Callable[[Any], Batch]] = dataclasses.field(default_factory=lambda: {"tokens": random_tokens})
-    visible: Callable[[np.ndarray], np.ndarray] = same_sequence
+    views: tuple[View, ...] = READS_BOTH_WAYS
     reference_config: Callable[[nn.Module], Any] = lambda module: module.config
     settings: Callable[[Any], dict[str, Any]] = lambda config: {}
 
@@ -430,9 +475,9 @@ GPT_ROW = Family(
     words="table/embedding",
     token_heads=False,
     step=experiments.gpt,
-    learning={"model": {"n_embd": 32}},
+    learning={"model": {"n_embd": 32, **LARGER}},
     batches={"tokens": padded_untyped_tokens},
-    visible=earlier_in_sequence,
+    views=READS_FORWARD,
     settings=lambda config: {"afn": gpt_interop.ACTIVATIONS[config.activation_function]},
 )
 
@@ -485,9 +530,78 @@ GPT2_ROW = Family(
     words="word_embeddings/embedding",
     token_heads=False,
     step=experiments.gpt2,
-    learning={"model": {"n_embd": 32, "n_inner": 64}},
+    learning={"model": {"n_embd": 32, "n_inner": 64, **LARGER}},
     batches={"tokens": untyped_tokens},
-    visible=earlier_in_sequence,
+    views=READS_FORWARD,
+)
+
+# -------------------------------------------------------------------------------------------------- Transformer
+
+WRITER_SIZES = {
+    "vocab_size": 53,
+    "max_position_embeddings": 19,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 37,
+    "decoder_ffn_dim": 29,
+    "dropout": 0.0,
+    "pad_token_id": 3,
+    "eos_token_id": 4,
+    "decoder_start_token_id": 4,
+}
+"""Odd ones, with unequal sides."""
+WRITER_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
+WRITER_DIVIDED = {"vocab_size": 56, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+TRANSFORMER = transformer.TransformerConfig(**WRITER_SIZES)
+MARIAN = dataclasses.replace(TRANSFORMER, output_bias=True)
+
+
+def transformer_counts(config: Any, parameters: int) -> tuple:
+    return config, (
+        (transformer.TransformerModel, parameters),
+        (transformer.TransformerForConditionalGeneration, parameters),
+    )
+
+
+TRANSFORMER_ROW = Family(
+    adapter=marian_interop.ADAPTER,
+    heads=(Head(transformer.TransformerForConditionalGeneration(TRANSFORMER)),),
+    bodies=(transformer.TransformerModel(TRANSFORMER),),
+    stored=(transformer.TransformerForConditionalGeneration(MARIAN),),
+    switches=(
+        {"activation_function": "swish", "scale_embedding": False},
+        {"activation_function": "gelu", "d_model": 15, "encoder_attention_heads": 3, "encoder_layers": 1},
+    ),
+    trained=Head(
+        transformer.TransformerForConditionalGeneration(dataclasses.replace(MARIAN, encoder_layers=3, **WRITER_DROPOUT))
+    ),
+    sharded=(
+        Head(
+            transformer.TransformerForConditionalGeneration(
+                dataclasses.replace(TRANSFORMER, decoder_layers=2, **WRITER_DIVIDED, **WRITER_DROPOUT)
+            )
+        ),
+        "transformer/decoder/layers/cross_attention/query/kernel",
+        (2, 12, 2, 6),
+    ),
+    counts={
+        "base": transformer_counts(transformer.TransformerConfig.base(), 63_082_496),
+        "big": transformer_counts(transformer.TransformerConfig.big(), 214_245_376),
+    },
+    initial=transformer.TransformerForConditionalGeneration(transformer.TransformerConfig.tiny(vocab_size=2000)),
+    own_loop=True,
+    truncated=False,
+    deviations={"feed_forward": math.sqrt(2 / (128 + 512)), "": 128**-0.5},
+    uniform="kernel",
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.transformer,
+    learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}},
+    batches={"both sides": both_sides},
+    views=READS_AND_WRITES,
 )
 
 # -------------------------------------------------------------------------------------------------------- tables
@@ -499,6 +613,7 @@ FAMILIES: dict[str, Family] = {
     "electra": ELECTRA_ROW,
     "gpt": GPT_ROW,
     "gpt2": GPT2_ROW,
+    "transformer": TRANSFORMER_ROW,
 }
 
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {

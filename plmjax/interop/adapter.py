@@ -25,6 +25,7 @@ class Architecture:
     parts: name -> shape of the tensors there are -> such fields that config.json does not tell.
     arguments: module -> what transformers' class must be told beside config.json to be the same.
     batch: inputs of rows of tokens -> those of the class.
+    constants: config -> name of a tensor that no parameter is in, which the class saves all the same -> its numbers.
     within: the name under which modules with a head hold this one's parameters; empty for those with a head.
     tied: whether it has the word table as its output layer too.
     """
@@ -37,12 +38,19 @@ class Architecture:
     sized: Callable[[Any], tuple[Conversion, ...]] = lambda config: ()
     arguments: Callable[[nn.Module], dict[str, Any]] = lambda module: {}
     batch: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda rows: rows
+    constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     within: str = ""
     tied: bool = False
 
     def conversions_of(self, config: Any) -> tuple[Conversion, ...]:
         """The conversions of every parameter of a module with this config."""
         return self.conversions + self.sized(config)
+
+
+def mask_of(output: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The attention mask of the tokens that an output is of: of an encoder-decoder's, those of one of its sides."""
+    decoder = "decoder_attention_mask" in inputs and not output.startswith("encoder_")
+    return inputs.get("decoder_attention_mask" if decoder else "attention_mask")
 
 
 @dataclasses.dataclass(frozen=True)

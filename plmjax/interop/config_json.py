@@ -42,7 +42,7 @@ def read(
                 given[field.name] = None
             continue
         of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
-        if isinstance(value, bool) or not isinstance(value, {int: (int,), float: (int, float), str: (str,)}[of]):
+        if type(value) not in {bool: (bool,), int: (int,), float: (int, float), str: (str,)}[of]:
             raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
         if of is not str and not abs(value) < LARGEST:
             raise UserError(

@@ -23,8 +23,8 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bert, electra, gpt, gpt2, roberta
-from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop import albert, bert, electra, gpt, gpt2, marian, roberta
+from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened, read_json
@@ -37,6 +37,7 @@ ADAPTERS: dict[str, Adapter] = {
     "bert": bert.ADAPTER,
     "electra": electra.ADAPTER,
     "gpt2": gpt2.ADAPTER,
+    "marian": marian.ADAPTER,
     "openai-gpt": gpt.ADAPTER,
     "roberta": roberta.ADAPTER,
 }
@@ -124,6 +125,7 @@ def save(
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
     tensors = write_tensors(module, adapter.inputs(module), chosen.conversions_of(module.config), params)
+    tensors |= chosen.constants(module.config)
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
@@ -178,7 +180,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
         if getattr(ours, output) is None and there not in reference:  # a pooler that this model does without
             continue
         expected, found = reference[there].numpy(), np.asarray(getattr(ours, output))
-        mask = inputs.get("attention_mask")
+        mask = mask_of(output, inputs)
         if mask is not None and expected.shape[:2] == mask.shape:
             expected, found = expected[mask > 0], found[mask > 0]
         if not np.isfinite(expected).all():

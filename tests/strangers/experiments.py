@@ -15,6 +15,7 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
+from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
@@ -82,6 +83,15 @@ def gpt2() -> Experiment:
     model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
     data = Data(layout=Blocks(), sequence_length=16)
     return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def transformer() -> Experiment:
+    """Two pairs of a source and a target a row; fewer layers write than read."""
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
+    data = Data(layout=PairedStreams(pack=2), sequence_length=16)
+    return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
 
 
 def recurrent() -> Experiment:

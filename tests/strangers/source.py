@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.data.layouts import FullSentences, Segments, SentencePairs, Streams
+from plmjax.data.layouts import FullSentences, PairedStreams, Segments, SentencePairs, Streams
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -64,6 +64,8 @@ class ChainSource:
         if isinstance(self.data.layout, FullSentences):
             real = np.arange(length) < length - np.arange(rows)[:, None] % 4
             return batch | {name: np.where(real, batch[name], 0) for name in ("input_ids", "segment_ids", "positions")}
+        if isinstance(self.data.layout, PairedStreams):
+            return batch | self._both_sides(place, rows, length)
         batch |= {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
         if isinstance(self.data.layout, Streams):
             starts = np.zeros((rows, length), bool)
@@ -95,6 +97,19 @@ class ChainSource:
         }
         weights = {f"{name}_weights": full}
         return {field: values.astype(np.int32) for field, values in fields.items()} | weights
+
+    def _both_sides(self, place: tuple[int, ...], rows: int, length: int) -> dict[str, np.ndarray]:
+        """Two pairs a row, of sources and targets of unequal lengths, then padding."""
+        source, target = (self._tokens((*place, number), rows, length + 1) for number in range(2))
+        where, fields = np.arange(length), {"next_ids": target[:, 1:]}
+        for side, tokens, cut in (("", source, length // 2), ("decoder_", target, length // 3)):
+            real, second = where < length - np.arange(rows)[:, None] % 4, where >= cut
+            positions = np.where(real, where - cut * second, 0)
+            begins = (positions == 0) if side else False
+            fields[f"{side}input_ids"] = np.where(real, np.where(begins, 2, tokens[:, :-1]), 0)
+            fields[f"{side}segment_ids"], fields[f"{side}positions"] = np.where(real, 1 + second, 0), positions
+        weights = {"next_weights": real.astype(np.float32)}
+        return {name: values.astype(np.int32) for name, values in fields.items()} | weights
 
     def _generator(self, place: tuple[int, ...], stream: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, *place])

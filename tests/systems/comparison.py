@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.interop.adapter import Adapter
+from plmjax.interop.adapter import Adapter, mask_of
 from plmjax.interop.conversion import read_parameters
 from plmjax.interop.tensors import Tensors
+
+LAST = {"hidden_states": "last_hidden_state", "encoder_hidden_states": "encoder_last_hidden_state"}
+"""Name of the states of all layers -> name of the last layer's."""
 
 
 def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None, **extra: Any) -> Any:
@@ -29,7 +32,8 @@ def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None
     model = known._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+            if parameter.requires_grad:  # not a constant, such as sinusoids
+                parameter.add_(torch.randn_like(parameter) * 0.15)
     return model
 
 
@@ -68,7 +72,7 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
     for ours, theirs in known.outputs.items():
         output = expected[theirs]
         cotangent = random.normal(size=output.shape).astype(np.float32)
-        mask = batch.get("attention_mask")
+        mask = mask_of(ours, batch)
         if mask is not None and output.shape[:2] == mask.shape:
             cotangent *= mask.reshape(*mask.shape, *[1] * (output.ndim - 2))
         cotangents[ours] = cotangent
@@ -82,14 +86,17 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
         return sum(jnp.sum(getattr(outputs, name) * cotangent) for name, cotangent in cotangents.items())
 
     found = jax.jit(lambda params: module.apply({"params": params}, **batch, output_hidden_states=True))(params)
-    assert len(found.hidden_states) == len(expected.hidden_states)
-    for ours, theirs in zip(found.hidden_states, expected.hidden_states, strict=True):
-        np.testing.assert_allclose(ours, theirs.detach().reshape(ours.shape), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(found.hidden_states[-1], found.last_hidden_state)
+    both_sides = {"hidden_states": "decoder_hidden_states", "encoder_hidden_states": "encoder_hidden_states"}
+    states = both_sides if "decoder_hidden_states" in expected else {"hidden_states": "hidden_states"}
+    for ours, theirs in states.items():
+        for own, there in zip(getattr(found, ours), expected[theirs], strict=True):
+            np.testing.assert_allclose(own, there.detach().reshape(own.shape), rtol=1e-5, atol=1e-5, err_msg=ours)
+        np.testing.assert_array_equal(getattr(found, ours)[-1], getattr(found, LAST[ours]))
     for ours, theirs in known.outputs.items():
         output = getattr(found, ours)
         there = expected[theirs].detach().reshape(output.shape)
         np.testing.assert_allclose(output, there, rtol=1e-5, atol=1e-5, err_msg=ours)
-    gradients = converted(adapter, ((name, parameter.grad) for name, parameter in model.named_parameters()), module)
+    trained = ((name, parameter.grad) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    gradients = converted(adapter, trained, module)
     chex.assert_trees_all_close(gradient(params), gradients, rtol=1e-4, atol=1e-4)
     return params

@@ -1,6 +1,7 @@
 """What tests make of a module: shapes, initial values, values far from those, outputs."""
 
 import functools
+import inspect
 from typing import Any
 
 import flax.linen as nn
@@ -10,9 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def tokens(module: nn.Module, length: int) -> dict[str, jax.Array]:
+    """One row of the token 0 for every side that the module has to be given tokens of."""
+    taken = inspect.signature(type(module).__call__).parameters
+    sides = [name for name in ("input_ids", "decoder_input_ids") if name in taken]
+    return {name: jnp.zeros((1, length), jnp.int32) for name in sides}
+
+
 def boxed_shapes(module: nn.Module, length: int = 4) -> Any:
     """The module's parameters as shapes with their logical axes; computes nothing."""
-    return jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, length), jnp.int32))["params"]
+    init = lambda key: module.init(key, **tokens(module, length))  # noqa: E731
+    return jax.eval_shape(init, jax.random.key(0))["params"]
 
 
 def count(module: nn.Module) -> int:
@@ -34,7 +43,7 @@ def random_params(module: nn.Module, seed: int = 0) -> Any:
 @functools.cache
 def initial_params(module: nn.Module) -> Any:
     """The module's own initial values."""
-    return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))["params"]
+    return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), **tokens(module, 4)))["params"]
 
 
 @functools.partial(jax.jit, static_argnums=0)

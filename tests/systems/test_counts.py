@@ -1,5 +1,6 @@
 """The parameters of every published size, and what new ones are drawn from."""
 
+import math
 import re
 from typing import Any
 
@@ -25,7 +26,10 @@ def test_published_parameter_counts(config: Any, counts: tuple) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_initial_values(family: Family) -> None:
-    """Kernels and tables are normal with a deviation of 0.02 or the row's, cut at two or not; biases 0, scales 1."""
+    """Kernels and tables have a deviation of 0.02 or the row's: normal, cut at two or not, or uniform.
+
+    Biases are 0, scales 1.
+    """
     for path, value in jax.tree_util.tree_leaves_with_path(initial_params(family.initial)):
         name, value = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(value)
         if not name.endswith(("kernel", "embedding")):
@@ -33,6 +37,10 @@ def test_initial_values(family: Family) -> None:
             continue
         deviation = next((one for part, one in family.deviations.items() if re.search(part, name)), 0.02)
         assert abs(value.mean()) < 5 * value.std() / value.size**0.5, name
+        if family.uniform and re.search(family.uniform, name):
+            assert np.abs(value).max() <= math.sqrt(3) * deviation * (1 + 1e-6), f"{name} is uniform"
+            assert value.size <= 10_000 or abs(value.std() / deviation - 1) < 0.02, name
+            continue
         if family.truncated:
             assert np.abs(value).max() <= 2 * deviation, f"{name} is cut at two standard deviations"
         if value.size > 10_000:

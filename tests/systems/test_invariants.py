@@ -31,62 +31,97 @@ def close(found: Any, expected: Any, name: str = "") -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def sides(batch: Batch) -> list[str]:
+    """What the names of the fields of each side begin with: of a decoder beside an encoder, with decoder_."""
+    return [side for side in ("", "decoder_") if f"{side}input_ids" in batch]
+
+
+def side_of(name: str) -> str:
+    return "decoder_" if name.startswith("decoder_") else ""
+
+
+def outputs_side(batch: Batch) -> str:
+    """The side whose tokens the last hidden state and the logits are of."""
+    return sides(batch)[-1]
+
+
 @every_head
 def test_padding_changes_nothing(family: Family, head: Head) -> None:
     """Real tokens are as if there were no padding, and whatever ids it has; so are the outputs of whole sequences."""
     params, batch = random_params(head.module), family.batch(head.module.config)
+    masks = {side: batch[f"{side}attention_mask"] for side in sides(batch)}
+    real = masks[outputs_side(batch)][..., None]
     padded = outputs(head.module, params, batch)
-    short = outputs(head.module, params, {name: field[1:2, :11] for name, field in batch.items()})
-    close(padded.last_hidden_state[1:2, :11], short.last_hidden_state)
+    cut = {name: field[1:2, : masks[side_of(name)][1].sum()] for name, field in batch.items()}
+    short = outputs(head.module, params, cut)
+    close(padded.last_hidden_state[1:2, : real[1].sum()], short.last_hidden_state)
     for name in head.of_sequences:
         close(getattr(padded, name)[1:2], getattr(short, name), name)
-    real = batch["attention_mask"] == 1
-    other = outputs(head.module, params, batch | {"input_ids": np.where(real, batch["input_ids"], 7)})
-    np.testing.assert_array_equal(other.last_hidden_state * real[..., None], padded.last_hidden_state * real[..., None])
+    ids = {f"{side}input_ids": np.where(mask == 1, batch[f"{side}input_ids"], 7) for side, mask in masks.items()}
+    other = outputs(head.module, params, batch | ids)
+    np.testing.assert_array_equal(other.last_hidden_state * real, padded.last_hidden_state * real)
+
+
+PACKED = {"": (5, 7, 3), "decoder_": (4, 2, 6)}
+"""Side -> lengths of the sequences that are packed into a row."""
 
 
 @every_head
 def test_packed_equals_unpacked(family: Family, head: Head) -> None:
     """Three sequences in one row, each as if it stood alone: hidden states, logits, and outputs of whole sequences."""
     params, batch = random_params(head.module), family.batch(head.module.config)
-    starts, lengths = (0, 5, 12), (5, 7, 3)
-    row = {name: field[:1] for name, field in batch.items() if name != "attention_mask"}
-    packing = {
-        "segment_ids": np.array([[1] * 5 + [2] * 7 + [3] * 3 + [0] * 2]),
-        "positions": np.array([[*range(5), *range(7), *range(3), 0, 0]]),
-    }
+    row = {name: field[:1] for name, field in batch.items() if not name.endswith("attention_mask")}
+    packing, places = {}, {}
+    for side in sides(batch):
+        length, sizes = row[f"{side}input_ids"].shape[1], PACKED[side]
+        starts = np.cumsum((0, *sizes))
+        places[side] = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+        filling = [0] * (length - starts[-1])
+        packing[f"{side}segment_ids"] = np.array([[*np.repeat((1, 2, 3), sizes), *filling]])
+        packing[f"{side}positions"] = np.array([[*np.concatenate([np.arange(size) for size in sizes]), *filling]])
+    own = places[outputs_side(batch)]
     if head.of_sequences:
         place = head.module.config.template.position
-        places = [start + place(length) for start, length in zip(starts, lengths, strict=True)]
-        packing["cls_positions"] = np.array([places])
+        packing["cls_positions"] = np.array([[one.start + place(one.stop - one.start) for one in own]])
     packed = outputs(head.module, params, row | packing)
-    for k, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        alone = outputs(head.module, params, {name: field[:, start : start + length] for name, field in row.items()})
+    for k in range(3):
+        alone = outputs(head.module, params, {name: field[:, places[side_of(name)][k]] for name, field in row.items()})
         for name in {"last_hidden_state", "logits"} - set(head.of_sequences):
-            close(getattr(packed, name)[:, start : start + length], getattr(alone, name), name)
+            close(getattr(packed, name)[:, own[k]], getattr(alone, name), name)
         for name in head.of_sequences:
             found = getattr(packed, name)
             assert found.shape[:2] == (1, 3)
             close(found[:, k], getattr(alone, name), name)
 
 
+SEGMENTS = {"": np.array([1, 1, 1, 2, 2, 0, 0]), "decoder_": np.array([1, 1, 2, 2, 2, 0])}
+
+
 @every_family
 def test_no_token_sees_what_it_must_not(family: Family) -> None:
     """The gradient of a token's output by another's word is zero iff the family says that it is not visible."""
     encoder = family.bodies[0]
-    params, segments = random_params(encoder), np.array([1, 1, 1, 2, 2, 0, 0])
+    params, segments = random_params(encoder), {side: SEGMENTS[side] for side in sides(family.batch(encoder.config))}
     flat = flax.traverse_util.flatten_dict(params, sep="/")
-    ids = np.array([[token for token in range(9) if token != encoder.config.padding_token][-7:]])
+    words = np.array([token for token in range(20) if token != encoder.config.padding_token])
+    ends = np.cumsum([len(one) for one in segments.values()])
+    ids = dict(zip(segments, np.split(words[: ends[-1]], ends[:-1]), strict=True))  # none is on both sides
+    inputs = {f"{side}input_ids": one[None] for side, one in ids.items()}
+    inputs |= {f"{side}segment_ids": one[None] for side, one in segments.items()}
 
     @jax.jit
     @jax.jacrev
-    def jacobian(words: jax.Array) -> jax.Array:
+    def jacobian(words: jax.Array) -> dict[str, jax.Array]:
         changed = flax.traverse_util.unflatten_dict(flat | {family.words: words}, sep="/")
-        return encoder.apply({"params": changed}, ids, segment_ids=segments[None]).last_hidden_state[0].sum(-1)
+        found = encoder.apply({"params": changed}, **inputs)
+        return {view.output: getattr(found, view.output)[0].sum(-1) for view in family.views}
 
-    reach = np.abs(jacobian(flat[family.words])[:, ids[0]]).max(-1) > 0  # [T S]
-    real = segments > 0
-    np.testing.assert_array_equal(reach[real], family.visible(segments)[real])
+    gradients = jacobian(flat[family.words])
+    for view in family.views:
+        reach = np.abs(gradients[view.output][:, ids[view.keys]]).max(-1) > 0  # [T S]
+        real = segments[view.queries] > 0
+        expected = view.visible(segments[view.queries], segments[view.keys])
+        np.testing.assert_array_equal(reach[real], expected[real], view.output)
 
 
 @every_predicting_head
@@ -166,7 +201,9 @@ def test_sharded_equals_unsharded(family: Family) -> None:
     """Over a mesh of 2 x 2 x 2, dropout masks included."""
     head, path, shape = family.sharded
     module, params = head.module, random_params(head.module)
-    batch = {name: np.resize(field[:, :16], (8, 16)) for name, field in family.batch(module.config).items()}
+    batch = family.batch(module.config)
+    lengths = {name: field.shape[1] // 4 * 4 for name, field in batch.items()}
+    batch = {name: np.resize(field[:, : lengths[name]], (8, lengths[name])) for name, field in batch.items()}
     expected = loss_and_gradient(module, head.of_sequences, params, batch)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
     placed = jax.device_put(params, sharding.boxed(boxed_shapes(module), mesh))

@@ -1,0 +1,175 @@
+"""The Transformer as transformers has it, under the name Marian: its config.json, and the names of its tensors.
+
+Marian's models are the paper's but for the bias of their scores, `final_logits_bias`. transformers stores it as a
+buffer, which no training there changes; here it is a parameter, of models whose config has `output_bias`. A config.json
+without that setting is Marian's own, and has the bias.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.experiment import Data
+from plmjax.interop import config_json, encoder, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import Conversion, one_to_one, parameter
+from plmjax.interop.tensors import Tensors
+from plmjax.models.transformer import (
+    EncoderDecoderConfig,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+    TransformerModel,
+    sinusoids,
+)
+from plmjax.objectives.objective import Objective
+
+REQUIRED = {
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "quantization_config": None,
+}
+"""Settings of Marian that change what is computed, with the one value that this model implements."""
+
+DEFAULTS = {
+    "vocab_size": 58101,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "d_model": 1024,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "activation_function": "gelu",
+    "scale_embedding": False,
+    "output_bias": True,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 58100,
+}
+"""Where transformers' MarianConfig differs from ours."""
+
+
+def layers(side: str, *sublayers: tuple[str, str]) -> tuple[Conversion, ...]:
+    """The layers of one side. sublayers: our name of an attention, and its name there."""
+    ours, theirs = f"{side}/layers", f"{side}.layers.{{layer}}"
+    found = []
+    for name, tensor in sublayers:
+        for part, projection in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+            found += encoder.dense(f"{ours}/{name}/{part}", f"{theirs}.{tensor}.{projection}")
+        found += encoder.dense(f"{ours}/{name}/output", f"{theirs}.{tensor}.out_proj", inputs=2)
+        found += encoder.layer_norm(f"{ours}/{name}_layer_norm", f"{theirs}.{tensor}_layer_norm")
+    return (
+        *found,
+        *encoder.dense(f"{ours}/feed_forward/intermediate", f"{theirs}.fc1"),
+        *encoder.dense(f"{ours}/feed_forward/output", f"{theirs}.fc2"),
+        *encoder.layer_norm(f"{ours}/feed_forward_layer_norm", f"{theirs}.final_layer_norm"),
+    )
+
+
+SHARED = (
+    parameter("words/embedding", "shared.weight"),
+    *layers("encoder", ("attention", "self_attn")),
+    *layers("decoder", ("attention", "self_attn"), ("cross_attention", "encoder_attn")),
+)
+"""Of Marian and BART alike."""
+ROW = one_to_one(lambda bias: bias[None], lambda tensor, shape: tensor[0])
+BIAS = parameter("final_logits_bias", "final_logits_bias", ROW)
+HIDDEN = {"last_hidden_state": "last_hidden_state", "encoder_last_hidden_state": "encoder_last_hidden_state"}
+LOGITS = {"logits": "logits", "encoder_last_hidden_state": "encoder_last_hidden_state"}
+COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+"""Tensors that repeat the word table."""
+
+
+def read_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """The TransformerConfig of a config.json."""
+    size = found.get("vocab_size", DEFAULTS["vocab_size"])
+    known = {"decoder_vocab_size": size, **REQUIRED}
+    return config_json.read(found, TransformerConfig, DEFAULTS, known)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' MarianConfig needs to build the same model."""
+    config = model.config
+    return config_json.write(model, labels, "marian") | {
+        "decoder_vocab_size": config.vocab_size,
+        "forced_eos_token_id": config.eos_token_id,
+        "share_encoder_decoder_embeddings": True,
+    }
+
+
+def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
+    """The sinusoids of both sides."""
+    table = sinusoids(config.max_position_embeddings, config.d_model)
+    return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
+
+
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module: none, a Transformer learns its task at once."""
+    return None
+
+
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
+    """The tensors under today's names."""
+    ties = dict.fromkeys(COPIES, "model.shared.weight")
+    return tensor_names.canonical(tensors, today, "model", ties, architecture)
+
+
+def today(name: str) -> str | None:
+    """The name of a tensor in a model with a head; None for the sinusoids, which old ones store."""
+    if re.fullmatch(r"(model\.)?(encoder|decoder)\.embed_positions\.weight", name):
+        return None
+    return re.sub(r"^(shared|encoder|decoder)\.", r"model.\1.", name)
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to the head alone."""
+    return name in ("lm_head.weight", "final_logits_bias")
+
+
+def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
+    """int64 [2 S] input_ids and attention_mask, [2 T] decoder_input_ids and decoder_attention_mask.
+
+    S is at most 32, T one less where it can be; the second row of each is padded. No token but the filling is the
+    padding token.
+    """
+    generator = np.random.default_rng(0)
+    longest, padding, batch = min(32, config.longest), config.pad_token_id, {}
+    for side, length in (("", longest), ("decoder_", max(1, longest - 1))):
+        mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
+        ids = generator.integers(0, config.vocab_size - 1, mask.shape)
+        batch[f"{side}input_ids"] = np.where(mask, ids + (ids >= padding), padding)
+        batch[f"{side}attention_mask"] = mask.astype(np.int64)
+    return batch
+
+
+ADAPTER = Adapter(
+    config=TransformerConfig,
+    architectures={
+        "MarianMTModel": Architecture(
+            TransformerForConditionalGeneration,
+            (*encoder.under("transformer", SHARED, "model"), BIAS),
+            LOGITS,
+            tied=True,
+        ),
+        "MarianModel": Architecture(
+            TransformerModel, SHARED, HIDDEN, constants=positions, within="transformer", tied=True
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    pretraining=pretraining,
+    canonical=canonical,
+    optional=optional,
+    example=example,
+)

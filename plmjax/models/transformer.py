@@ -1,0 +1,561 @@
+"""Transformer: attention is all you need (Vaswani et al. 2017, arXiv 1706.03762; tensorflow/tensor2tensor).
+
+An encoder reads a text, and a decoder writes another one token by token, looking at both:
+
+    source:  x_s = sqrt(D) words[source_s] + sinusoids[s]
+             L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
+    target:  y_t = sqrt(D) words[target_t] + sinusoids[t]
+             L times:  y = norm(y + attention(y, y up to each));  y = norm(y + attention(y, x));
+                       y = norm(y + feed_forward(y))
+    next token:  softmax(words . y_t)
+
+One table holds the words of both languages and is the output layer too (section 3.4). In training, dropout falls on the
+vectors before the first layer and on what each sublayer adds (section 5.4).
+
+Deviation: a position's sines are the first half of its vector and its cosines the second, as in the released code
+(tensor2tensor layers/common_attention.py) and in Marian. The paper lets them take turns: another order of features.
+Deviation: norms follow the sums, as in the paper; the released code came to put them before each sublayer.
+Deviation: the projections of attention have biases, as in fairseq and in Marian; those of the released code have none.
+Deviation: initial values are those of the released code, where the paper is silent: kernels as Glorot & Bengio 2010
+draw them, words with a deviation of 1 / sqrt(D).
+Deviation: rows may hold several packed pairs (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.decoder_rows import read_rows
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding, check_ids
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.stack import stack
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.visibility import Visibility
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+LAYER_NORM_EPSILON = 1e-5
+"""Added to the variance in layer normalisation, as in fairseq and in transformers."""
+ROW = ("batch", "length", "embed")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig(ModelConfig):
+    """Sizes of an encoder and a decoder, named as in transformers' config.json.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown activation.
+    """
+
+    vocab_size: int
+    """Tokens of the vocabulary, which both sides share."""
+    max_position_embeddings: int = 1024
+    """Longest row of either side."""
+    d_model: int = 512
+    """Features of a token, D."""
+    encoder_layers: int = 6
+    """Layers of the encoder."""
+    decoder_layers: int = 6
+    """Layers of the decoder, L."""
+    encoder_attention_heads: int = 8
+    """Attention heads of the encoder."""
+    decoder_attention_heads: int = 8
+    """Attention heads of the decoder, N."""
+    encoder_ffn_dim: int = 2048
+    """Features inside the encoder's feed-forward network."""
+    decoder_ffn_dim: int = 2048
+    """Features inside the decoder's feed-forward network, F."""
+    activation_function: str = "relu"
+    """relu, gelu (exact), gelu_new (tanh form) or swish."""
+    dropout: float = 0.1
+    """Dropout of the first layer's input and of each sublayer's output."""
+    attention_dropout: float = 0.0
+    """Dropout of attention probabilities."""
+    activation_dropout: float = 0.0
+    """Dropout of the features inside the feed-forward network."""
+    pad_token_id: int = 0
+    """Id that fills rows; the model itself needs none, transformers begins a target with it unless told otherwise."""
+    eos_token_id: int = 3
+    """Id of the token that ends a text, as transformers writes it."""
+    decoder_start_token_id: int = 3
+    """Id of the token that a target begins with, as transformers writes it."""
+
+    field_names: ClassVar[dict[str, str]] = {
+        "width": "d_model",
+        "depth": "decoder_layers",
+        "longest": "max_position_embeddings",
+    }
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        sizes = ("vocab_size", "max_position_embeddings", "d_model", "encoder_layers", "decoder_layers")
+        heads = ("encoder_attention_heads", "decoder_attention_heads")
+        inner = ("encoder_ffn_dim", "decoder_ffn_dim")
+        check_ranges("model", self, **dict.fromkeys((*sizes, *heads, *inner), FROM_1))
+        check_ranges("model", self, dropout=SHARE, attention_dropout=SHARE, activation_dropout=SHARE)
+        for name, count in zip(heads, (self.encoder_attention_heads, self.decoder_attention_heads), strict=True):
+            if self.d_model % count:
+                raise UserError(
+                    f"Expected features that divide by the heads, found {self.d_model} and {count} heads; change "
+                    f"--model.d_model or --model.{name}."
+                )
+        check_choice("activation", self.activation_function, ACTIVATIONS)
+
+    @property
+    def initializer(self) -> Initializer:
+        """Initializer of kernels [inputs outputs]."""
+        return nn.initializers.xavier_uniform()
+
+    @property
+    def token_initializer(self) -> Initializer:
+        """Initializer of the word table."""
+        return nn.initializers.normal(self.d_model**-0.5)
+
+    @property
+    def heads_initializer(self) -> Initializer:
+        """Initializer of the kernels [D N H] of queries, keys and values."""
+        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
+
+    @property
+    def joining_initializer(self) -> Initializer:
+        """Initializer of the kernel [N H D] behind attention."""
+        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
+
+    @property
+    def token_table(self) -> str:
+        """The word table."""
+        return f"{self.encoder_name}/words/embedding"
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The word table, each layer of the encoder and each of the decoder."""
+        name, sides = self.encoder_name, {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
+        layers = (ParameterGroup((f"{name}/{side}",), layer) for side, depth in sides.items() for layer in range(depth))
+        return ParameterGroup((f"{name}/words",)), *layers
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same sizes with another dropout of vectors, sublayers and attention probabilities."""
+        return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
+
+    def for_generation(self, execution: Execution) -> nn.Module:
+        """The module that pretraining trains."""
+        return self.for_pretraining(execution)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+        """A cache of the decoder for rows of up to `room` tokens."""
+        sizes = (self.decoder_attention_heads, self.d_model // self.decoder_attention_heads)
+        return Cache.empty(self.decoder_layers, batch, room, *sizes, execution.dtype)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward): of both sides, and 6 D V a prediction."""
+        head = predictions * self.d_model * self.vocab_size
+        return 6.0 * batch_size * (self.layers_products(sequence_length, predictions) + head)
+
+    def layers_products(self, source: int, target: int) -> int:
+        """Multiplications of the matrix products of all layers for a row with so many tokens on each side.
+
+        A layer of the encoder takes 4 D^2 + 2 D F + 2 S D for each of S tokens. One of the decoder takes
+        6 D^2 + 2 D F + 2 (T + S) D for each of T tokens, and 2 D^2 for the keys and values of each source token;
+        without a target there is no decoder. Attention counts all pairs of tokens, though some are hidden.
+        """
+        size = self.d_model
+        encoder = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
+        decoder = target * (6 * size**2 + 2 * size * self.decoder_ffn_dim + 2 * (target + source) * size)
+        decoder += 2 * source * size**2 if target else 0
+        return self.encoder_layers * encoder + self.decoder_layers * decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(EncoderDecoderConfig):
+    """Sizes of a Transformer; the defaults are the base model.
+
+    The named sizes take overrides: `TransformerConfig.base(vocab_size=8192)`.
+    """
+
+    vocab_size: int = 37000
+    """Tokens of the vocabulary, which both sides share."""
+    scale_embedding: bool = True
+    """Whether words are multiplied by sqrt(D) before positions are added."""
+    output_bias: bool = False
+    """Whether the scores of the next token have a bias, `final_logits_bias`, as those of Marian do."""
+
+    encoder_name: ClassVar[str] = "transformer"
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """63,082,496 parameters (table 3 of the paper)."""
+        return cls(**overrides)
+
+    @classmethod
+    def big(cls, **overrides: Any) -> Self:
+        """214,245,376 parameters (ibid.), with the dropout for English to German."""
+        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+        inner = {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
+        return cls(**({"d_model": 1024, **heads, **inner, "dropout": 0.3} | overrides))
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two layers of 128 on each side."""
+        layers = {"encoder_layers": 2, "decoder_layers": 2}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        inner = {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
+        return cls(**({"d_model": 128, **layers, **heads, **inner} | overrides))
+
+    def for_pretraining(self, execution: Execution) -> "TransformerForConditionalGeneration":
+        """Encoder and decoder with the scores of the next token."""
+        return TransformerForConditionalGeneration(self, execution)
+
+    def encoder(self, execution: Execution) -> "TransformerModel":
+        """Encoder and decoder alone, under the name that their parameters have in every other module."""
+        return TransformerModel(self, execution, name=self.encoder_name)
+
+
+def sinusoids(positions: int, features: int) -> np.ndarray:
+    """float32 [positions D]: sin(p / 10000^(2i/D)) for each i from 0 on, then the cosines (section 3.5)."""
+    angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, features, 2) / features)
+    return np.concatenate([np.sin(angles), np.cos(angles[:, : features // 2])], axis=1).astype(np.float32)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+
+    config: EncoderDecoderConfig
+    execution: Execution
+
+    def setup(self) -> None:
+        """Two sublayers and their norms."""
+        config, execution = self.config, self.execution
+        self.attention = _attention(config, config.encoder_attention_heads, execution)
+        self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.feed_forward = _feed_forward(config, config.encoder_ffn_dim, execution)
+        self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
+        """[B S D] -> [B S D]."""
+        attended = self.attention(x, x, visibility, deterministic=deterministic)
+        x = self.attention_layer_norm(x + self.dropout(attended, deterministic))
+        x = nn.with_logical_constraint(x, ROW)
+        transformed = self.feed_forward(x, deterministic=deterministic)
+        x = self.feed_forward_layer_norm(x + self.dropout(transformed, deterministic))
+        return nn.with_logical_constraint(x, ROW)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the source, then feed-forward; each is followed as in the encoder."""
+
+    config: EncoderDecoderConfig
+    execution: Execution
+
+    def setup(self) -> None:
+        """Three sublayers and their norms."""
+        config, execution, heads = self.config, self.execution, self.config.decoder_attention_heads
+        self.attention = _attention(config, heads, execution)
+        self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.cross_attention = _attention(config, heads, execution)
+        self.cross_attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.feed_forward = _feed_forward(config, config.decoder_ffn_dim, execution)
+        self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.dropout = Dropout(config.dropout)
+
+    def key_values(self, encoded: jax.Array) -> KeyValues:
+        """The keys and values of the encoder's output: [B S D] -> [B S N H] each."""
+        return self.cross_attention.key_values(encoded)
+
+    def __call__(
+        self,
+        y: jax.Array,
+        visibility: Visibility,
+        source: KeyValues,
+        of_source: Visibility,
+        cache: Cache | None,
+        layer: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> tuple[jax.Array, Cache | None]:
+        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
+        attended, cache = attend_to_past(self.attention, y, visibility, cache, layer, deterministic=deterministic)
+        y = self.attention_layer_norm(y + self.dropout(attended, deterministic))
+        y = nn.with_logical_constraint(y, ROW)
+        attended = self.cross_attention.attend(y, source, of_source, deterministic=deterministic)
+        y = self.cross_attention_layer_norm(y + self.dropout(attended, deterministic))
+        y = nn.with_logical_constraint(y, ROW)
+        transformed = self.feed_forward(y, deterministic=deterministic)
+        y = self.feed_forward_layer_norm(y + self.dropout(transformed, deterministic))
+        return nn.with_logical_constraint(y, ROW), cache
+
+
+def _attention(config: EncoderDecoderConfig, heads: int, execution: Execution) -> MultiHeadAttention:
+    init, joining = config.heads_initializer, config.joining_initializer
+    return MultiHeadAttention(config.d_model, heads, config.attention_dropout, init, execution, output_init=joining)
+
+
+def _feed_forward(config: EncoderDecoderConfig, inner_size: int, execution: Execution) -> FeedForward:
+    activation, dropout = config.activation_function, config.activation_dropout
+    return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
+
+
+class Encoder(nn.Module):
+    """Layers whose parameters are stacked [L ...]."""
+
+    config: EncoderDecoderConfig
+    execution: Execution
+
+    def setup(self) -> None:
+        """The layers."""
+        self.layers = EncoderLayer(self.config, self.execution)
+
+    def __call__(
+        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """[B S D] -> [B S D] and, when asked for, [L+1 B S D] with the input first."""
+
+        def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
+            x = layer(x, visibility, deterministic=deterministic)
+            return x, x if output_hidden_states else None
+
+        last, states = stack(body, self.layers, self.config.encoder_layers, self.execution, x)
+        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+
+
+class Decoder(nn.Module):
+    """Layers whose parameters are stacked [L ...]."""
+
+    config: EncoderDecoderConfig
+    execution: Execution
+
+    def setup(self) -> None:
+        """The layers."""
+        self.layers = DecoderLayer(self.config, self.execution)
+
+    def key_values(self, encoded: jax.Array) -> KeyValues:
+        """Every layer's keys and values of the encoder's output: [B S D] -> [L B S N H] each."""
+
+        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
+            return encoded, layer.key_values(encoded)
+
+        return stack(body, self.layers, self.config.decoder_layers, self.execution, encoded)[1]
+
+    def __call__(
+        self,
+        y: jax.Array,
+        visibility: Visibility,
+        source: jax.Array | KeyValues,
+        of_source: Visibility,
+        cache: Cache | None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+    ) -> tuple[jax.Array, jax.Array | None, Cache | None]:
+        """[B T D] -> [B T D], when asked for [L+1 B T D] with the input first, and the cache after these tokens.
+
+        source: the encoder's output, [B S D], of which a layer makes its keys and values where it needs them, so that
+            none are held for the other layers; or what `key_values` gives.
+        """
+        depth = self.config.decoder_layers
+        made = source if isinstance(source, KeyValues) else None
+
+        def body(layer: DecoderLayer, carried: tuple[jax.Array, Cache | None], lane: tuple) -> tuple[Any, Any]:
+            number, key_values = lane
+            key_values = layer.key_values(source) if key_values is None else key_values
+            y, cache = carried
+            carried = layer(y, visibility, key_values, of_source, cache, number, deterministic=deterministic)
+            return carried, carried[0] if output_hidden_states else None
+
+        lanes = jnp.arange(depth), made
+        (last, cache), states = stack(body, self.layers, depth, self.execution, (y, cache), lanes)
+        states = jnp.concatenate([y[None], states]) if output_hidden_states else None
+        return last, states, None if cache is None else cache.advanced(y.shape[1])
+
+
+class TransformerModel(nn.Module):
+    """The words of both sides, the encoder and the decoder."""
+
+    config: EncoderDecoderConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """A table, two stacks of layers, and dropout."""
+        config, execution = self.config, self.execution
+        self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
+        self.encoder = Encoder(config, execution)
+        self.decoder = Decoder(config, execution)
+        self.dropout = Dropout(config.dropout)
+
+    def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """What the encoder's first layer reads, before dropout: int [B S] twice -> [B S D]."""
+        return self._vectors(input_ids, positions)
+
+    def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """What the decoder's first layer reads, before dropout: int [B T] twice -> [B T D]."""
+        return self._vectors(input_ids, positions)
+
+    def _vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        config, size = self.config, self.config.d_model
+        rows = config.max_position_embeddings
+        check_ids(positions, rows, f"the {rows} positions of the model")
+        table = jnp.asarray(sinusoids(rows, size), self.execution.dtype)
+        scale = math.sqrt(size) if config.scale_embedding else 1.0
+        return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array,
+        decoder_attention_mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        decoder_segment_ids: jax.Array | None = None,
+        decoder_positions: jax.Array | None = None,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> EncoderDecoderOutput:
+        """Reads sources, and targets up to each of their tokens.
+
+        Args:
+            input_ids: int [B S], the source.
+            attention_mask: [B S], 1 for tokens that may be attended to; all by default.
+            decoder_input_ids: int [B T], the target, each token before the one that is asked for.
+            decoder_attention_mask: [B T], as `attention_mask`.
+            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: which of the packed pairs a token
+                belongs to, 0 for padding.
+            positions, decoder_positions: int [B S] and [B T], from 0 in every sequence; 0, 1, ... by default.
+            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: whether to return the output of every layer.
+
+        Raises:
+            UserError: a row is longer than the model's positions.
+            ValueError: an input's shape does not fit the others', or only one side has segments.
+        """
+        if (segment_ids is None) != (decoder_segment_ids is None):
+            raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")
+        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        encoded, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
+        of_source = Visibility(attention_mask, decoder_segment_ids, segment_ids)
+        row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
+        output = self._decoded(row, encoded, of_source, None, **how)
+        return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=encoder_states)
+
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+        """Reads sources, as `__call__`, for targets that are written token by token."""
+        how = {"deterministic": True, "output_hidden_states": False}
+        encoded, _ = self._encoded(input_ids, attention_mask, None, None, **how)
+        mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+        return Source(self.decoder.key_values(encoded), mask)
+
+    def decode(
+        self,
+        decoder_input_ids: jax.Array,
+        source: Source,
+        decoder_attention_mask: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> EncoderDecoderOutput:
+        """Reads targets of sources that were read before.
+
+        Args:
+            decoder_input_ids: int [B T].
+            source: what `encode` gave.
+            decoder_attention_mask: [B T], 1 for tokens that may be attended to; all by default.
+            cache: the tokens before these; there must be room for T more.
+
+        Raises as `__call__`.
+        """
+        row, how = (decoder_input_ids, decoder_attention_mask, None, None), {"output_hidden_states": False}
+        return self._decoded(row, source.key_values, source.visibility(), cache, deterministic=True, **how)
+
+    def _encoded(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        positions: jax.Array | None,
+        segment_ids: jax.Array | None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        config = self.config
+        check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+        positions = (
+            jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
+        )
+        x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
+        x, visibility = nn.with_logical_constraint(x, ROW), Visibility.of_rows(attention_mask, segment_ids)
+        return self.encoder(x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states)
+
+    def _decoded(
+        self,
+        row: tuple[jax.Array | None, ...],
+        source: jax.Array | KeyValues,
+        of_source: Visibility,
+        cache: Cache | None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+    ) -> EncoderDecoderOutput:
+        input_ids, attention_mask, positions, segment_ids = row
+        rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, None, cache)
+        y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
+        y, how = nn.with_logical_constraint(y, ROW), {"output_hidden_states": output_hidden_states}
+        y, states, cache = self.decoder(
+            y, rows.visibility, source, of_source, rows.cache, deterministic=deterministic, **how
+        )
+        scores = VocabularyScores(y, self.words.embedding)
+        return EncoderDecoderOutput(y, states, scores=scores, cache=cache)
+
+
+class TransformerForConditionalGeneration(nn.Module):
+    """Encoder and decoder, under their system's name, whose scores of the next token are those of their word table."""
+
+    config: TransformerConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The model, and the bias of the scores where there is one."""
+        self.model = self.config.encoder(self.execution)
+        if self.config.output_bias:
+            init = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+            self.final_logits_bias = self.param("final_logits_bias", init, (self.config.vocab_size,))
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array,
+        **inputs: Any,
+    ) -> EncoderDecoderOutput:
+        """As `TransformerModel`."""
+        return self._biased(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
+
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+        """As `TransformerModel.encode`."""
+        return self.model.encode(input_ids, attention_mask)
+
+    def decode(
+        self,
+        decoder_input_ids: jax.Array,
+        source: Source,
+        decoder_attention_mask: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> EncoderDecoderOutput:
+        """As `TransformerModel.decode`."""
+        return self._biased(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
+
+    def _biased(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+        bias = self.final_logits_bias if self.config.output_bias else None
+        return output.replace(scores=output.scores.replace(bias=bias))
