@@ -21,6 +21,8 @@ class Vocabulary:
 
     `sentinels` holds the ids that stand for hidden spans of a text, in the order in which they are used; each is one
     less than the id before it (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
+
+    `full_stop` is the id of a full stop behind a word, which ends a sentence.
     """
 
     size: int
@@ -35,6 +37,7 @@ class Vocabulary:
     continuation: np.ndarray | None = None
     others: Mapping[str, int] = dataclasses.field(default_factory=dict)
     sentinels: tuple[int, ...] = ()
+    full_stop: int = -1
 
     def id_of(self, role: str) -> int:
         """The id of a special token by its role: cls, sep, mask, begin, end, ..., or one of `others`; -1 for none."""
@@ -58,5 +61,6 @@ class Vocabulary:
             special=tuple(range(5)),
             continuation=np.arange(size) % 4 == 3,
             sentinels=tuple(range(size - 1, max(size - 101, 4), -1)),
+            full_stop=min(5, size - 1),
             **ids,
         )

@@ -189,6 +189,7 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
         special=tuple(sorted(excluded)),
         continuation=continuation,
         others={role: ids[role] for role in OTHERS if ids.get(role, -1) >= 0},
+        full_stop=table.get(".</w>", table.get(".", -1)),
     )
 
 

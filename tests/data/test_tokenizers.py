@@ -85,6 +85,11 @@ def test_vocabulary_names_special_tokens(kind, trained):
         assert not vocabulary.continuation[list(vocabulary.special)].any()
 
 
+def test_the_full_stop_is_the_one_behind_a_word(trained):
+    tokenizer, _ = trained
+    assert tokenizer.vocabulary.full_stop == tokenizer.encode(" A kennel.")[-1]
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
 def test_continuation_flags_mark_all_but_the_first_token_of_a_word(kind, tmp_path):
     tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path)

@@ -1,0 +1,157 @@
+"""BART's noise (Lewis et al. 2020, section 2.2; fairseq 0.12.2, data/denoising_dataset.py): five ways to spoil a row.
+
+A row is [N]: <s>, a text, </s>, padding; `length` counts its tokens, both ends included. Sequences inside it may be
+apart by further </s>. Every function is given its random numbers, so the same ones always spoil a row alike.
+"""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def poisson_shares(mean: float) -> np.ndarray:
+    """float64 [K]: the shares of span lengths 0, 1, ..., K - 1; as released, up to the first share below 1e-7.
+
+    mean: above 0 and up to 16, for which the share of length 0 is above that.
+    """
+    shares = []
+    while not shares or shares[-1] >= 1e-7:
+        shares.append(math.exp(len(shares) * math.log(mean) - mean - math.lgamma(len(shares) + 1)))
+    return np.array(shares) / np.sum(shares)
+
+
+# ---------------------------------------------------------------------------------------------------- sentences
+
+
+def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
+    """bool [N]: the last tokens of sentences, from bool [N], the full stops.
+
+    A sentence ends with the first of several stops in a row, and the text ends with a sentence.
+    """
+    place = jnp.arange(len(stops))
+    stops = (stops | (place == length - 2)) & (place > 0) & (place < length - 1)
+    return stops & ~jnp.concatenate([jnp.zeros(1, bool), stops[:-1]])
+
+
+def sentence_order(choice: jax.Array, order: jax.Array, sentences: jax.Array, moved: jax.Array) -> jax.Array:
+    """int32 [N]: which sentence comes first, second, ...; `moved` of so many sentences change places at random.
+
+    choice, order: [N], random numbers of which no two are equal. sentences, moved: int scalars.
+    """
+    place = jnp.arange(len(choice))
+    chosen = jax.lax.sort((place >= sentences, choice, place), num_keys=2)[2]  # the first `moved` of them
+    among = jax.lax.sort((jnp.where(place < moved, 0, 1 + place), order, place), num_keys=2)[2]
+    return place.at[chosen].set(chosen[among])
+
+
+def rearranged(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
+    """The row with its sentences in another order; what belongs to none stays. ends bool [N], order int [N]."""
+    chex.assert_equal_shape([ids, ends, order])
+    place = jnp.arange(len(ids))
+    sentence = jnp.cumsum(ends) - ends
+    inside = (place > 0) & (sentence < jnp.sum(ends))
+    sizes = jnp.zeros_like(place).at[sentence].add(inside)
+    old = 1 + jnp.cumsum(sizes) - sizes
+    new = jnp.zeros_like(place).at[order].set(1 + jnp.cumsum(sizes[order]) - sizes[order])
+    return ids.at[jnp.where(inside, place - old[sentence] + new[sentence], place)].set(ids)
+
+
+# -------------------------------------------------------------------------------------------------------- spans
+
+
+def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Span lengths, int [K], that add up to the budget: (all but the empty ones in order, then 0; the empty ones).
+
+    Spans are taken until they cover the budget, and the last is shortened.
+    """
+    before = jnp.cumsum(lengths) - lengths
+    taken = before < budget
+    lengths = jnp.where(taken, jnp.minimum(lengths, budget - before), 0)
+    filled = lengths > 0
+    places = jnp.where(filled, jnp.cumsum(filled) - 1, len(lengths))
+    return jnp.zeros_like(lengths).at[places].set(lengths, mode="drop"), jnp.sum(taken & ~filled)
+
+
+def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gives spans to words at random: for each word its span's length, 0 for none, and its number; int [N] both.
+
+    order: [N], random numbers of which no two are equal. words: int scalar, the number of words. lengths: int [K].
+    """
+    place = jnp.arange(len(order))
+    visited = jax.lax.sort((place >= words, order, place), num_keys=2)[2][: len(lengths)]
+    lengths = lengths[: len(visited)]
+    spans = jnp.where(visited < words, lengths, 0)
+    nothing = jnp.zeros_like(place)
+    return nothing.at[visited].set(spans), nothing.at[visited].set(jnp.arange(len(visited)))
+
+
+def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What spans of whole words cover, where they may overlap but never leave a sequence.
+
+    starts: bool [N], the first tokens of words. inside: bool [N], the tokens that may be covered; others end a
+    sequence. spans: int [N], words of the span that begins with each word.
+
+    Returns:
+        bool [N], tokens that begin a span and are in no span from before; bool [N], all others that a span covers;
+        int [N], the word whose span covers a token, the first of several.
+    """
+    words = jnp.arange(len(starts))
+    word = jnp.maximum(jnp.cumsum(starts) - 1, 0)
+    sequence = jnp.cumsum(~inside)
+    last = jnp.zeros(len(starts) + 1, jnp.int32).at[sequence].max(jnp.where(inside, word + 1, 0))
+    limit = jnp.zeros_like(words).at[word].max(jnp.where(inside, last[sequence], 0))
+    ends = jax.lax.cummax(jnp.where(spans > 0, jnp.minimum(words + spans, limit), 0))
+    from_before = jnp.concatenate([jnp.zeros(1, bool), ends[:-1] > words[1:]])
+    begun = inside & starts & (spans > 0)[word] & ~from_before[word]
+    rest = inside & (from_before[word] | (~starts & (spans > 0)[word]))
+    return begun, rest, jnp.minimum(jnp.searchsorted(ends, word, side="right"), len(words) - 1)
+
+
+def hidden(
+    ids: jax.Array, length: jax.Array, begun: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
+) -> tuple[jax.Array, jax.Array]:
+    """The row with its spans hidden, and its length.
+
+    begun, rest: as `covered` gives them. masks: int [N], what may stand in place of each token. replacement: "one" for
+    a mask where a span begins, "each" for one in place of every token, "none".
+    """
+    masked = {"one": begun, "each": begun | rest, "none": jnp.zeros_like(begun)}[replacement]
+    return without(jnp.where(masked, masks, ids), length, (begun | rest) & ~masked)
+
+
+# ------------------------------------------------------------------------------------- deletion, insertion, rotation
+
+
+def without(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The row without some of its tokens, bool [N], and its length; behind it are zeros."""
+    kept = ~left_out & (jnp.arange(len(ids)) < length)
+    places = jnp.where(kept, jnp.cumsum(kept) - 1, len(ids))
+    return jnp.zeros_like(ids).at[places].set(ids, mode="drop"), jnp.sum(kept)
+
+
+def with_inserted(
+    ids: jax.Array, length: jax.Array, draws: jax.Array, count: jax.Array, noise: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The row [R] with `count` further tokens at random places between its ends, and its length.
+
+    ids: int [N]. draws: [R], random numbers of which no two are equal, R >= length + count. noise: int [R], what is
+    inserted: the first token where the lowest draw is, and so on.
+    """
+    place = jnp.arange(len(draws))
+    open_ = (place > 0) & (place < length + count - 1)
+    visited = jax.lax.sort((~open_, draws, place), num_keys=2)[2]
+    ranks = jnp.zeros_like(place).at[visited].set(place)
+    new = open_ & (ranks < count)
+    kept = jnp.take(ids, place - jnp.cumsum(new), mode="clip")
+    return jnp.where(place < length + count, jnp.where(new, noise[ranks], kept), 0), length + count
+
+
+def rotated(ids: jax.Array, length: jax.Array, offset: jax.Array) -> jax.Array:
+    """The row whose text begins with what stood at `offset`, an int scalar from 1 to length - 1, and goes round."""
+    place = jnp.arange(len(ids))
+    text = jnp.maximum(length - 2, 1)
+    source = 1 + (place - 1 + offset - 1) % text
+    return jnp.where((place > 0) & (place < length - 1), ids[source], ids)

@@ -1,0 +1,286 @@
+"""BART's pretraining task: each noise alone, all of it against the released procedure, and what is asked for."""
+
+import collections
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.objectives import noise
+from plmjax.objectives.choosing import strict_draws
+from plmjax.objectives.denoising import Denoising
+from plmjax.vocabulary import Vocabulary
+from tests.objectives import released_noise as released
+
+CLS, PAD, SEP, STOP, SIZE = 0, 1, 2, 4, 400
+MASK = SIZE - 1
+VOCABULARY = Vocabulary(
+    SIZE,
+    cls=CLS,
+    pad=PAD,
+    sep=SEP,
+    unknown=3,
+    mask=MASK,
+    special=(CLS, PAD, SEP, 3, MASK),
+    continuation=np.arange(SIZE) % 3 == 0,
+    full_stop=STOP,
+)
+QUIET = Denoising(mask=0.0, permute=0.0)
+
+
+def rows(lengths: list[int], room: int = 48, stops: float = 0.1, seed: int = 0) -> dict[str, np.ndarray]:
+    """<s> text </s>, of different words but for full stops and a separator in the middle of every other row."""
+    random, place = np.random.default_rng(seed), np.arange(room)
+    lengths = np.array(lengths)[:, None]
+    ids = np.stack([random.permutation(np.arange(5, MASK))[:room] for _ in lengths])
+    ids = np.where(random.random(ids.shape) < stops, STOP, ids)
+    ids[1::2, room // 2] = SEP
+    ids = np.where(place == 0, CLS, np.where(place == lengths - 1, SEP, np.where(place < lengths, ids, PAD)))
+    numbers = np.arange(len(lengths), dtype=np.int32)
+    return {"input_ids": ids.astype(np.int32), "segment_ids": (place < lengths).astype(np.int32), "row_ids": numbers}
+
+
+def corrupt(objective: Denoising, batch: dict, seed: int = 0) -> tuple[dict, list[tuple[list[int], list[int]]]]:
+    """The corrupted batch, and the text and the source of every row."""
+    make = jax.jit(lambda batch, key: objective.corrupt(batch, key, VOCABULARY))
+    found = jax.device_get(make(batch, jax.random.key(seed)))
+    texts, sources = (
+        [ids[segments > 0].tolist() for ids, segments in zip(one["input_ids"], one["segment_ids"], strict=True)]
+        for one in (batch, found)
+    )
+    for text, source in zip(texts, sources, strict=True):
+        assert source[:1] == text[:1] and source[-1:] == text[-1:]
+    return found, list(zip(texts, sources, strict=True))
+
+
+def test_token_masking():
+    _, found = corrupt(dataclasses.replace(QUIET, mask=0.3, unit="token"), rows([48] * 100 + [9, 2]))
+    masks = chosen = 0
+    for text, source in found:
+        changed = [(old, new) for old, new in zip(text, source, strict=True) if old != new]
+        budget = math.ceil(np.float32(0.3) * np.float32(sum(token not in VOCABULARY.special for token in text)))
+        assert budget - 2 <= len(changed) <= budget  # a random token may be the same
+        assert not {old for old, _ in changed} & set(VOCABULARY.special)
+        masks, chosen = masks + sum(new == MASK for _, new in changed), chosen + budget
+    assert masks / chosen == pytest.approx(0.9, abs=0.04)
+
+
+def test_token_deletion():
+    _, found = corrupt(dataclasses.replace(QUIET, mask=0.3, unit="token", replacement="none"), rows([48] * 20 + [9]))
+    for text, source in found:
+        tokens = sum(token not in VOCABULARY.special for token in text)
+        assert len(text) - len(source) == math.ceil(np.float32(0.3) * np.float32(tokens))
+        rest = iter(text)
+        assert all(token in rest for token in source)
+        assert source.count(SEP) == text.count(SEP)
+
+
+def test_whole_words_are_masked():
+    """Every token of a word, by one mask."""
+    objective = dataclasses.replace(QUIET, mask=0.5, unit="word", random_share=0.0)
+    for text, source in corrupt(objective, rows([48] * 20 + [9], stops=0.0))[1]:
+        gone = [token not in source for token in text]
+        words = [word for word in by_word(text) if word[0] not in VOCABULARY.special]
+        hidden = [word for word in words if any(gone[text.index(token)] for token in word)]
+        assert all(gone[text.index(token)] for word in hidden for token in word)
+        assert len(hidden) == source.count(MASK) == math.ceil(len(words) / 2)
+        assert len(source) == len(text) - sum(len(word) - 1 for word in hidden)
+
+
+def by_word(text: list[int]) -> list[list[int]]:
+    """The words of a row; special tokens are words by themselves."""
+    words, special = [], VOCABULARY.special
+    for token in text:
+        if words and VOCABULARY.continuation[token] and token not in special and words[-1][0] not in special:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
+
+
+def test_text_infilling():
+    """Words hidden are at most the budget, less where spans meet; special tokens stay; a mask is for several words."""
+    found = corrupt(dataclasses.replace(QUIET, mask=0.3), rows([48] * 200, stops=0.0))[1]
+    hidden = masks = words = 0
+    for text, source in found:
+        gone = [token for token in text if token not in source]
+        whole = [word for word in by_word(text) if word[0] not in VOCABULARY.special]
+        count = sum(word[0] in gone for word in whole)
+        assert count <= math.ceil(np.float32(0.3) * np.float32(len(whole))) and source.count(SEP) == text.count(SEP)
+        hidden, masks, words = hidden + count, masks + len(source) - len(text) + len(gone), words + len(whole)
+    assert 0.2 < hidden / words < 0.3 and 2 < hidden / masks < 4
+
+
+def test_sentence_permutation():
+    """Three sentences come in any order, each as it was; a separator goes with the sentence that it begins."""
+    batch = rows([13] * 2400, 13, stops=0.0)
+    batch["input_ids"][:, [4, 8, 11]] = STOP
+    orders = collections.Counter()
+    for text, source in corrupt(dataclasses.replace(QUIET, permute=1.0), batch)[1]:
+        sentences = [text[1:5], text[5:9], text[9:12]]
+        (order,) = {
+            order
+            for order in itertools.permutations(range(3))
+            if source[1:-1] == [token for number in order for token in sentences[number]]
+        }
+        orders[order] += 1
+    assert len(orders) == 6
+    for count in orders.values():
+        assert abs(count / 2400 - 1 / 6) < 5 * (5 / 36 / 2400) ** 0.5
+
+
+def test_rotation():
+    """Any place inside a text may come first, but the row's own ends; a share of the rows is turned."""
+    batch, counts = rows([10] * 3000, 10, stops=0.0), collections.Counter()
+    for text, source in corrupt(dataclasses.replace(QUIET, rotate=0.75), batch)[1]:
+        (offset,) = (offset for offset in range(8) if source[1:-1] == text[1 + offset : -1] + text[1 : 1 + offset])
+        counts[offset] += 1
+    for offset in range(8):  # of nine offsets the first and the last leave the row as it is
+        share = 0.75 * (1 / 9 if offset else 2 / 9) + (0 if offset else 0.25)
+        assert abs(counts[offset] / 3000 - share) < 5 * (share / 3000) ** 0.5
+
+
+def test_insertion():
+    objective = dataclasses.replace(QUIET, insert=0.2)
+    batch = rows([48] * 50 + [9, 2], stops=0.0)
+    corrupted, found = corrupt(objective, batch)
+    assert corrupted["input_ids"].shape[1] == 48 + 10 == objective.lengths(48)[0]
+    for text, source in found:
+        count = math.ceil(0.2 * len(text))
+        assert len(source) == len(text) + count
+        rest = iter(source)
+        assert all(token in rest for token in text)
+        assert count - source.count(MASK) in (math.ceil(0.1 * count), math.ceil(0.1 * count) - 1)
+
+
+ALL = Denoising(insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5)
+ROOM = 48
+BATCH = rows([ROOM] * 12 + [30, 7, 3, 0])
+
+
+@pytest.fixture(scope="module")
+def spoilt() -> tuple[dict, list[tuple[list[int], list[int]]]]:
+    return corrupt(ALL, BATCH, seed=5)
+
+
+def test_all_of_it_is_the_released_procedure(spoilt):
+    """With the draws of the step: sentences, then spans, what spans of no word insert, further tokens, the turn."""
+    found = spoilt[1]
+    draws = jax.device_get(jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(5), len(found))))
+    turned = inserts = 0
+    for row, (text, source) in enumerate(found[:-1]):
+        expected, count, turn = noisy(jax.tree.map(lambda draw, row=row: draw[row], draws), text)
+        assert source == expected
+        turned, inserts = turned + turn, inserts + count
+    assert 0 < turned < len(found) and inserts > 5
+    assert found[-1] == ([], [])
+
+
+def drawn(key: jax.Array) -> dict[str, jax.Array]:
+    """The numbers that the objective draws for a row, in the order in which it draws them."""
+    permuting, masking, inserting, rotating = jax.random.split(key, 4)
+    of_lengths, of_words, of_kinds, of_tokens, of_inserted = jax.random.split(masking, 5)
+    turned, place = jax.random.split(rotating)
+    shares = np.log(noise.poisson_shares(ALL.mean_length)).astype(np.float32)
+    count = math.ceil((2 * math.ceil(ALL.mask * ROOM) + 64) / ALL.mean_length)
+    longest = ALL.lengths(ROOM)[0]
+
+    def new(key: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
+        of_places, of_tokens = jax.random.split(key)
+        return strict_draws(of_places, room), tokens(of_tokens, room)
+
+    def tokens(key: jax.Array, room: int) -> jax.Array:
+        return 1 + jax.random.randint(key, (room,), 0, SIZE - 1)  # any but <s>
+
+    return {
+        "order": jnp.stack([strict_draws(one, ROOM) for one in jax.random.split(permuting)]),
+        "lengths": jax.random.categorical(of_lengths, shares, shape=(count,)),
+        "words": strict_draws(of_words, ROOM),
+        "kinds": jax.random.uniform(of_kinds, (count,)) < ALL.random_share,
+        "tokens": tokens(of_tokens, ROOM),
+        "empty": new(of_inserted, ROOM),
+        "inserted": new(inserting, longest),
+        "turned": jax.random.uniform(turned) < ALL.rotate,
+        "offset": jax.vmap(lambda length: jax.random.randint(place, (), 1, length))(jnp.arange(2, longest + 1)),
+    }
+
+
+def noisy(draws: dict, text: list[int]) -> tuple[list[int], int, bool]:
+    """The source of a row; how many spans had no word; whether it was turned."""
+    ends = np.asarray(noise.sentence_ends(np.array(text) == STOP, len(text))).sum()
+    moved = math.ceil(ALL.permute * ends)
+    chosen = np.argsort(draws["order"][0][:ends])[:moved].tolist()
+    source = released.permuted(text, STOP, chosen, np.argsort(draws["order"][1][:moved]).tolist())
+
+    inside = [token not in VOCABULARY.special for token in source]
+    starts = [
+        here and not (VOCABULARY.continuation[token] and before)
+        for token, here, before in zip(source, inside, [False, *inside], strict=False)
+    ]
+    budget = math.ceil(np.float32(ALL.mask) * np.float32(sum(starts)))
+    lengths = released.covering(draws["lengths"].tolist(), budget)
+    filled, empty = [length for length in lengths if length], lengths.count(0)
+    indices = np.flatnonzero(starts)[np.argsort(draws["words"][: sum(starts)])][: len(filled)]
+    kinds = draws["kinds"][: len(filled)]
+    source = released.hidden(source, starts, inside, indices, filled, kinds, draws["tokens"], MASK, "one")
+    source = with_noise(source, min(empty, ROOM - len(source)), *draws["empty"])
+
+    source = with_noise(source, math.ceil(ALL.insert * len(source)), *draws["inserted"])
+    if draws["turned"]:
+        source = released.rotated(source, int(draws["offset"][max(len(source), 2) - 2]))
+    return source, empty, bool(draws["turned"])
+
+
+def with_noise(source: list[int], count: int, order: np.ndarray, tokens: np.ndarray) -> list[int]:
+    random = math.ceil(ALL.random_share * count)
+    return released.inserted(source, order, tokens[:random].tolist() + [MASK] * (count - random))
+
+
+def test_the_decoder_is_asked_for_the_clean_row_after_the_end_token(spoilt):
+    corrupted, ids, real = spoilt[0], BATCH["input_ids"], BATCH["segment_ids"] > 0
+    np.testing.assert_array_equal(corrupted["next_ids"], np.where(real, ids, PAD))
+    np.testing.assert_array_equal(corrupted["next_weights"], real)
+    shown = np.concatenate([np.full((len(ids), 1), SEP), ids[:, :-1]], axis=1)
+    np.testing.assert_array_equal(corrupted["decoder_input_ids"], np.where(real, shown, PAD))
+    of_text = real & ~np.isin(ids, VOCABULARY.special)
+    np.testing.assert_array_equal(ALL.targets(corrupted)[1], of_text)
+
+
+def test_inserted_tokens_never_need_more_room_than_the_row_has():
+    """Deviation named in the module: rows of one word, many of whose spans have none."""
+    batch = rows([3] * 300, 3)
+    found = corrupt(Denoising(permute=0.0, mean_length=0.2), batch)[1]
+    assert all(len(source) == 3 for _, source in found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"unit": "spans"}, "known --objective.unit, found .spans.*span"),
+        ({"replacement": "two"}, "known --objective.replacement, found .two"),
+        ({"mask": 1.5}, "--objective.mask from 0 to 1, found 1.5"),
+        ({"mean_length": 0.0}, "above 0 and up to 16, found 0.0"),
+    ],
+)
+def test_settings_that_make_no_sense(wrong, words):
+    with pytest.raises(UserError, match=words):
+        Denoising(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ({"mask": -1}, "<s> and <mask>"),
+        ({"sep": -1}, "a sep token"),
+        ({"continuation": None}, "set --objective.unit token"),
+        ({"full_stop": -1}, "set --objective.permute 0"),
+    ],
+)
+def test_a_tokenizer_without_what_is_needed(lacks, words):
+    with pytest.raises(UserError, match=words):
+        Denoising().corrupt(rows([9]), jax.random.key(0), dataclasses.replace(VOCABULARY, **lacks))
