@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import numpy as np
@@ -28,6 +28,7 @@ class Architecture:
     constants: config -> name of a tensor that no parameter is in, which the class saves all the same -> its numbers.
     within: the name under which modules with a head hold this one's parameters; empty for those with a head.
     tied: whether it has the word table as its output layer too.
+    unties: config.json's content -> whether it has an output layer of its own after all, where systems have both.
     """
 
     module: type[nn.Module]
@@ -41,6 +42,11 @@ class Architecture:
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     within: str = ""
     tied: bool = False
+    unties: Callable[[Mapping[str, Any]], bool] = lambda found: False
+
+    def of(self, found: Mapping[str, Any]) -> Self:
+        """The architecture as a checkpoint with this config.json has it."""
+        return dataclasses.replace(self, tied=self.tied and not self.unties(found))
 
     def conversions_of(self, config: Any) -> tuple[Conversion, ...]:
         """The conversions of every parameter of a module with this config."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bert, electra, gpt, gpt2, marian, roberta
+from plmjax.interop import albert, bert, electra, gpt, gpt2, marian, roberta, t5
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
@@ -40,6 +40,7 @@ ADAPTERS: dict[str, Adapter] = {
     "marian": marian.ADAPTER,
     "openai-gpt": gpt.ADAPTER,
     "roberta": roberta.ADAPTER,
+    "t5": t5.ADAPTER,
 }
 """model_type of config.json -> adapter."""
 
@@ -85,7 +86,7 @@ def assemble(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The module of an architecture by a config.json, and its parameters from tensors as any version names them."""
     chosen = adapter.architecture(architecture)
-    tensors = adapter.canonical(tensors, chosen)
+    tensors = adapter.canonical(tensors, chosen.of(found))
     fields = chosen.options(found) | chosen.parts(tensors.shapes)
     settings = {**found, "architectures": [architecture]}
     if not chosen.tied:  # nothing that could be tied

@@ -46,7 +46,7 @@ class MultiHeadAttention(nn.Module):
     num_heads: N.
     dropout: rate at which attention probabilities are dropped.
     kernel_init: initializer of the projections.
-    output_init: initializer of the last of them; `kernel_init` by default.
+    query_init, output_init: initializers of the first and the last of them; `kernel_init` by default.
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
     use_bias: whether the projections have biases.
@@ -60,6 +60,7 @@ class MultiHeadAttention(nn.Module):
     head_size: int | None = None
     scale: float | None = None
     use_bias: bool = True
+    query_init: Initializer | None = None
     output_init: Initializer | None = None
 
     def setup(self) -> None:
@@ -67,7 +68,7 @@ class MultiHeadAttention(nn.Module):
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
-        self.query = Projection(heads, inputs, init, dtype, use_bias=bias)
+        self.query = Projection(heads, inputs, self.query_init or init, dtype, use_bias=bias)
         self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
         self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
         last = self.output_init or init

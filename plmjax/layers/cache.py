@@ -100,8 +100,19 @@ def attend_to_past(
     Returns:
         [B T D], and the cache with the keys and values of x.
     """
-    new = attention.key_values(x)
+    key_values, cache = after_past(attention.key_values(x), cache, layer)
+    return attention.attend(x, key_values, visibility, deterministic=deterministic), cache
+
+
+def after_past(new: KeyValues, cache: Cache | None, layer: jax.Array) -> tuple[KeyValues, Cache | None]:
+    """Keys and values of T tokens behind those of a layer's tokens before them, and the cache that holds both.
+
+    Args:
+        new: [B T N H].
+        cache: the tokens before; None where there are none.
+        layer: which of the cache's layers this is, int scalar.
+    """
     if cache is None:
-        return attention.attend(x, new, visibility, deterministic=deterministic), None
+        return new, None
     cache = cache.written(layer, new)
-    return attention.attend(x, cache.layer(layer), visibility, deterministic=deterministic), cache
+    return cache.layer(layer), cache

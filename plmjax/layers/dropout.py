@@ -20,22 +20,27 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     return jax.lax.slice_in_dim(mask, 0, length, axis=axis)
 
 
-def dropped(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """x with elements zeroed at `rate` and the rest scaled by 1 / (1 - rate); x itself without a key."""
+def dropped(x: jax.Array, rate: float, key: jax.Array | None, together: tuple[int, ...] = ()) -> jax.Array:
+    """x with elements zeroed at `rate` and the rest scaled by 1 / (1 - rate); x itself without a key.
+
+    together: axes along which all elements are dropped or all are kept.
+    """
     if key is None:
         return x
     kept = 1.0 - round(rate * LEVELS) / LEVELS
-    return jnp.where(keep_mask(key, rate, x.shape), x / jnp.asarray(kept, x.dtype), jnp.zeros((), x.dtype))
+    mask = keep_mask(key, rate, tuple(1 if axis in together else size for axis, size in enumerate(x.shape)))
+    return jnp.where(mask, x / jnp.asarray(kept, x.dtype), jnp.zeros((), x.dtype))
 
 
 class Dropout(nn.Module):
     """`dropped` with keys of the random collection "dropout"."""
 
     rate: float
+    together: tuple[int, ...] = ()
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """[...] -> [...]."""
-        return dropped(x, self.rate, self.key(deterministic))
+        return dropped(x, self.rate, self.key(deterministic), self.together)
 
     def key(self, deterministic: bool) -> jax.Array | None:
         """A new key; None where nothing is dropped."""

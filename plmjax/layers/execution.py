@@ -21,6 +21,11 @@ class Execution:
     remat: str = "none"
     attention: str = "dense"
 
+    @property
+    def at_once(self) -> bool:
+        """Whether all scores of an attention exist at the same time, [B N T S]."""
+        return self.attention == "dense"
+
 
 REMAT_POLICIES = {
     "none": None,  # keep every intermediate

@@ -23,3 +23,21 @@ class LayerNorm(nn.Module):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(self.dtype)
+
+
+class RmsNorm(nn.Module):
+    """x / sqrt(mean of squares + epsilon) * scale over the last axis (Zhang and Sennrich, arXiv 1910.07467).
+
+    The mean is float32; `dtype` is that of the output.
+    """
+
+    epsilon: float
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",))
+        scale = self.param("scale", ones, x.shape[-1:])
+        x = x.astype(jnp.float32)
+        mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        return (x * jax.lax.rsqrt(mean + self.epsilon) * scale).astype(self.dtype)

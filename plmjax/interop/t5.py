@@ -1,0 +1,171 @@
+"""T5 as transformers has it: its config.json, and the names and arrangement of its tensors.
+
+transformers 5 calls every T5 it opens tied; what config.json says of it becomes `scale_decoder_outputs`, and an output
+layer of its own is kept where the checkpoint has one that differs from the word table.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.data.layouts import PairedStreams
+from plmjax.errors import UserError, quoted
+from plmjax.experiment import Data
+from plmjax.interop import config_json, encoder, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import Conversion, parameter, weight
+from plmjax.interop.tensors import Tensors
+from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
+from plmjax.objectives.objective import Objective
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+
+REQUIRED = {"is_encoder_decoder": True, "quantization_config": None}
+"""Settings of transformers that change what is computed, with the one value that this model implements."""
+TIED = "tie_word_embeddings"
+SCALED = "scale_decoder_outputs"
+"""What transformers 5 writes instead: its `tie_word_embeddings` is always true."""
+OUTPUT, TABLE = "lm_head.weight", "shared.weight"
+UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+"""Distances in the attention to the encoder, which the first releases stored and nothing reads."""
+
+
+def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
+    """The four projections of an attention."""
+    return (
+        parameter(f"{path}/query/kernel", f"{tensor}.q.weight", weight()),
+        parameter(f"{path}/key/kernel", f"{tensor}.k.weight", weight()),
+        parameter(f"{path}/value/kernel", f"{tensor}.v.weight", weight()),
+        parameter(f"{path}/output/kernel", f"{tensor}.o.weight", weight(2)),
+    )
+
+
+def stack(side: str) -> tuple[Conversion, ...]:
+    """The encoder or the decoder, without the projections that differ between the versions."""
+    ours, theirs = f"{side}/layers", f"{side}.block.{{layer}}.layer"
+    last = {"encoder": 1, "decoder": 2}[side]
+    first = f"{side}.block.0.layer.0.SelfAttention"
+    return (
+        parameter(f"{side}/relative_positions/embedding", f"{first}.relative_attention_bias.weight"),
+        *attention(f"{ours}/attention", f"{theirs}.0.SelfAttention"),
+        parameter(f"{ours}/attention_norm/scale", f"{theirs}.0.layer_norm.weight"),
+        parameter(f"{ours}/feed_forward/output/kernel", f"{theirs}.{last}.DenseReluDense.wo.weight", weight()),
+        parameter(f"{ours}/feed_forward_norm/scale", f"{theirs}.{last}.layer_norm.weight"),
+        parameter(f"{side}/norm/scale", f"{side}.final_layer_norm.weight"),
+    )
+
+
+BODY = (
+    parameter("shared/embedding", TABLE),
+    *stack("encoder"),
+    *stack("decoder"),
+    *attention("decoder/layers/cross_attention", "decoder.block.{layer}.layer.1.EncDecAttention"),
+    parameter("decoder/layers/cross_attention_norm/scale", "decoder.block.{layer}.layer.1.layer_norm.weight"),
+)
+
+
+def activated(config: T5Config) -> tuple[Conversion, ...]:
+    """The first projections of the feed-forward networks: one, or two of which one is activated."""
+    names = {"intermediate": "wi_0", "gate": "wi_1"} if config.gated else {"intermediate": "wi"}
+    return tuple(
+        parameter(
+            f"{side}/layers/feed_forward/{ours}/kernel",
+            f"{side}.block.{{layer}}.layer.{last}.DenseReluDense.{theirs}.weight",
+            weight(),
+        )
+        for side, last in (("encoder", 1), ("decoder", 2))
+        for ours, theirs in names.items()
+    )
+
+
+def within(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
+    """The same in the module with a head; transformers' names do not change."""
+    return tuple(
+        dataclasses.replace(one, paths=tuple(f"{T5Config.encoder_name}/{path}" for path in one.paths))
+        for one in conversions
+    )
+
+
+def tied(found: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of a model whose output layer is its word table."""
+    said = found.get(SCALED, found.get(TIED, True))
+    if not isinstance(said, bool):
+        raise UserError(f"Expected true or false as the config's {TIED}, found {quoted(said)}; correct it.")
+    return said
+
+
+def read_config(found: Mapping[str, Any]) -> T5Config:
+    """The T5Config of a config.json."""
+    known = {name: value for name, value in found.items() if name != TIED}
+    layers = known.get("num_layers", T5Config.num_layers)
+    known["num_decoder_layers"] = layers if known.get("num_decoder_layers") is None else known["num_decoder_layers"]
+    return dataclasses.replace(config_json.read(known, T5Config, {}, REQUIRED), tie_word_embeddings=tied(found))
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' T5Config needs to build the same model."""
+    written = config_json.write(model, labels, "t5")
+    return written | {TIED: model.config.tie_word_embeddings, "is_encoder_decoder": True}
+
+
+def pretraining(model: nn.Module) -> tuple[Objective, Data]:
+    """The objective that trains a module, and data without a path."""
+    return SequenceToSequence(), Data(PairedStreams(start="pad"), sequence_length=512)
+
+
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
+    """The tensors under today's names; an output layer that is not there is the word table, as in transformers 5."""
+    ties = {f"{side}.embed_tokens.weight": TABLE for side in ("encoder", "decoder")}
+    if architecture.tied:
+        ties[OUTPUT] = TABLE
+    names = {name: name for name in tensors.shapes if name != UNUSED}
+    names = tensor_names.without_copies(tensors, names, ties, tied=True)
+    if not architecture.tied and TABLE in names:
+        names.setdefault(OUTPUT, names[TABLE])
+    return tensors.renamed(names)
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' T5 classes."""
+    return re.match(r"(lm_head|classifier|classification_head|qa_outputs)\.", name) is not None
+
+
+def example(config: T5Config) -> dict[str, np.ndarray]:
+    """int64: rows of 24 and 13 source tokens [2 24], and of 9 and 6 target tokens [2 9]."""
+    generator = np.random.default_rng(0)
+
+    def rows(length: int, shorter: int) -> tuple[np.ndarray, np.ndarray]:
+        ids = generator.integers(0, config.vocab_size, (2, length))
+        return ids, (np.arange(length) < np.array([[length], [shorter]])).astype(np.int64)
+
+    (source, source_mask), (target, target_mask) = rows(24, 13), rows(9, 6)
+    encoder_side = {"input_ids": source, "attention_mask": source_mask}
+    return encoder_side | {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
+
+
+OUTPUTS = {"encoder_last_hidden_state": "encoder_last_hidden_state"}
+ADAPTER = Adapter(
+    config=T5Config,
+    architectures={
+        "T5ForConditionalGeneration": Architecture(
+            T5ForConditionalGeneration,
+            (*within(BODY), parameter("lm_head/embedding", OUTPUT)),
+            encoder.LOGITS | OUTPUTS,
+            sized=lambda config: within(activated(config)),
+            tied=True,
+            unties=lambda found: not tied(found),
+        ),
+        "T5Model": Architecture(
+            T5Model, BODY, encoder.HIDDEN | OUTPUTS, sized=activated, within=T5Config.encoder_name, tied=True
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    pretraining=pretraining,
+    canonical=canonical,
+    optional=optional,
+    example=example,
+)

@@ -1,0 +1,632 @@
+"""T5: a text-to-text transformer (Raffel et al., JMLR 2020, arXiv 1910.10683; the authors' code is mesh_tensorflow).
+
+Every task is text in and text out, and one encoder-decoder does them all. Its blocks are those of the Transformer but
+for this (section 2.1): a norm that only scales stands before each sublayer and after each stack, nothing has a bias,
+and no vector stands for a position. How far a key is from its query adds a number to their score instead, one for each
+head and each bucket of distances:
+
+    L times, encoder:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
+    L times, decoder:  x = x + attention(norm(x), up to each);  x = x + attention(norm(x), encoder);
+                       x = x + feed_forward(norm(x))
+    score(i, j) = q_i . k_j + b[head, bucket(j - i)]
+
+The numbers b belong to a stack and are shared by its layers; attention to the encoder has none. Scores are not divided
+by sqrt(H): the queries begin smaller instead.
+
+Version 1.0 activates with ReLU and scores tokens with its word table, times 1 / sqrt(D). Version 1.1 has a gated
+feed-forward network, gelu(x W0) * (x W1), and an output layer of its own
+(google-research/text-to-text-transfer-transformer, released_checkpoints.md).
+
+Dropout takes the same features from all tokens of a row, and in attention the same keys from all queries
+(mesh_tensorflow/transformer: `noise_shape` without the length).
+
+Deviation: transformers drops the elements of every token on their own.
+Deviation: transformers 5 forces the output layer of version 1.1 to be the word table, unless a checkpoint has another.
+Deviation: the numbers b begin as transformers draws them; mesh_tensorflow leaves them to TensorFlow's default.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.layers.attention_backends import Bias
+from plmjax.layers.cache import Cache, after_past
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
+from plmjax.layers.execution import Execution
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.normalization import RmsNorm
+from plmjax.layers.projection import Projection
+from plmjax.layers.relative_positions import RelativePositions
+from plmjax.layers.stack import stack
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.visibility import Visibility
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
+"""`feed_forward_proj` -> its activation; "gated-" multiplies that by another projection."""
+STREAM = ("batch", "length", "embed")
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config(ModelConfig):
+    """Sizes of a T5, named as in transformers' config.json; the defaults are those of version 1.0's small.
+
+    The named sizes take overrides: `T5Config.small(vocab_size=8192)`.
+
+    Raises:
+        UserError: a size out of range, or an unknown feed-forward network.
+    """
+
+    vocab_size: int = 32128
+    """Tokens of the vocabulary: 32,000, 100 sentinels, and 28 that fill the table up."""
+    d_model: int = 512
+    """Features of a token, D."""
+    d_kv: int = 64
+    """Features of an attention head, H."""
+    d_ff: int = 2048
+    """Features inside the feed-forward network, F."""
+    num_layers: int = 6
+    """Layers of the encoder."""
+    num_decoder_layers: int = 6
+    """Layers of the decoder."""
+    num_heads: int = 8
+    """Attention heads, N."""
+    relative_attention_num_buckets: int = 32
+    """Buckets of distances; half of them for each direction in the encoder."""
+    relative_attention_max_distance: int = 128
+    """Distance from which on all are in the last bucket."""
+    dropout_rate: float = 0.1
+    """Dropout of embeddings, sublayers, feed-forward activations, attention and the output of each stack."""
+    layer_norm_epsilon: float = 1e-6
+    """Added to the mean of squares in a norm."""
+    initializer_factor: float = 1.0
+    """Factor of all initial weights."""
+    feed_forward_proj: str = "relu"
+    """relu (version 1.0) or gated-gelu (version 1.1)."""
+    tie_word_embeddings: bool = True
+    """Whether the word table, times 1 / sqrt(D), is the output layer (version 1.0)."""
+    pad_token_id: int = 0
+    """Id that fills rows."""
+    eos_token_id: int = 1
+    """Id that ends a text."""
+    decoder_start_token_id: int = 0
+    """Id that the decoder is given first."""
+
+    encoder_name: ClassVar[str] = "t5"
+    field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers"}
+
+    def __post_init__(self) -> None:
+        """Checks what no later shape error would explain."""
+        sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
+        if not self.layer_norm_epsilon > 0:
+            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if buckets < 4 or buckets % 2:
+            raise UserError(
+                f"Expected an even number of at least 4 buckets of distances, found {buckets}; change "
+                "--model.relative_attention_num_buckets."
+            )
+        if largest <= buckets // 2:
+            raise UserError(
+                f"Expected a largest distance above the {buckets // 2} that have a bucket of their own, found "
+                f"{largest}; change --model.relative_attention_max_distance."
+            )
+        if self.feed_forward_proj not in FEED_FORWARD:
+            hint = nearest(self.feed_forward_proj, FEED_FORWARD)
+            raise UserError(f"Expected a known feed-forward network, found {quoted(self.feed_forward_proj)}; {hint}")
+
+    @classmethod
+    def small(cls, **overrides: Any) -> Self:
+        """Version 1.0: 60,506,624 parameters."""
+        return cls(**overrides)
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """Version 1.0: 222,903,552 parameters."""
+        return cls(**(_layers(12) | {"d_model": 768, "d_ff": 3072, "num_heads": 12} | overrides))
+
+    @classmethod
+    def large(cls, **overrides: Any) -> Self:
+        """Version 1.0: 737,668,096 parameters."""
+        return cls(**(_layers(24) | {"d_model": 1024, "d_ff": 4096, "num_heads": 16} | overrides))
+
+    @classmethod
+    def three_billion(cls, **overrides: Any) -> Self:
+        """Version 1.0, published as 3B: 2,851,598,336 parameters."""
+        sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_heads": 32}
+        return cls(**(_layers(24) | sizes | overrides))
+
+    @classmethod
+    def eleven_billion(cls, **overrides: Any) -> Self:
+        """Version 1.0, published as 11B: 11,307,321,344 parameters."""
+        sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_heads": 128}
+        return cls(**(_layers(24) | sizes | overrides))
+
+    @classmethod
+    def small_v1_1(cls, **overrides: Any) -> Self:
+        """Version 1.1: 76,961,152 parameters."""
+        return cls(**(_VERSION_1_1 | _layers(8) | {"d_ff": 1024, "num_heads": 6} | overrides))
+
+    @classmethod
+    def base_v1_1(cls, **overrides: Any) -> Self:
+        """Version 1.1: 247,577,856 parameters."""
+        sizes = {"d_model": 768, "d_ff": 2048, "num_heads": 12}
+        return cls(**(_VERSION_1_1 | _layers(12) | sizes | overrides))
+
+    @classmethod
+    def large_v1_1(cls, **overrides: Any) -> Self:
+        """Version 1.1: 783,150,080 parameters."""
+        sizes = {"d_model": 1024, "d_ff": 2816, "num_heads": 16}
+        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
+
+    @classmethod
+    def xl_v1_1(cls, **overrides: Any) -> Self:
+        """Version 1.1: 2,849,757,184 parameters."""
+        sizes = {"d_model": 2048, "d_ff": 5120, "num_heads": 32}
+        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
+
+    @classmethod
+    def xxl_v1_1(cls, **overrides: Any) -> Self:
+        """Version 1.1: 11,135,332,352 parameters."""
+        sizes = {"d_model": 4096, "d_ff": 10240, "num_heads": 64}
+        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Version 1.0: two layers of 128 in each stack."""
+        return cls(**(_layers(2) | {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_heads": 4} | overrides))
+
+    @property
+    def gated(self) -> bool:
+        """Whether the activations are multiplied by another projection."""
+        return self.feed_forward_proj.startswith("gated-")
+
+    def normal(self, inputs: int) -> Initializer:
+        """Normal, not cut, with a variance of one over `inputs`."""
+        return nn.initializers.normal(self.initializer_factor / math.sqrt(inputs))
+
+    def norm(self, execution: Execution) -> RmsNorm:
+        """The norm before a sublayer and after a stack."""
+        return RmsNorm(self.layer_norm_epsilon, execution.dtype)
+
+    def row_dropout(self) -> Dropout:
+        """Dropout of [B T ...] that takes the same features from all tokens of a row."""
+        return Dropout(self.dropout_rate, together=(1,))
+
+    def attention(self, execution: Execution) -> MultiHeadAttention:
+        """An attention without biases or scale, whose queries begin smaller by 1 / sqrt(H); layers drop its values."""
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            dropout=0.0,
+            kernel_init=self.normal(self.d_model),
+            execution=execution,
+            head_size=self.d_kv,
+            scale=1.0,
+            use_bias=False,
+            query_init=self.normal(self.d_model * self.d_kv),
+            output_init=self.normal(self.num_heads * self.d_kv),
+        )
+
+    def relative_positions(self, execution: Execution, *, both_sides: bool) -> RelativePositions:
+        """What distances add to the scores in a stack."""
+        buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        init = self.normal(self.d_model)
+        return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The word table, then of each stack the numbers of distances, each layer, and the last norm."""
+        groups = [ParameterGroup((f"{self.encoder_name}/shared",))]
+        for side, layers in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
+            name = f"{self.encoder_name}/{side}"
+            groups.append(ParameterGroup((f"{name}/relative_positions",)))
+            groups += [ParameterGroup((f"{name}/layers",), layer) for layer in range(layers)]
+            groups.append(ParameterGroup((f"{name}/norm",)))
+        return tuple(groups)
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same model with another dropout."""
+        return dataclasses.replace(self, dropout_rate=rate)
+
+    def for_pretraining(self, execution: Execution) -> "T5ForConditionalGeneration":
+        """The encoder-decoder with the scores of the next token."""
+        return T5ForConditionalGeneration(self, execution)
+
+    def for_generation(self, execution: Execution) -> "T5ForConditionalGeneration":
+        """The module that pretraining trains."""
+        return self.for_pretraining(execution)
+
+    def encoder(self, execution: Execution, *, pooling: bool = False) -> "T5Model":
+        """Both stacks without a head, under the name that their parameters have in every other module."""
+        if pooling:
+            self._lacks("a pooler")
+        return T5Model(self, execution, name=self.encoder_name)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+        """The decoder's cache for rows of up to `room` tokens."""
+        return Cache.empty(self.num_decoder_layers, batch, room, self.num_heads, self.d_kv, execution.dtype)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward): S tokens a row read, T = `predictions` asked for.
+
+        Matrix products only. With I = N H and M matrices in a feed-forward network a row takes 6 times
+
+            encoder layers (4 D I + M D F + 2 S I) S
+            + decoder layers ((6 D I + M D F + 2 T I + 2 S I) T + 2 D I S) + D V T
+        """
+        source, target, width = sequence_length, predictions, self.d_model
+        inner = self.num_heads * self.d_kv
+        feed_forward = (3 if self.gated else 2) * width * self.d_ff
+        encoder = (4 * width * inner + feed_forward + 2 * source * inner) * source
+        decoder = (6 * width * inner + feed_forward + 2 * (target + source) * inner) * target
+        decoder += 2 * width * inner * source
+        head = width * self.vocab_size * target
+        return 6.0 * batch_size * (self.num_layers * encoder + self.num_decoder_layers * decoder + head)
+
+
+def _layers(each: int) -> dict[str, int]:
+    return {"num_layers": each, "num_decoder_layers": each}
+
+
+_VERSION_1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+
+
+# --------------------------------------------------------------------------------------------------------- layers
+
+
+class T5FeedForward(nn.Module):
+    """relu(x W0) W, or gelu(x W0) * (x W1) W: [B T D] -> [B T D]."""
+
+    config: T5Config
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
+        config, dtype = self.config, self.execution.dtype
+        width, size = config.d_model, config.d_ff
+
+        def inner(name: str) -> jax.Array:
+            return Projection((size,), ("embed", "mlp"), config.normal(width), dtype, use_bias=False, name=name)(x)
+
+        hidden = ACTIVATIONS[FEED_FORWARD[config.feed_forward_proj]](inner("intermediate"))
+        if config.gated:
+            hidden = hidden * inner("gate")
+        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = config.row_dropout()(hidden, deterministic)
+        return Projection((width,), ("mlp", "embed"), config.normal(size), dtype, use_bias=False, name="output")(hidden)
+
+
+class T5EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward; each reads the normalised sum and adds to it after dropout."""
+
+    config: T5Config
+    execution: Execution
+
+    def setup(self) -> None:
+        """The sublayers, a norm before each, and dropout."""
+        config, execution = self.config, self.execution
+        self.attention, self.attention_norm = config.attention(execution), config.norm(execution)
+        self.feed_forward, self.feed_forward_norm = T5FeedForward(config, execution), config.norm(execution)
+        self.dropout = config.row_dropout()
+        # One mask [B N 1 S] for the probabilities [B N T S] of all queries: their product with the values is that of
+        # all probabilities and of the values, [B S N H], that the mask keeps.
+        self.value_dropout = Dropout(config.dropout_rate, together=(3,))
+
+    def __call__(self, x: jax.Array, visibility: Visibility, bias: Bias, *, deterministic: bool) -> jax.Array:
+        """[B T D] -> [B T D]."""
+        y = self.attention_norm(x)
+        key_values = self.attention.key_values(y)
+        x = self.attended(x, y, self.attention, key_values, visibility, bias, deterministic=deterministic)
+        return self.fed_forward(x, deterministic=deterministic)
+
+    def attended(
+        self,
+        x: jax.Array,
+        queries: jax.Array,
+        attention: MultiHeadAttention,
+        key_values: KeyValues,
+        visibility: Visibility,
+        bias: Bias | None = None,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """[B T D] -> [B T D]: with what its normalised `queries` find."""
+        key_values = key_values.replace(values=self.value_dropout(key_values.values, deterministic))
+        found = attention.attend(queries, key_values, visibility, bias, deterministic=deterministic)
+        return nn.with_logical_constraint(x + self.dropout(found, deterministic), STREAM)
+
+    def fed_forward(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
+        """[B T D] -> [B T D]."""
+        y = self.feed_forward(self.feed_forward_norm(x), deterministic=deterministic)
+        return nn.with_logical_constraint(x + self.dropout(y, deterministic), STREAM)
+
+
+class T5DecoderLayer(T5EncoderLayer):
+    """Self-attention up to each token, attention to the encoder's output, then feed-forward, as in the encoder."""
+
+    def setup(self) -> None:
+        """The attention to the encoder too."""
+        super().setup()
+        self.cross_attention = self.config.attention(self.execution)
+        self.cross_attention_norm = self.config.norm(self.execution)
+
+    def source(self, encoded: jax.Array) -> KeyValues:
+        """The encoder's output [B S D] as this layer attends to it."""
+        return self.cross_attention.key_values(encoded)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        visibility: Visibility,
+        bias: Bias,
+        source: KeyValues,
+        source_visibility: Visibility,
+        cache: Cache | None,
+        layer: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> tuple[jax.Array, Cache | None]:
+        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
+        y = self.attention_norm(x)
+        key_values, cache = after_past(self.attention.key_values(y), cache, layer)
+        x = self.attended(x, y, self.attention, key_values, visibility, bias, deterministic=deterministic)
+        y = self.cross_attention_norm(x)
+        x = self.attended(x, y, self.cross_attention, source, source_visibility, deterministic=deterministic)
+        return self.fed_forward(x, deterministic=deterministic), cache
+
+
+class T5Encoder(nn.Module):
+    """Layers whose parameters are stacked [L ...] under `layers`; every token sees the whole sequence."""
+
+    config: T5Config
+    execution: Execution
+
+    def setup(self) -> None:
+        """The layers, the numbers of distances, dropout, and the last norm."""
+        config, execution = self.config, self.execution
+        self.layers = T5EncoderLayer(config, execution)
+        self.relative_positions = config.relative_positions(execution, both_sides=True)
+        self.dropout, self.norm = config.row_dropout(), config.norm(execution)
+
+    def __call__(
+        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool = False
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Embeddings [B S D] -> [B S D], and if asked for the hidden states [L+1 B S D], the last one the output."""
+        x = self.dropout(x, deterministic)
+        bias = self.relative_positions(visibility, x.shape[1], x.shape[1])
+
+        def body(layer: T5EncoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array | None]:
+            after = layer(x, visibility, bias, deterministic=deterministic)
+            return after, x if output_hidden_states else None
+
+        x, states = stack(body, self.layers, self.config.num_layers, self.execution, x)
+        x = self.dropout(self.norm(x), deterministic)
+        return x, jnp.concatenate([states, x[None]]) if output_hidden_states else None
+
+
+class T5Decoder(nn.Module):
+    """Layers as the encoder's, which see the tokens up to each, and the encoder's output."""
+
+    config: T5Config
+    execution: Execution
+
+    def setup(self) -> None:
+        """The layers, the numbers of distances, dropout, and the last norm."""
+        config, execution = self.config, self.execution
+        self.layers = T5DecoderLayer(config, execution)
+        self.relative_positions = config.relative_positions(execution, both_sides=False)
+        self.dropout, self.norm = config.row_dropout(), config.norm(execution)
+
+    def source(self, encoded: jax.Array) -> KeyValues:
+        """The encoder's output [B S D] as every layer attends to it, [L B S N H]."""
+
+        def body(layer: T5DecoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
+            return x, layer.source(x)
+
+        return stack(body, self.layers, self.config.num_decoder_layers, self.execution, encoded)[1]
+
+    def __call__(
+        self,
+        x: jax.Array,
+        visibility: Visibility,
+        source: jax.Array | KeyValues,
+        source_visibility: Visibility,
+        cache: Cache | None = None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool = False,
+    ) -> EncoderDecoderOutput:
+        """Embeddings [B T D], and the encoder's output [B S D] or what `source` made of it."""
+        x = self.dropout(x, deterministic)
+        bias = self.relative_positions(visibility, x.shape[1], x.shape[1] if cache is None else cache.keys.shape[-1])
+        projected = isinstance(source, KeyValues)
+
+        def body(layer: T5DecoderLayer, carried: tuple, inputs: tuple) -> tuple[tuple, jax.Array | None]:
+            before, cache = carried
+            number, own = inputs
+            own = own if projected else layer.source(source)
+            carried = layer(
+                before, visibility, bias, own, source_visibility, cache, number, deterministic=deterministic
+            )
+            return carried, before if output_hidden_states else None
+
+        depth = self.config.num_decoder_layers
+        inputs = (jnp.arange(depth), source if projected else None)
+        (x, cache), states = stack(body, self.layers, depth, self.execution, (x, cache), inputs)
+        x = self.dropout(self.norm(x), deterministic)
+        states = jnp.concatenate([states, x[None]]) if output_hidden_states else None
+        return EncoderDecoderOutput(x, states, cache=cache)
+
+
+# ----------------------------------------------------------------------------------------------------------- model
+
+
+class T5Model(nn.Module):
+    """The word table, which both stacks read, the encoder and the decoder."""
+
+    config: T5Config
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The table and the stacks."""
+        config, dtype = self.config, self.execution.dtype
+        self.shared = Embedding(config.vocab_size, config.d_model, "vocab", config.normal(1), dtype)
+        self.encoder = T5Encoder(config, self.execution)
+        self.decoder = T5Decoder(config, self.execution)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        decoder_input_ids: jax.Array | None = None,
+        decoder_attention_mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        decoder_segment_ids: jax.Array | None = None,
+        decoder_positions: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> EncoderDecoderOutput:
+        """Reads rows of source tokens and, each given those before it, rows of target tokens.
+
+        Args:
+            input_ids: int [B S].
+            attention_mask: [B S], 1 for tokens that may be attended to; all by default.
+            decoder_input_ids: int [B T], the start token first.
+            decoder_attention_mask: [B T], as that of the source.
+            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: which of the packed pairs a token
+                belongs to, 0 for padding.
+            positions, decoder_positions: int [B S] and [B T]: only their shapes are checked, because the distance of
+                two tokens of a sequence is that of their places in the row.
+            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: whether to return the output of every layer.
+
+        Raises:
+            ValueError: the target is missing, or an input's shape does not fit the others'.
+        """
+        if decoder_input_ids is None:
+            raise ValueError("Expected decoder_input_ids, the target after a start token, found none.")
+        check_token_inputs(
+            self.config.longest, self.config.option("longest"), input_ids, attention_mask, segment_ids, positions
+        )
+        check_token_inputs(
+            self.config.longest,
+            self.config.option("longest"),
+            decoder_input_ids,
+            decoder_attention_mask,
+            decoder_segment_ids,
+            decoder_positions,
+        )
+        if (segment_ids is None) != (decoder_segment_ids is None):
+            raise ValueError("Expected segments of both sides or of none, found those of one.")
+        visibility = Visibility.of_rows(attention_mask, segment_ids)
+        encoded, states = self._encoded(input_ids, visibility, deterministic, output_hidden_states)
+        output = self.decoder(
+            self._embedded(decoder_input_ids),
+            Visibility.of_rows(decoder_attention_mask, decoder_segment_ids).replace(causal=True),
+            encoded,
+            visibility.replace(query_segments=decoder_segment_ids),
+            deterministic=deterministic,
+            output_hidden_states=output_hidden_states,
+        )
+        return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=states)
+
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+        """Reads the source, int [B S], once for all the tokens that are to be written."""
+        check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, attention_mask)
+        mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+        encoded, _ = self._encoded(input_ids, Visibility(key_mask=mask), True, False)
+        return Source(self.decoder.source(encoded), mask.astype(jnp.int32))
+
+    def decode(
+        self,
+        decoder_input_ids: jax.Array,
+        source: Source,
+        decoder_attention_mask: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> EncoderDecoderOutput:
+        """Reads rows of target tokens, int [B T], or further tokens of the rows in a cache with room for T more."""
+        check_token_inputs(
+            self.config.longest, self.config.option("longest"), decoder_input_ids, decoder_attention_mask
+        )
+        if cache is None:
+            visibility = Visibility(key_mask=decoder_attention_mask, causal=True)
+        else:
+            mask = jnp.ones_like(decoder_input_ids) if decoder_attention_mask is None else decoder_attention_mask
+            cache = cache.extended(mask)
+            visibility = cache.visibility()
+        x = self._embedded(decoder_input_ids)
+        output = self.decoder(x, visibility, source.key_values, source.visibility(), cache, deterministic=True)
+        return output if cache is None else output.replace(cache=output.cache.advanced(decoder_input_ids.shape[1]))
+
+    def _embedded(self, ids: jax.Array) -> jax.Array:
+        return nn.with_logical_constraint(self.shared(ids), STREAM)
+
+    def _encoded(
+        self, input_ids: jax.Array, visibility: Visibility, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        return self.encoder(
+            self._embedded(input_ids),
+            visibility,
+            deterministic=deterministic,
+            output_hidden_states=output_hidden_states,
+        )
+
+
+class T5ForConditionalGeneration(nn.Module):
+    """The model, named `t5`, with the scores of the next token."""
+
+    config: T5Config
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The model, and an output layer where the word table is none."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder_decoder = config.encoder(self.execution)
+        if not config.tie_word_embeddings:
+            init = config.normal(config.d_model)
+            self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        decoder_input_ids: jax.Array | None = None,
+        **inputs: Any,
+    ) -> EncoderDecoderOutput:
+        """As `T5Model`, with the scores."""
+        return self._scored(self.encoder_decoder(input_ids, attention_mask, decoder_input_ids, **inputs))
+
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+        """As `T5Model.encode`."""
+        return self.encoder_decoder.encode(input_ids, attention_mask)
+
+    def decode(
+        self,
+        decoder_input_ids: jax.Array,
+        source: Source,
+        decoder_attention_mask: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> EncoderDecoderOutput:
+        """As `T5Model.decode`, with the scores."""
+        return self._scored(self.encoder_decoder.decode(decoder_input_ids, source, decoder_attention_mask, cache))
+
+    def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+        hidden = output.last_hidden_state
+        if not self.config.tie_word_embeddings:
+            return output.replace(scores=VocabularyScores(hidden, self.lm_head.embedding))
+        hidden = hidden * jnp.asarray(self.config.d_model**-0.5, hidden.dtype)
+        return output.replace(scores=VocabularyScores(hidden, self.encoder_decoder.shared.embedding))

@@ -1,0 +1,123 @@
+"""What is peculiar to T5: distances instead of positions, dropout of whole rows, an output layer of either version."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.interop import t5 as t5_interop
+from plmjax.layers.execution import Execution
+from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
+from tests.systems.comparison import converted, reference
+
+CONFIG = T5Config(
+    vocab_size=53,
+    d_model=24,
+    d_kv=5,
+    d_ff=37,
+    num_layers=3,
+    num_decoder_layers=2,
+    num_heads=3,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=20,
+    dropout_rate=0.0,
+    initializer_factor=0.3,
+)
+BATCH = t5_interop.example(CONFIG)
+MODULE = T5ForConditionalGeneration(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    """Parameters far from 0 of every kind."""
+    return jax.jit(MODULE.clone(config=dataclasses.replace(CONFIG, initializer_factor=1.0)).init)(
+        jax.random.key(0), **BATCH
+    )["params"]
+
+
+def close(found: jax.Array, expected: jax.Array) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_changes_nothing(params: dict) -> None:
+    """One source for all tokens, and one token at a time, of rows padded on the left by different numbers."""
+    sides = lambda side: (BATCH[f"{side}input_ids"], BATCH[f"{side}attention_mask"])  # noqa: E731
+    ids, mask = sides("decoder_")[0], sides("decoder_")[1][:, ::-1]
+    expected = MODULE.apply({"params": params}, *sides(""), ids, decoder_attention_mask=mask).logits
+    source = MODULE.apply({"params": params}, *sides(""), method="encode")
+    assert source.key_values.keys.shape == (2, 2, 24, 3, 5)
+
+    @jax.jit
+    def read(params: dict, ids: jax.Array, mask: jax.Array, cache: object) -> tuple:
+        found = MODULE.apply({"params": params}, ids, source, mask, cache, method="decode")
+        return found.logits, found.cache
+
+    found, cache = read(params, ids[:, :4], mask[:, :4], CONFIG.empty_cache(2, 12))
+    parts = [found]
+    for place in range(4, 9):
+        found, cache = read(params, ids[:, place : place + 1], mask[:, place : place + 1], cache)
+        parts.append(found)
+    assert int(cache.length) == 9
+    real = mask[..., None]
+    close(jnp.concatenate(parts, 1) * real, expected * real)
+
+
+def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
+    blocks = MODULE.clone(execution=Execution(attention="blockwise"))
+    close(
+        blocks.apply({"params": params}, **BATCH).logits,
+        MODULE.apply({"params": params}, **BATCH).logits,
+    )
+
+
+def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
+    """Alike tokens stay alike, if no distance tells them apart; another row loses other numbers."""
+    module = T5Model(dataclasses.replace(CONFIG, dropout_rate=0.3))
+    blind = jax.tree.map(jnp.copy, params["t5"])
+    for side in ("encoder", "decoder"):
+        blind[side]["relative_positions"] = jax.tree.map(jnp.zeros_like, blind[side]["relative_positions"])
+    ids = jnp.full((2, 7), 5)
+    read = lambda key: module.apply(  # noqa: E731
+        {"params": blind}, ids, None, ids, deterministic=False, rngs={"dropout": jax.random.key(key)}
+    )
+    found = jax.jit(read)(0).encoder_last_hidden_state
+    close(found, jnp.broadcast_to(found[:, :1], found.shape))
+    assert np.abs(found[0] - found[1]).max() > 0.1
+    assert 0.15 < (found == 0).mean() < 0.45  # the last dropout
+
+
+def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
+    """As transformers before its release 5, which ties the two; here its output layer is set by hand."""
+    import torch
+
+    config = dataclasses.replace(CONFIG, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    theirs = reference("T5ForConditionalGeneration", config)
+    theirs.lm_head.weight = torch.nn.Parameter(torch.randn(53, 24))
+    module = T5ForConditionalGeneration(config)
+    params = converted(t5_interop.ADAPTER, theirs.named_parameters(), module)
+    assert params["lm_head"]["embedding"].shape == (53, 24)
+    expected = theirs(**{name: torch.tensor(rows) for name, rows in BATCH.items()}).logits
+    close(module.apply({"params": params}, **BATCH).logits, expected.detach().numpy())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("feed_forward_proj", "gated-silu", "Expected a known feed-forward network, found 'gated-silu'"),
+        ("relative_attention_num_buckets", 7, "Expected an even number of at least 4 buckets"),
+        ("relative_attention_max_distance", 4, "Expected a largest distance above the 4"),
+        ("num_heads", 0, "num_heads"),
+    ],
+)
+def test_sizes_that_do_not_fit(field: str, value: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **{field: value})
+
+
+def test_both_sides_must_be_packed_or_none() -> None:
+    ids = jnp.ones((1, 4), jnp.int32)
+    with pytest.raises(ValueError, match="segments of both sides"):
+        jax.eval_shape(lambda: MODULE.init(jax.random.key(0), ids, None, ids, segment_ids=ids))
