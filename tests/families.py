@@ -21,8 +21,9 @@ from plmjax.interop import gpt as gpt_interop
 from plmjax.interop import gpt2 as gpt2_interop
 from plmjax.interop import marian as marian_interop
 from plmjax.interop import roberta as roberta_interop
+from plmjax.interop import t5 as t5_interop
 from plmjax.interop.adapter import Adapter
-from plmjax.models import albert, bert, electra, gpt, gpt2, roberta, transformer
+from plmjax.models import albert, bert, electra, gpt, gpt2, roberta, t5, transformer
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource
 
@@ -604,6 +605,78 @@ TRANSFORMER_ROW = Family(
     views=READS_AND_WRITES,
 )
 
+# ----------------------------------------------------------------------------------------------------------- T5
+
+T5 = t5.T5Config(
+    vocab_size=53,
+    d_model=24,
+    d_kv=5,
+    d_ff=37,
+    num_layers=2,
+    num_decoder_layers=3,
+    num_heads=3,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=12,
+    dropout_rate=0.0,
+    initializer_factor=0.3,
+    pad_token_id=3,
+    decoder_start_token_id=3,
+)
+
+
+def t5_counts(config: t5.T5Config, parameters: int) -> tuple:
+    own = 0 if config.tie_word_embeddings else config.vocab_size * config.d_model
+    return config, ((t5.T5Model, parameters - own), (t5.T5ForConditionalGeneration, parameters))
+
+
+T5_ROW = Family(
+    adapter=t5_interop.ADAPTER,
+    heads=(Head(t5.T5ForConditionalGeneration(T5)),),
+    bodies=(t5.T5Model(T5),),
+    stored=(t5.T5ForConditionalGeneration(dataclasses.replace(T5, feed_forward_proj="gated-gelu")),),
+    switches=({"feed_forward_proj": "gated-gelu", "num_layers": 1},),
+    trained=Head(t5.T5ForConditionalGeneration(dataclasses.replace(T5.with_dropout(0.2), num_layers=3))),
+    sharded=(
+        Head(
+            t5.T5ForConditionalGeneration(
+                dataclasses.replace(
+                    T5.with_dropout(0.2), vocab_size=56, d_kv=6, d_ff=32, num_heads=4, num_decoder_layers=2
+                )
+            )
+        ),
+        "t5/decoder/layers/cross_attention/query/kernel",
+        (2, 12, 2, 6),
+    ),
+    counts={
+        "small": t5_counts(t5.T5Config.small(), 60_506_624),
+        "base": t5_counts(t5.T5Config.base(), 222_903_552),
+        "large": t5_counts(t5.T5Config.large(), 737_668_096),
+        "3B": t5_counts(t5.T5Config.three_billion(), 2_851_598_336),
+        "11B": t5_counts(t5.T5Config.eleven_billion(), 11_307_321_344),
+        "small 1.1": t5_counts(t5.T5Config.small_v1_1(), 76_961_152),
+        "base 1.1": t5_counts(t5.T5Config.base_v1_1(), 247_577_856),
+        "large 1.1": t5_counts(t5.T5Config.large_v1_1(), 783_150_080),
+        "xl 1.1": t5_counts(t5.T5Config.xl_v1_1(), 2_849_757_184),
+        "xxl 1.1": t5_counts(t5.T5Config.xxl_v1_1(), 11_135_332_352),
+    },
+    initial=t5.T5ForConditionalGeneration(
+        t5.T5Config.tiny(vocab_size=2000, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    ),
+    truncated=False,
+    deviations={
+        "shared": 1.0,
+        "query": (128 * 32) ** -0.5,
+        "feed_forward/output": 512**-0.5,
+        "": 128**-0.5,
+    },
+    words="shared/embedding",
+    token_heads=False,
+    step=experiments.t5,
+    learning={"model": {"d_model": 32, "d_ff": 64}},
+    batches={"both sides": both_sides},
+    views=READS_AND_WRITES,
+)
+
 # -------------------------------------------------------------------------------------------------------- tables
 
 FAMILIES: dict[str, Family] = {
@@ -614,6 +687,7 @@ FAMILIES: dict[str, Family] = {
     "gpt": GPT_ROW,
     "gpt2": GPT2_ROW,
     "transformer": TRANSFORMER_ROW,
+    "t5": T5_ROW,
 }
 
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {

@@ -38,6 +38,7 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, neares
 from plmjax.layers.attention import KeyValues, MultiHeadAttention
 from plmjax.layers.attention_backends import Bias
 from plmjax.layers.cache import Cache, after_past
+from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
@@ -467,7 +468,7 @@ class T5Decoder(nn.Module):
         (x, cache), states = stack(body, self.layers, depth, self.execution, (x, cache), inputs)
         x = self.dropout(self.norm(x), deterministic)
         states = jnp.concatenate([states, x[None]]) if output_hidden_states else None
-        return EncoderDecoderOutput(x, states, cache=cache)
+        return EncoderDecoderOutput(x, states, cache=None if cache is None else cache.advanced(x.shape[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------- model
@@ -490,13 +491,13 @@ class T5Model(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
-        decoder_input_ids: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array,
         decoder_attention_mask: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         decoder_segment_ids: jax.Array | None = None,
         decoder_positions: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
@@ -515,28 +516,18 @@ class T5Model(nn.Module):
             output_hidden_states: whether to return the output of every layer.
 
         Raises:
-            ValueError: the target is missing, or an input's shape does not fit the others'.
+            ValueError: an input's shape does not fit the others', or only one side has segments.
         """
-        if decoder_input_ids is None:
-            raise ValueError("Expected decoder_input_ids, the target after a start token, found none.")
-        check_token_inputs(
-            self.config.longest, self.config.option("longest"), input_ids, attention_mask, segment_ids, positions
-        )
-        check_token_inputs(
-            self.config.longest,
-            self.config.option("longest"),
-            decoder_input_ids,
-            decoder_attention_mask,
-            decoder_segment_ids,
-            decoder_positions,
-        )
         if (segment_ids is None) != (decoder_segment_ids is None):
-            raise ValueError("Expected segments of both sides or of none, found those of one.")
+            raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")
+        self._check(input_ids, attention_mask, segment_ids, positions)
         visibility = Visibility.of_rows(attention_mask, segment_ids)
+        row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
+        rows = read_rows(self.config, *row, None, None)
         encoded, states = self._encoded(input_ids, visibility, deterministic, output_hidden_states)
         output = self.decoder(
             self._embedded(decoder_input_ids),
-            Visibility.of_rows(decoder_attention_mask, decoder_segment_ids).replace(causal=True),
+            rows.visibility,
             encoded,
             visibility.replace(query_segments=decoder_segment_ids),
             deterministic=deterministic,
@@ -545,8 +536,8 @@ class T5Model(nn.Module):
         return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=states)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
-        """Reads the source, int [B S], once for all the tokens that are to be written."""
-        check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, attention_mask)
+        """Reads sources, int [B S], once for all the tokens that are to be written."""
+        self._check(input_ids, attention_mask)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         encoded, _ = self._encoded(input_ids, Visibility(key_mask=mask), True, False)
         return Source(self.decoder.source(encoded), mask.astype(jnp.int32))
@@ -559,18 +550,12 @@ class T5Model(nn.Module):
         cache: Cache | None = None,
     ) -> EncoderDecoderOutput:
         """Reads rows of target tokens, int [B T], or further tokens of the rows in a cache with room for T more."""
-        check_token_inputs(
-            self.config.longest, self.config.option("longest"), decoder_input_ids, decoder_attention_mask
-        )
-        if cache is None:
-            visibility = Visibility(key_mask=decoder_attention_mask, causal=True)
-        else:
-            mask = jnp.ones_like(decoder_input_ids) if decoder_attention_mask is None else decoder_attention_mask
-            cache = cache.extended(mask)
-            visibility = cache.visibility()
-        x = self._embedded(decoder_input_ids)
-        output = self.decoder(x, visibility, source.key_values, source.visibility(), cache, deterministic=True)
-        return output if cache is None else output.replace(cache=output.cache.advanced(decoder_input_ids.shape[1]))
+        rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
+        x, visible = self._embedded(decoder_input_ids), source.visibility()
+        return self.decoder(x, rows.visibility, source.key_values, visible, rows.cache, deterministic=True)
+
+    def _check(self, input_ids: jax.Array, *others: jax.Array | None) -> None:
+        check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
 
     def _embedded(self, ids: jax.Array) -> jax.Array:
         return nn.with_logical_constraint(self.shared(ids), STREAM)
@@ -604,11 +589,13 @@ class T5ForConditionalGeneration(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
-        decoder_input_ids: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array,
         **inputs: Any,
     ) -> EncoderDecoderOutput:
         """As `T5Model`, with the scores."""
-        return self._scored(self.encoder_decoder(input_ids, attention_mask, decoder_input_ids, **inputs))
+        output = self.encoder_decoder(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs)
+        return self._scored(output)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
         """As `T5Model.encode`."""

@@ -46,7 +46,7 @@ def test_a_cache_changes_nothing(params: dict) -> None:
     """One source for all tokens, and one token at a time, of rows padded on the left by different numbers."""
     sides = lambda side: (BATCH[f"{side}input_ids"], BATCH[f"{side}attention_mask"])  # noqa: E731
     ids, mask = sides("decoder_")[0], sides("decoder_")[1][:, ::-1]
-    expected = MODULE.apply({"params": params}, *sides(""), ids, decoder_attention_mask=mask).logits
+    expected = MODULE.apply({"params": params}, *sides(""), decoder_input_ids=ids, decoder_attention_mask=mask).logits
     source = MODULE.apply({"params": params}, *sides(""), method="encode")
     assert source.key_values.keys.shape == (2, 2, 24, 3, 5)
 
@@ -81,7 +81,7 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
         blind[side]["relative_positions"] = jax.tree.map(jnp.zeros_like, blind[side]["relative_positions"])
     ids = jnp.full((2, 7), 5)
     read = lambda key: module.apply(  # noqa: E731
-        {"params": blind}, ids, None, ids, deterministic=False, rngs={"dropout": jax.random.key(key)}
+        {"params": blind}, ids, decoder_input_ids=ids, deterministic=False, rngs={"dropout": jax.random.key(key)}
     )
     found = jax.jit(read)(0).encoder_last_hidden_state
     close(found, jnp.broadcast_to(found[:, :1], found.shape))
@@ -119,5 +119,5 @@ def test_sizes_that_do_not_fit(field: str, value: object, message: str) -> None:
 
 def test_both_sides_must_be_packed_or_none() -> None:
     ids = jnp.ones((1, 4), jnp.int32)
-    with pytest.raises(ValueError, match="segments of both sides"):
-        jax.eval_shape(lambda: MODULE.init(jax.random.key(0), ids, None, ids, segment_ids=ids))
+    with pytest.raises(ValueError, match="segments of both sides or of neither"):
+        jax.eval_shape(lambda: MODULE.init(jax.random.key(0), ids, decoder_input_ids=ids, segment_ids=ids))

@@ -15,6 +15,7 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
+from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
@@ -22,6 +23,7 @@ from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
 from tests.strangers.encoder_decoder import TranslatorConfig
@@ -92,6 +94,13 @@ def transformer() -> Experiment:
     model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
     data = Data(layout=PairedStreams(pack=2), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
+
+
+def t5() -> Experiment:
+    """Sources and targets made of rows of text."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2}
+    model = T5Config(vocab_size=64, relative_attention_num_buckets=8, relative_attention_max_distance=16, **sizes)
+    return dataclasses.replace(gpt2(), model=model, objective=SpanCorruption(z_loss=1e-4))
 
 
 def recurrent() -> Experiment:
