@@ -15,6 +15,7 @@ import numpy as np
 
 from plmjax.experiment import Experiment
 from plmjax.interop import albert as albert_interop
+from plmjax.interop import bart as bart_interop
 from plmjax.interop import bert as bert_interop
 from plmjax.interop import electra as electra_interop
 from plmjax.interop import gpt as gpt_interop
@@ -23,9 +24,11 @@ from plmjax.interop import marian as marian_interop
 from plmjax.interop import roberta as roberta_interop
 from plmjax.interop import t5 as t5_interop
 from plmjax.interop.adapter import Adapter
-from plmjax.models import albert, bert, electra, gpt, gpt2, roberta, t5, transformer
+from plmjax.models import albert, bart, bert, electra, gpt, gpt2, roberta, t5, transformer
+from plmjax.models.heads import QuestionAnswering
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource
+from tests.systems.modules import taken_sides
 
 SIZES = {
     "vocab_size": 53,
@@ -86,6 +89,20 @@ def both_sides(config: Any) -> Batch:
         batch[f"{side}input_ids"] = ids + (ids >= config.pad_token_id)
         batch[f"{side}attention_mask"] = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
     return batch
+
+
+def ended_sources(config: Any) -> Batch:
+    """The same with the end token where a source ends and nowhere else: transformers' BART finds the end by it."""
+    batch = both_sides(config)
+    ids, end = batch["input_ids"], config.eos_token_id
+    ids = np.where(ids == end, end + 1, ids)
+    ids[np.arange(ROWS), batch["attention_mask"].sum(axis=1) - 1] = end
+    return batch | {"input_ids": ids}
+
+
+def side_of(name: str) -> str:
+    """What the names of the fields of its side begin with: of a decoder beside an encoder, with decoder_."""
+    return "decoder_" if name.startswith("decoder_") else ""
 
 
 def same_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -193,9 +210,11 @@ class Family:
     reference_config: Callable[[nn.Module], Any] = lambda module: module.config
     settings: Callable[[Any], dict[str, Any]] = lambda config: {}
 
-    def batch(self, config: Any) -> Batch:
-        """What a module of the config is given, the first kind."""
-        return next(iter(self.batches.values()))(config)
+    def batch(self, module: nn.Module) -> Batch:
+        """What the module is given, the first kind; a head that takes no target has none."""
+        batch = next(iter(self.batches.values()))(module.config)
+        sides = taken_sides(module)
+        return {name: field for name, field in batch.items() if side_of(name) in sides}
 
 
 # --------------------------------------------------------------------------------------------------------- BERT
@@ -554,7 +573,8 @@ WRITER_SIZES = {
     "decoder_start_token_id": 4,
 }
 """Odd ones, with unequal sides."""
-WRITER_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
+WRITER_DROPOUT = {"dropout": 0.2, "encoder_layers": 2, "decoder_layers": 2}
+"""A random mask takes long to compile, and so does every layer of an unrolled loop."""
 WRITER_DIVIDED = {"vocab_size": 56, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 TRANSFORMER = transformer.TransformerConfig(**WRITER_SIZES)
 MARIAN = dataclasses.replace(TRANSFORMER, output_bias=True)
@@ -576,16 +596,14 @@ TRANSFORMER_ROW = Family(
         {"activation_function": "swish", "scale_embedding": False},
         {"activation_function": "gelu", "d_model": 15, "encoder_attention_heads": 3, "encoder_layers": 1},
     ),
-    trained=Head(
-        transformer.TransformerForConditionalGeneration(dataclasses.replace(MARIAN, encoder_layers=3, **WRITER_DROPOUT))
-    ),
+    trained=Head(transformer.TransformerForConditionalGeneration(dataclasses.replace(MARIAN, **WRITER_DROPOUT))),
     sharded=(
         Head(
             transformer.TransformerForConditionalGeneration(
-                dataclasses.replace(TRANSFORMER, decoder_layers=2, **WRITER_DIVIDED, **WRITER_DROPOUT)
+                dataclasses.replace(TRANSFORMER, **WRITER_DIVIDED, **WRITER_DROPOUT)
             )
         ),
-        "transformer/decoder/layers/cross_attention/query/kernel",
+        "transformer/decoder_layers/cross_attention/query/kernel",
         (2, 12, 2, 6),
     ),
     counts={
@@ -593,7 +611,6 @@ TRANSFORMER_ROW = Family(
         "big": transformer_counts(transformer.TransformerConfig.big(), 214_245_376),
     },
     initial=transformer.TransformerForConditionalGeneration(transformer.TransformerConfig.tiny(vocab_size=2000)),
-    own_loop=True,
     truncated=False,
     deviations={"feed_forward": math.sqrt(2 / (128 + 512)), "": 128**-0.5},
     uniform="kernel",
@@ -602,6 +619,47 @@ TRANSFORMER_ROW = Family(
     step=experiments.transformer,
     learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}},
     batches={"both sides": both_sides},
+    views=READS_AND_WRITES,
+)
+
+# --------------------------------------------------------------------------------------------------------- BART
+
+BART = bart.BartConfig(**WRITER_SIZES, activation_function="gelu")
+
+
+def bart_counts(config: Any, parameters: int) -> tuple:
+    return config, ((bart.BartModel, parameters), (bart.BartForConditionalGeneration, parameters))
+
+
+BART_ROW = Family(
+    adapter=bart_interop.ADAPTER,
+    heads=(
+        Head(bart.BartForConditionalGeneration(BART)),
+        Head(bart.BartForSequenceClassification(BART, num_labels=5), ("logits",)),
+    ),
+    bodies=(bart.BartModel(BART),),
+    stored=(
+        QuestionAnswering(BART),
+        bart.BartForSequenceClassification(dataclasses.replace(BART, classifier_dropout=0.3), num_labels=4),
+    ),
+    switches=({"activation_function": "relu", "d_model": 15, "encoder_attention_heads": 3},),
+    trained=Head(bart.BartForConditionalGeneration(dataclasses.replace(BART, **WRITER_DROPOUT))),
+    sharded=(
+        Head(bart.BartForConditionalGeneration(dataclasses.replace(BART, **WRITER_DIVIDED, **WRITER_DROPOUT))),
+        "bart/encoder_layers/attention/query/kernel",
+        (2, 12, 2, 6),
+    ),
+    counts={
+        "base": bart_counts(bart.BartConfig.base(), 139_420_416),
+        "large": bart_counts(bart.BartConfig.large(), 406_291_456),
+    },
+    initial=bart.BartForConditionalGeneration(bart.BartConfig.tiny(vocab_size=2000)),
+    truncated=False,
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.bart,
+    learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.1}},
+    batches={"both sides": ended_sources},
     views=READS_AND_WRITES,
 )
 
@@ -687,6 +745,7 @@ FAMILIES: dict[str, Family] = {
     "gpt": GPT_ROW,
     "gpt2": GPT2_ROW,
     "transformer": TRANSFORMER_ROW,
+    "bart": BART_ROW,
     "t5": T5_ROW,
 }
 

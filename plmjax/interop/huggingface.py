@@ -23,7 +23,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bert, electra, gpt, gpt2, marian, roberta, t5
+from plmjax.interop import albert, bart, bert, electra, gpt, gpt2, marian, roberta, t5
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ADAPTERS: dict[str, Adapter] = {
     "albert": albert.ADAPTER,
+    "bart": bart.ADAPTER,
     "bert": bert.ADAPTER,
     "electra": electra.ADAPTER,
     "gpt2": gpt2.ADAPTER,

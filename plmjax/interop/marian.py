@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.data.layouts import PairedStreams
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture
@@ -25,6 +26,7 @@ from plmjax.models.transformer import (
     sinusoids,
 )
 from plmjax.objectives.objective import Objective
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 
 REQUIRED = {
     "share_encoder_decoder_embeddings": True,
@@ -62,7 +64,7 @@ DEFAULTS = {
 
 def layers(side: str, *sublayers: tuple[str, str]) -> tuple[Conversion, ...]:
     """The layers of one side. sublayers: our name of an attention, and its name there."""
-    ours, theirs = f"{side}/layers", f"{side}.layers.{{layer}}"
+    ours, theirs = f"{side}_layers", f"{side}.layers.{{layer}}"
     found = []
     for name, tensor in sublayers:
         for part, projection in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
@@ -114,9 +116,11 @@ def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module: none, a Transformer learns its task at once."""
-    return None
+def pretraining(model: nn.Module) -> tuple[Objective, Data]:
+    """The objective that trains a module, and data without a path; Marian's targets begin with the padding token."""
+    start = "pad" if model.config.decoder_start_token_id == model.config.pad_token_id else "end"
+    length = min(128, model.config.longest)
+    return SequenceToSequence(label_smoothing=0.1), Data(PairedStreams(start=start), sequence_length=length)
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:

@@ -31,6 +31,7 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.projection import Projection
 from plmjax.layers.template import Template
 from plmjax.layers.tokens import first_tokens
@@ -163,9 +164,9 @@ class RobertaForMaskedLM(BertForMaskedLM):
 
 
 class ClassificationHead(nn.Module):
-    """W' dropout(tanh(W dropout(x) + b)) + b' of the vector of <s> (fairseq RobertaClassificationHead)."""
+    """W' dropout(tanh(W dropout(x) + b)) + b' of one vector of a text (fairseq RobertaClassificationHead)."""
 
-    config: RobertaConfig
+    config: ModelConfig
     execution: Execution
     outputs: int
 
@@ -174,7 +175,7 @@ class ClassificationHead(nn.Module):
         """[... D] -> float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         dropout = Dropout(config.head_dropout)
-        x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
+        x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
         x = dropout(jnp.tanh(x), deterministic)
         return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 

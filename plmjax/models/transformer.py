@@ -34,7 +34,7 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention import KeyValues, MultiHeadAttention
 from plmjax.layers.cache import Cache, attend_to_past
-from plmjax.layers.decoder_rows import read_rows
+from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding, check_ids
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
@@ -93,6 +93,7 @@ class EncoderDecoderConfig(ModelConfig):
     decoder_start_token_id: int = 3
     """Id of the token that a target begins with, as transformers writes it."""
 
+    output_bias: ClassVar[bool] = False
     field_names: ClassVar[dict[str, str]] = {
         "width": "d_model",
         "depth": "decoder_layers",
@@ -115,24 +116,19 @@ class EncoderDecoderConfig(ModelConfig):
         check_choice("activation", self.activation_function, ACTIVATIONS)
 
     @property
-    def initializer(self) -> Initializer:
-        """Initializer of kernels [inputs outputs]."""
-        return nn.initializers.xavier_uniform()
-
-    @property
     def token_initializer(self) -> Initializer:
         """Initializer of the word table."""
-        return nn.initializers.normal(self.d_model**-0.5)
+        return self.initializer
 
     @property
     def heads_initializer(self) -> Initializer:
         """Initializer of the kernels [D N H] of queries, keys and values."""
-        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
+        return self.initializer
 
     @property
     def joining_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] behind attention."""
-        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
+        return self.initializer
 
     @property
     def token_table(self) -> str:
@@ -143,7 +139,9 @@ class EncoderDecoderConfig(ModelConfig):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """The word table, each layer of the encoder and each of the decoder."""
         name, sides = self.encoder_name, {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
-        layers = (ParameterGroup((f"{name}/{side}",), layer) for side, depth in sides.items() for layer in range(depth))
+        layers = (
+            ParameterGroup((f"{name}/{side}_layers",), layer) for side, depth in sides.items() for layer in range(depth)
+        )
         return ParameterGroup((f"{name}/words",)), *layers
 
     def with_dropout(self, rate: float) -> Self:
@@ -213,6 +211,26 @@ class TransformerConfig(EncoderDecoderConfig):
         heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
         inner = {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
         return cls(**({"d_model": 128, **layers, **heads, **inner} | overrides))
+
+    @property
+    def initializer(self) -> Initializer:
+        """Initializer of kernels [inputs outputs]."""
+        return nn.initializers.xavier_uniform()
+
+    @property
+    def token_initializer(self) -> Initializer:
+        """Initializer of the word table."""
+        return nn.initializers.normal(self.d_model**-0.5)
+
+    @property
+    def heads_initializer(self) -> Initializer:
+        """Initializer of the kernels [D N H] of queries, keys and values."""
+        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
+
+    @property
+    def joining_initializer(self) -> Initializer:
+        """Initializer of the kernel [N H D] behind attention."""
+        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
     def for_pretraining(self, execution: Execution) -> "TransformerForConditionalGeneration":
         """Encoder and decoder with the scores of the next token."""
@@ -308,81 +326,8 @@ def _feed_forward(config: EncoderDecoderConfig, inner_size: int, execution: Exec
     return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
 
 
-class Encoder(nn.Module):
-    """Layers whose parameters are stacked [L ...]."""
-
-    config: EncoderDecoderConfig
-    execution: Execution
-
-    def setup(self) -> None:
-        """The layers."""
-        self.layers = EncoderLayer(self.config, self.execution)
-
-    def __call__(
-        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """[B S D] -> [B S D] and, when asked for, [L+1 B S D] with the input first."""
-
-        def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, visibility, deterministic=deterministic)
-            return x, x if output_hidden_states else None
-
-        last, states = stack(body, self.layers, self.config.encoder_layers, self.execution, x)
-        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
-
-
-class Decoder(nn.Module):
-    """Layers whose parameters are stacked [L ...]."""
-
-    config: EncoderDecoderConfig
-    execution: Execution
-
-    def setup(self) -> None:
-        """The layers."""
-        self.layers = DecoderLayer(self.config, self.execution)
-
-    def key_values(self, encoded: jax.Array) -> KeyValues:
-        """Every layer's keys and values of the encoder's output: [B S D] -> [L B S N H] each."""
-
-        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
-            return encoded, layer.key_values(encoded)
-
-        return stack(body, self.layers, self.config.decoder_layers, self.execution, encoded)[1]
-
-    def __call__(
-        self,
-        y: jax.Array,
-        visibility: Visibility,
-        source: jax.Array | KeyValues,
-        of_source: Visibility,
-        cache: Cache | None,
-        *,
-        deterministic: bool,
-        output_hidden_states: bool,
-    ) -> tuple[jax.Array, jax.Array | None, Cache | None]:
-        """[B T D] -> [B T D], when asked for [L+1 B T D] with the input first, and the cache after these tokens.
-
-        source: the encoder's output, [B S D], of which a layer makes its keys and values where it needs them, so that
-            none are held for the other layers; or what `key_values` gives.
-        """
-        depth = self.config.decoder_layers
-        made = source if isinstance(source, KeyValues) else None
-
-        def body(layer: DecoderLayer, carried: tuple[jax.Array, Cache | None], lane: tuple) -> tuple[Any, Any]:
-            number, key_values = lane
-            key_values = layer.key_values(source) if key_values is None else key_values
-            y, cache = carried
-            carried = layer(y, visibility, key_values, of_source, cache, number, deterministic=deterministic)
-            return carried, carried[0] if output_hidden_states else None
-
-        lanes = jnp.arange(depth), made
-        (last, cache), states = stack(body, self.layers, depth, self.execution, (y, cache), lanes)
-        states = jnp.concatenate([y[None], states]) if output_hidden_states else None
-        return last, states, None if cache is None else cache.advanced(y.shape[1])
-
-
 class TransformerModel(nn.Module):
-    """The words of both sides, the encoder and the decoder."""
+    """The words of both sides, and the layers of each side, whose parameters are stacked [L ...]."""
 
     config: EncoderDecoderConfig
     execution: Execution = Execution()
@@ -391,25 +336,21 @@ class TransformerModel(nn.Module):
         """A table, two stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
-        self.encoder = Encoder(config, execution)
-        self.decoder = Decoder(config, execution)
+        self.encoder_layers = EncoderLayer(config, execution)
+        self.decoder_layers = DecoderLayer(config, execution)
         self.dropout = Dropout(config.dropout)
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """What the encoder's first layer reads, before dropout: int [B S] twice -> [B S D]."""
-        return self._vectors(input_ids, positions)
+        size, rows = self.config.d_model, self.config.max_position_embeddings
+        check_ids(positions, rows, f"the {rows} positions of the model")
+        table = jnp.asarray(sinusoids(rows, size), self.execution.dtype)
+        scale = math.sqrt(size) if self.config.scale_embedding else 1.0
+        return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """What the decoder's first layer reads, before dropout: int [B T] twice -> [B T D]."""
-        return self._vectors(input_ids, positions)
-
-    def _vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        config, size = self.config, self.config.d_model
-        rows = config.max_position_embeddings
-        check_ids(positions, rows, f"the {rows} positions of the model")
-        table = jnp.asarray(sinusoids(rows, size), self.execution.dtype)
-        scale = math.sqrt(size) if config.scale_embedding else 1.0
-        return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
+        return self.source_vectors(input_ids, positions)
 
     def __call__(
         self,
@@ -446,17 +387,23 @@ class TransformerModel(nn.Module):
             raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         encoded, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
-        of_source = Visibility(attention_mask, decoder_segment_ids, segment_ids)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
-        output = self._decoded(row, encoded, of_source, None, **how)
+        rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
+        of_source = Visibility(attention_mask, decoder_segment_ids, segment_ids)
+        output = self._decoded(decoder_input_ids, rows, encoded, of_source, **how)
         return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=encoder_states)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
         """Reads sources, as `__call__`, for targets that are written token by token."""
-        how = {"deterministic": True, "output_hidden_states": False}
-        encoded, _ = self._encoded(input_ids, attention_mask, None, None, **how)
-        mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-        return Source(self.decoder.key_values(encoded), mask)
+        encoded, _ = self._encoded(
+            input_ids, attention_mask, None, None, deterministic=True, output_hidden_states=False
+        )
+
+        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
+            return encoded, layer.key_values(encoded)
+
+        _, key_values = stack(body, self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
+        return Source(key_values, jnp.ones_like(input_ids) if attention_mask is None else attention_mask)
 
     def decode(
         self,
@@ -475,8 +422,9 @@ class TransformerModel(nn.Module):
 
         Raises as `__call__`.
         """
-        row, how = (decoder_input_ids, decoder_attention_mask, None, None), {"output_hidden_states": False}
-        return self._decoded(row, source.key_values, source.visibility(), cache, deterministic=True, **how)
+        rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
+        seen = source.key_values, source.visibility()
+        return self._decoded(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
 
     def _encoded(
         self,
@@ -488,34 +436,54 @@ class TransformerModel(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
+        """The last of the encoder's states [B S D], and all of them when asked for."""
         config = self.config
         check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
-        positions = (
-            jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
-        )
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+        visibility = Visibility.of_rows(attention_mask, segment_ids)
         x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
-        x, visibility = nn.with_logical_constraint(x, ROW), Visibility.of_rows(attention_mask, segment_ids)
-        return self.encoder(x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states)
+        x = nn.with_logical_constraint(x, ROW)
+
+        def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
+            x = layer(x, visibility, deterministic=deterministic)
+            return x, x if output_hidden_states else None
+
+        last, states = stack(body, self.encoder_layers, config.encoder_layers, self.execution, x)
+        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
 
     def _decoded(
         self,
-        row: tuple[jax.Array | None, ...],
+        input_ids: jax.Array,
+        rows: DecoderRows,
         source: jax.Array | KeyValues,
         of_source: Visibility,
-        cache: Cache | None,
         *,
         deterministic: bool,
         output_hidden_states: bool,
     ) -> EncoderDecoderOutput:
-        input_ids, attention_mask, positions, segment_ids = row
-        rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, None, cache)
+        """What the decoder says of a source: of the encoder's output [B S D], or of every layer's keys and values.
+
+        Of the former each layer makes its own where it needs them, so that none are held for the other layers.
+        """
+        depth, made = self.config.decoder_layers, source if isinstance(source, KeyValues) else None
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
-        y, how = nn.with_logical_constraint(y, ROW), {"output_hidden_states": output_hidden_states}
-        y, states, cache = self.decoder(
-            y, rows.visibility, source, of_source, rows.cache, deterministic=deterministic, **how
+        y = nn.with_logical_constraint(y, ROW)
+
+        def body(layer: DecoderLayer, carried: tuple[jax.Array, Cache | None], lane: tuple) -> tuple[Any, Any]:
+            (y, cache), (number, key_values) = carried, lane
+            key_values = layer.key_values(source) if key_values is None else key_values
+            carried = layer(y, rows.visibility, key_values, of_source, cache, number, deterministic=deterministic)
+            return carried, carried[0] if output_hidden_states else None
+
+        lanes = jnp.arange(depth), made
+        (last, cache), states = stack(body, self.decoder_layers, depth, self.execution, (y, rows.cache), lanes)
+        return EncoderDecoderOutput(
+            last_hidden_state=last,
+            hidden_states=jnp.concatenate([y[None], states]) if output_hidden_states else None,
+            scores=VocabularyScores(last, self.words.embedding),
+            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
         )
-        scores = VocabularyScores(y, self.words.embedding)
-        return EncoderDecoderOutput(y, states, scores=scores, cache=cache)
 
 
 class TransformerForConditionalGeneration(nn.Module):

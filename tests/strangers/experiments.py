@@ -10,6 +10,7 @@ from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, 
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
+from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
@@ -19,6 +20,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
@@ -94,6 +96,13 @@ def transformer() -> Experiment:
     model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
     data = Data(layout=PairedStreams(pack=2), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
+
+
+def bart() -> Experiment:
+    """Rows of full sentences, some of them padded, which noise spoils."""
+    kept = {field.name for field in dataclasses.fields(BartConfig)}
+    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    return dataclasses.replace(roberta(), model=BartConfig(**sizes), objective=Denoising())
 
 
 def t5() -> Experiment:

@@ -11,11 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def tokens(module: nn.Module, length: int) -> dict[str, jax.Array]:
-    """One row of the token 0 for every side that the module has to be given tokens of."""
+def taken_sides(module: nn.Module) -> list[str]:
+    """What the names of the inputs of each side begin with: of a decoder beside an encoder, with decoder_."""
     taken = inspect.signature(type(module).__call__).parameters
-    sides = [name for name in ("input_ids", "decoder_input_ids") if name in taken]
-    return {name: jnp.zeros((1, length), jnp.int32) for name in sides}
+    return [side for side in ("", "decoder_") if f"{side}input_ids" in taken]
+
+
+def tokens(module: nn.Module, length: int) -> dict[str, jax.Array]:
+    """One row of the token 0 for every side."""
+    return {f"{side}input_ids": jnp.zeros((1, length), jnp.int32) for side in taken_sides(module)}
 
 
 def boxed_shapes(module: nn.Module, length: int = 4) -> Any:

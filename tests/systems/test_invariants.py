@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.parallel import sharding
-from tests.families import FAMILIES, Batch, Family, Head
-from tests.systems.modules import boxed_shapes, outputs, random_params
+from tests.families import FAMILIES, Batch, Family, Head, side_of
+from tests.systems.modules import boxed_shapes, outputs, random_params, taken_sides
 
 HEADS = [
     pytest.param(family, head, id=f"{name}-{type(head.module).__name__}")
@@ -31,26 +31,17 @@ def close(found: Any, expected: Any, name: str = "") -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def sides(batch: Batch) -> list[str]:
-    """What the names of the fields of each side begin with: of a decoder beside an encoder, with decoder_."""
-    return [side for side in ("", "decoder_") if f"{side}input_ids" in batch]
-
-
-def side_of(name: str) -> str:
-    return "decoder_" if name.startswith("decoder_") else ""
-
-
-def outputs_side(batch: Batch) -> str:
+def outputs_side(module: nn.Module) -> str:
     """The side whose tokens the last hidden state and the logits are of."""
-    return sides(batch)[-1]
+    return taken_sides(module)[-1]
 
 
 @every_head
 def test_padding_changes_nothing(family: Family, head: Head) -> None:
     """Real tokens are as if there were no padding, and whatever ids it has; so are the outputs of whole sequences."""
-    params, batch = random_params(head.module), family.batch(head.module.config)
-    masks = {side: batch[f"{side}attention_mask"] for side in sides(batch)}
-    real = masks[outputs_side(batch)][..., None]
+    params, batch = random_params(head.module), family.batch(head.module)
+    masks = {side: batch[f"{side}attention_mask"] for side in taken_sides(head.module)}
+    real = masks[outputs_side(head.module)][..., None]
     padded = outputs(head.module, params, batch)
     cut = {name: field[1:2, : masks[side_of(name)][1].sum()] for name, field in batch.items()}
     short = outputs(head.module, params, cut)
@@ -69,17 +60,17 @@ PACKED = {"": (5, 7, 3), "decoder_": (4, 2, 6)}
 @every_head
 def test_packed_equals_unpacked(family: Family, head: Head) -> None:
     """Three sequences in one row, each as if it stood alone: hidden states, logits, and outputs of whole sequences."""
-    params, batch = random_params(head.module), family.batch(head.module.config)
+    params, batch = random_params(head.module), family.batch(head.module)
     row = {name: field[:1] for name, field in batch.items() if not name.endswith("attention_mask")}
     packing, places = {}, {}
-    for side in sides(batch):
+    for side in taken_sides(head.module):
         length, sizes = row[f"{side}input_ids"].shape[1], PACKED[side]
         starts = np.cumsum((0, *sizes))
         places[side] = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
         filling = [0] * (length - starts[-1])
         packing[f"{side}segment_ids"] = np.array([[*np.repeat((1, 2, 3), sizes), *filling]])
         packing[f"{side}positions"] = np.array([[*np.concatenate([np.arange(size) for size in sizes]), *filling]])
-    own = places[outputs_side(batch)]
+    own = places[outputs_side(head.module)]
     if head.of_sequences:
         place = head.module.config.template.position
         packing["cls_positions"] = np.array([[one.start + place(one.stop - one.start) for one in own]])
@@ -101,7 +92,7 @@ SEGMENTS = {"": np.array([1, 1, 1, 2, 2, 0, 0]), "decoder_": np.array([1, 1, 2, 
 def test_no_token_sees_what_it_must_not(family: Family) -> None:
     """The gradient of a token's output by another's word is zero iff the family says that it is not visible."""
     encoder = family.bodies[0]
-    params, segments = random_params(encoder), {side: SEGMENTS[side] for side in sides(family.batch(encoder.config))}
+    params, segments = random_params(encoder), {side: SEGMENTS[side] for side in taken_sides(encoder)}
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     words = np.array([token for token in range(20) if token != encoder.config.padding_token])
     ends = np.cumsum([len(one) for one in segments.values()])
@@ -127,7 +118,7 @@ def test_no_token_sees_what_it_must_not(family: Family) -> None:
 @every_predicting_head
 def test_logits_at_masked_positions_are_those_of_all_positions(family: Family, head: Head) -> None:
     """`masked_positions` chooses among the logits and changes none."""
-    params, batch = random_params(head.module), family.batch(head.module.config)
+    params, batch = random_params(head.module), family.batch(head.module)
     positions = np.array([[3, 0, 16], [5, 5, 1], [0, 0, 0]])
     everywhere = outputs(head.module, params, batch).logits
     there = outputs(head.module, params, batch | {"masked_positions": positions}).logits
@@ -139,7 +130,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions(family: Family, h
 def test_bfloat16_computes_close_by_with_float32_parameters(family: Family, head: Head) -> None:
     half = head.module.clone(execution=Execution(dtype=jnp.bfloat16))
     assert {leaf.dtype for leaf in jax.tree.leaves(boxed_shapes(half))} == {jnp.dtype(jnp.float32)}
-    params, batch = random_params(head.module), family.batch(head.module.config)
+    params, batch = random_params(head.module), family.batch(head.module)
     found, expected = (outputs(module, params, batch) for module in (half, head.module))
     assert found.last_hidden_state.dtype == jnp.bfloat16 and found.logits.dtype == jnp.float32
     difference = np.abs(found.logits - expected.logits)
@@ -184,7 +175,7 @@ EXECUTED = [
 @functools.cache
 def looped(name: str, head: Head) -> Any:
     """Loss and gradient of a plain loop over the layers, for parameters and a batch that are the same for all."""
-    params, batch = random_params(head.module), FAMILIES[name].batch(head.module.config)
+    params, batch = random_params(head.module), FAMILIES[name].batch(head.module)
     return params, batch, loss_and_gradient(head.module, head.of_sequences, params, batch)
 
 
@@ -201,7 +192,7 @@ def test_sharded_equals_unsharded(family: Family) -> None:
     """Over a mesh of 2 x 2 x 2, dropout masks included."""
     head, path, shape = family.sharded
     module, params = head.module, random_params(head.module)
-    batch = family.batch(module.config)
+    batch = family.batch(module)
     lengths = {name: field.shape[1] // 4 * 4 for name, field in batch.items()}
     batch = {name: np.resize(field[:, : lengths[name]], (8, lengths[name])) for name, field in batch.items()}
     expected = loss_and_gradient(module, head.of_sequences, params, batch)

@@ -1,0 +1,159 @@
+"""BART as transformers has it: its config.json, and the names and arrangement of its tensors.
+
+`final_logits_bias` is there in every checkpoint and zero in those that were published: the model has no such bias.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.data.layouts import FullSentences
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.interop import config_json, encoder, marian, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import parameter
+from plmjax.interop.tensors import Tensors
+from plmjax.models.bart import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartForSequenceClassification,
+    BartModel,
+)
+from plmjax.models.heads import QuestionAnswering
+from plmjax.objectives.denoising import Denoising
+from plmjax.objectives.objective import Objective
+
+REQUIRED = {
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "static_position_embeddings": False,
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "quantization_config": None,
+}
+"""Settings of BART that change what is computed, with the one value that this model implements."""
+
+DEFAULTS = {
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "d_model": 1024,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+}
+"""Where transformers' BartConfig differs from ours."""
+
+BODY = (
+    *marian.SHARED,
+    *(
+        one
+        for side in ("encoder", "decoder")
+        for one in (
+            parameter(f"{side}_positions/embedding", f"{side}.embed_positions.weight"),
+            *encoder.layer_norm(f"{side}_layer_norm", f"{side}.layernorm_embedding"),
+        )
+    ),
+)
+MODEL = encoder.under("bart", BODY, "model")
+LABELS = (
+    *MODEL,
+    *encoder.dense("classifier/dense", "classification_head.dense"),
+    *encoder.dense("classifier/output", "classification_head.out_proj"),
+)
+
+
+def read_config(found: Mapping[str, Any]) -> BartConfig:
+    """The BartConfig of a config.json."""
+    return config_json.read(found, BartConfig, DEFAULTS, REQUIRED)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """What transformers' BartConfig needs to build the same model."""
+    return config_json.write(model, labels, "bart") | {"forced_eos_token_id": model.config.eos_token_id}
+
+
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
+    if not isinstance(model, BartModel | BartForConditionalGeneration):
+        return None
+    return Denoising(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
+
+
+def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
+    """The tensors under today's names. Raises UserError where scores have a bias."""
+    bias = "final_logits_bias"
+    if architecture.module is BartForConditionalGeneration and bias in tensors.shapes and tensors.read(bias).any():
+        raise UserError(
+            f"Expected a {bias} of zeros in {tensors.origin}, as every published BART has it, found others, which this "
+            "model cannot express; take another checkpoint."
+        )
+    ties = dict.fromkeys(marian.COPIES, "model.shared.weight")
+    return tensor_names.canonical(tensors, today, "model", ties, architecture)
+
+
+def today(name: str) -> str | None:
+    """The name of a tensor in a model with a head; None for what holds no parameter."""
+    if re.fullmatch(r"final_logits_bias|(model\.)?(encoder|decoder)\.version", name):
+        return None
+    return re.sub(r"^(shared|encoder|decoder)\.", r"model.\1.", name)
+
+
+def optional(name: str) -> bool:
+    """Whether a tensor belongs to a head of one of transformers' BART classes."""
+    return re.match(r"(lm_head|classification_head|qa_outputs)\.", name) is not None
+
+
+def example(config: BartConfig) -> dict[str, np.ndarray]:
+    """As Marian's, with </s> at the end of every source and nowhere else in it: what a classifier goes by."""
+    batch, end = marian.example(config), config.eos_token_id
+    ids, lengths = batch["input_ids"], batch["attention_mask"].sum(axis=1)
+    spare = next(token for token in range(config.vocab_size) if token not in (end, config.pad_token_id))
+    ids = np.where(ids == end, spare, ids)
+    ids[np.arange(len(ids)), lengths - 1] = end
+    return batch | {"input_ids": ids}
+
+
+def source(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a class for a task is given: the decoder's tokens are those of the source."""
+    return {name: field for name, field in batch.items() if not name.startswith("decoder_")}
+
+
+ADAPTER = Adapter(
+    config=BartConfig,
+    architectures={
+        "BartForConditionalGeneration": Architecture(BartForConditionalGeneration, MODEL, marian.LOGITS, tied=True),
+        "BartModel": Architecture(BartModel, BODY, marian.HIDDEN, within="bart", tied=True),
+        "BartForSequenceClassification": Architecture(
+            BartForSequenceClassification,
+            LABELS,
+            marian.LOGITS,
+            options=encoder.labels_option,
+            batch=source,
+            tied=True,
+        ),
+        "BartForQuestionAnswering": Architecture(
+            QuestionAnswering,
+            (*MODEL, *encoder.dense("classifier", "qa_outputs")),
+            encoder.SPAN,
+            batch=source,
+            tied=True,
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    pretraining=pretraining,
+    canonical=canonical,
+    optional=optional,
+    example=example,
+)

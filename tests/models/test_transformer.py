@@ -1,0 +1,153 @@
+"""What is peculiar to the Transformer: the equations of its paper spelt out, positions, caches, and its dropouts."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration, sinusoids
+from tests.families import MARIAN, TRANSFORMER, both_sides
+from tests.systems.modules import dropped, outputs, random_params
+
+MODULE = TransformerForConditionalGeneration(TRANSFORMER)
+PARAMS = random_params(MODULE)
+BATCH = both_sides(TRANSFORMER)
+
+
+def norm(x: np.ndarray, p: dict) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+
+def attention(q: np.ndarray, kv: np.ndarray, p: dict, seen: np.ndarray) -> np.ndarray:
+    """Section 3.2 for one row, head by head: [T D], [S D], bool [T S] -> [T D]."""
+    heads, total = p["query"]["kernel"].shape[1], p["output"]["bias"]
+    for head in range(heads):
+        query, key, value = (
+            x @ p[name]["kernel"][:, head] + p[name]["bias"][head]
+            for name, x in (("query", q), ("key", kv), ("value", kv))
+        )
+        weights = np.where(seen, np.exp(query @ key.T / np.sqrt(query.shape[1])), 0)
+        total = total + weights / weights.sum(1, keepdims=True) @ value @ p["output"]["kernel"][head]
+    return total
+
+
+def feed_forward(x: np.ndarray, p: dict) -> np.ndarray:
+    """Section 3.3."""
+    inner = np.maximum(x @ p["intermediate"]["kernel"] + p["intermediate"]["bias"], 0)
+    return inner @ p["output"]["kernel"] + p["output"]["bias"]
+
+
+def embedded(ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Sections 3.4 and 3.5, with the sines first."""
+    size = table.shape[1]
+    places = [[position / 10000 ** (2 * i / size) for i in range(size // 2)] for position in range(len(ids))]
+    return np.sqrt(size) * table[ids] + np.concatenate([np.sin(places), np.cos(places)], axis=1)
+
+
+def paper(params: dict, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Logits [T V] of one pair without padding, in float64."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)["transformer"]
+    table = params["words"]["embedding"]
+
+    def layers(side: str) -> list[dict]:
+        stacked = params[f"{side}_layers"]
+        depth = len(stacked["attention_layer_norm"]["scale"])
+        return [jax.tree.map(lambda leaf: leaf[layer], stacked) for layer in range(depth)]  # noqa: B023 (used at once)
+
+    x, y = embedded(source, table), embedded(target, table)
+    every, earlier = np.ones((len(x), len(x)), bool), np.tri(len(y), dtype=bool)
+    for p in layers("encoder"):
+        x = norm(x + attention(x, x, p["attention"], every), p["attention_layer_norm"])
+        x = norm(x + feed_forward(x, p["feed_forward"]), p["feed_forward_layer_norm"])
+    for p in layers("decoder"):
+        y = norm(y + attention(y, y, p["attention"], earlier), p["attention_layer_norm"])
+        across = attention(y, x, p["cross_attention"], np.ones((len(y), len(x)), bool))
+        y = norm(y + across, p["cross_attention_layer_norm"])
+        y = norm(y + feed_forward(y, p["feed_forward"]), p["feed_forward_layer_norm"])
+    return y @ table.T
+
+
+def test_it_computes_what_the_paper_says() -> None:
+    found = outputs(MODULE, PARAMS, BATCH).logits
+    for row in range(len(found)):
+        source, target = (BATCH[f"{side}input_ids"][row, :lengths] for side, lengths in real_lengths(row).items())
+        np.testing.assert_allclose(found[row, : len(target)], paper(PARAMS, source, target), rtol=1e-5, atol=1e-5)
+
+
+def real_lengths(row: int) -> dict[str, int]:
+    return {side: int(BATCH[f"{side}attention_mask"][row].sum()) for side in ("", "decoder_")}
+
+
+def test_positions_are_the_papers_in_another_order() -> None:
+    """Deviation: sin(p / 10000^(2i/D)) and its cosine are features 2i and 2i + 1 there, i and D/2 + i here."""
+    size, expected = 6, np.zeros((50, 6))
+    for p in range(50):
+        for i in range(size // 2):
+            expected[p, 2 * i] = np.sin(p / 10000 ** (2 * i / size))
+            expected[p, 2 * i + 1] = np.cos(p / 10000 ** (2 * i / size))
+    np.testing.assert_allclose(sinusoids(50, size)[:, [0, 3, 1, 4, 2, 5]], expected, atol=1e-7)
+
+
+def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> None:
+    """Also of prompts of unequal length, filled up on the left, and of rows in another order."""
+    module, config = TransformerForConditionalGeneration(MARIAN), MARIAN
+    params = random_params(module)
+    read = jax.jit(lambda *inputs: module.apply({"params": params}, *inputs, method="encode"))
+    write = jax.jit(lambda *inputs: module.apply({"params": params}, *inputs, method="decode"))
+    expected = outputs(module, params, BATCH).logits
+    source = read(BATCH["input_ids"], BATCH["attention_mask"])
+    whole = write(BATCH["decoder_input_ids"], source, BATCH["decoder_attention_mask"]).logits
+    real = BATCH["decoder_attention_mask"][..., None] == 1
+    np.testing.assert_allclose(np.where(real, whole, 0), np.where(real, expected, 0), rtol=1e-5, atol=1e-5)
+
+    # Row 0 has a prompt of four tokens, row 1 of two.
+    ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
+    mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
+    source, cache = source.rows(jnp.array([0, 1])), config.empty_cache(2, 7)
+    found = write(ids, source, mask, cache)
+    np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
+    swapped = jnp.array([1, 0])
+    source, cache = source.rows(swapped), found.cache.rows(swapped)
+    for step in range(3):
+        next_ids = np.array([[BATCH["decoder_input_ids"][1, 2 + step]], [BATCH["decoder_input_ids"][0, 4 + step]]])
+        found = write(next_ids, source, np.ones((2, 1), np.int32), cache)
+        cache = found.cache
+        wanted = expected[[1, 0], [2 + step, 4 + step]]
+        np.testing.assert_allclose(found.logits[:, 0], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+def test_every_dropout_drops(rate: str) -> None:
+    found = TransformerForConditionalGeneration(
+        dataclasses.replace(TRANSFORMER, encoder_layers=1, decoder_layers=1, **{rate: 0.3})
+    )
+    params = random_params(found)
+    kept, lost = outputs(found, params, BATCH), dropped(found, params, BATCH)
+    for name in ("last_hidden_state", "encoder_last_hidden_state"):
+        assert np.abs(getattr(kept, name) - getattr(lost, name)).max() > 1e-3, name
+
+
+def test_a_published_model_is_what_the_paper_says() -> None:
+    """Table 3, and section 5.4."""
+    base, big = TransformerConfig.base(), TransformerConfig.big()
+    for config, sizes in ((base, (6, 6, 512, 2048, 8, 8)), (big, (6, 6, 1024, 4096, 16, 16))):
+        found = (config.encoder_layers, config.decoder_layers, config.d_model, config.encoder_ffn_dim)
+        assert (*found, config.encoder_attention_heads, config.decoder_attention_heads) == sizes
+        assert config.decoder_ffn_dim == config.encoder_ffn_dim and config.activation_function == "relu"
+    assert (base.dropout, big.dropout, base.attention_dropout) == (0.1, 0.3, 0.0)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(UserError, match=r"divide by the heads, found 24 and 5 heads; .*decoder_attention_heads"):
+        dataclasses.replace(TRANSFORMER, decoder_attention_heads=5)
+    with pytest.raises(UserError, match=r"found 'rellu'; did you mean 'relu'?"):
+        dataclasses.replace(TRANSFORMER, activation_function="rellu")
+    tokens = {"input_ids": np.zeros((1, 4), np.int32), "decoder_input_ids": np.zeros((1, 20), np.int32)}
+    with pytest.raises(UserError, match=r"at most 19 tokens, .*--model.max_position_embeddings"):
+        MODULE.apply({"params": PARAMS}, **tokens)
+    tokens = {name: ids[:, :4] for name, ids in tokens.items()}
+    with pytest.raises(ValueError, match="segments of both sides or of neither"):
+        MODULE.apply({"params": PARAMS}, **tokens, segment_ids=np.ones((1, 4), np.int32))
