@@ -24,7 +24,9 @@ COMMANDS = [
 SHORTER = {
     "pretrain": SMALL,
     "finetune": ["--training.batch_size", "16", "--data.sequence_length", "16"],
-    "plan": ["--model.hidden_size", "256", "--model.num_attention_heads", "4", "--model.vocab_size", "2048"],
+    "plan": (
+        "--model.num_hidden_layers 2 --model.hidden_size 256 --model.num_attention_heads 4 --model.vocab_size 2048"
+    ).split(),
     "bench": [*SMALL, "--measured_steps", "2"],
 }
 """Options that turn a run of minutes into one of seconds; nothing else is added to a command."""

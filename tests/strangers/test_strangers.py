@@ -68,6 +68,17 @@ def settings(run: Experiment) -> Experiment:
     )
 
 
+@pytest.fixture
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is learned in many steps: a mesh of simulated devices, proved by the others, would take most of them."""
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+
+
+def alone(run: Experiment) -> Experiment:
+    """The run on one device, whose batch is not cut."""
+    return experiments.changed(run, mesh={"data": 1, "fsdp": 1, "tensor": 1}, training={"accumulation": 1})
+
+
 def trained(run: Experiment, dataset: Dataset, folder: Path, begin: Any = None) -> loop.Result:
     """The result of a run, which is that of one that was stopped and went on."""
 
@@ -121,8 +132,9 @@ def pairs(tmp_path_factory):
     return store.open_dataset(folder)
 
 
-def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_path):
-    run = experiments.changed(settings(experiments.encoder_decoder()), training={"steps": 150, "log_every": 30})
+def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_path, one_device):
+    run = alone(settings(experiments.encoder_decoder()))
+    run = experiments.changed(run, training={"steps": 150, "log_every": 30})
     run = experiments.changed(run, optimizer={"learning_rate": 1e-2})
     source = pipeline.Source(run.data, pairs, corpora.Words(64).vocabulary, 0)
     found = loop.train(run, tmp_path, source, {}, evaluation=Decoding(source, 0)).metrics
@@ -130,13 +142,23 @@ def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_
     assert found["eval/exact"] > 0.5
 
 
-def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path):
-    teacher = experiments.without_dropout(settings(experiments.gpt2()))
-    teacher = experiments.changed(
-        teacher, model={"n_layer": 4}, training={"steps": 60}, optimizer={"learning_rate": 1e-2}
+@pytest.fixture
+def teacher(dataset, tmp_path, one_device):
+    """(its run, its directory, the result)."""
+    run = experiments.changed(
+        experiments.without_dropout(settings(experiments.gpt2())),
+        model={"n_layer": 4},
+        training={"steps": 60},
+        optimizer={"learning_rate": 1e-2},
     )
-    taught = trained(teacher, dataset, tmp_path / "teacher")
-    origin = tmp_path / "teacher" / "whole"
+    source = pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0)
+    return run, tmp_path / "teacher", loop.train(alone(run), tmp_path / "teacher", source, {})
+
+
+def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path, teacher, monkeypatch):
+    monkeypatch.undo()  # the student's mesh has three axes
+    teacher, origin, taught = teacher
+    teacher = experiments.changed(teacher, training={"steps": 24})
     params, description = checkpoints.load_parameters(origin)
     run = dataclasses.replace(teacher, objective=experiments.student().objective, start=EveryOtherLayer(), model=None)
     run = experiments.changed(run, objective={"teacher": teacher.model, "checkpoint": str(origin)})
@@ -156,9 +178,9 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path)
     assert (folder / checkpoints.CONSTANTS / items.MANIFEST).exists()
     sizes = [sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in folder.glob("c*/*")]
     assert len(sizes) > 2  # the constants and several checkpoints, none of which holds them too
-    (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "60")}
+    (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "24")}
     assert names == tuple(sorted(params))
-    shutil.rmtree(tmp_path / "teacher")  # a run that goes on needs its teacher no more
+    shutil.rmtree(origin)  # a run that goes on needs its teacher no more
     again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
     assert again.metrics == found.metrics
     shutil.rmtree(folder / checkpoints.CONSTANTS)
