@@ -60,7 +60,7 @@ class Vocabulary:
             end=3,
             special=tuple(range(5)),
             continuation=np.arange(size) % 4 == 3,
-            sentinels=tuple(range(size - 1, max(size - 101, 4), -1)),
+            sentinels=tuple(range(size - 1, size - 1 - min(100, size // 4), -1)),
             full_stop=min(5, size - 1),
             **ids,
         )

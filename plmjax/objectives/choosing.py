@@ -45,6 +45,16 @@ def ranks(draws: jax.Array, segments: jax.Array, eligible: jax.Array) -> jax.Arr
     return jax.lax.sort((places, upto), num_keys=1)[1]
 
 
+def visited(draws: jax.Array, eligible: jax.Array) -> jax.Array:
+    """int32 [T]: the places of the eligible tokens by their draws, lowest first, and then those of the others in order.
+
+    draws: unsigned [T], no two equal. eligible: bool [T].
+    """
+    chex.assert_equal_shape([draws, eligible])
+    last = jnp.array(jnp.iinfo(draws.dtype).max, draws.dtype)
+    return jnp.argsort(jnp.where(eligible, draws, last), stable=True)
+
+
 def draw_words(sizes: jax.Array, draws: jax.Array, segments: jax.Array, budget: jax.Array) -> jax.Array:
     """Takes words by `draws`, lowest first, and skips each that would exceed what is left of the sequence's budget.
 

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.objectives.choosing import visited
+
 
 def poisson_shares(mean: float) -> np.ndarray:
     """float64 [K]: the shares of span lengths 0, 1, ..., K - 1; as released, up to the first share below 1e-7.
@@ -42,8 +44,8 @@ def sentence_order(choice: jax.Array, order: jax.Array, sentences: jax.Array, mo
     choice, order: [N], random numbers of which no two are equal. sentences, moved: int scalars.
     """
     place = jnp.arange(len(choice))
-    chosen = jax.lax.sort((place >= sentences, choice, place), num_keys=2)[2]  # the first `moved` of them
-    among = jax.lax.sort((jnp.where(place < moved, 0, 1 + place), order, place), num_keys=2)[2]
+    chosen = visited(choice, place < sentences)  # the first `moved` of them
+    among = visited(order, place < moved)
     return place.at[chosen].set(chosen[among])
 
 
@@ -78,14 +80,14 @@ def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax
 def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Gives spans to words at random: for each word its span's length, 0 for none, and its number; int [N] both.
 
-    order: [N], random numbers of which no two are equal. words: int scalar, the number of words. lengths: int [K].
+    order: [N], random numbers of which no two are equal. words: int scalar, the number of words. lengths: int [K], as
+    `within_budget` gives them, not more above 0 than there are words.
     """
     place = jnp.arange(len(order))
-    visited = jax.lax.sort((place >= words, order, place), num_keys=2)[2][: len(lengths)]
-    lengths = lengths[: len(visited)]
-    spans = jnp.where(visited < words, lengths, 0)
+    chosen = visited(order, place < words)[: len(lengths)]
+    lengths = lengths[: len(chosen)]
     nothing = jnp.zeros_like(place)
-    return nothing.at[visited].set(spans), nothing.at[visited].set(jnp.arange(len(visited)))
+    return nothing.at[chosen].set(lengths), nothing.at[chosen].set(jnp.arange(len(chosen)))
 
 
 def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -141,10 +143,9 @@ def with_inserted(
     inserted: the first token where the lowest draw is, and so on.
     """
     place = jnp.arange(len(draws))
-    open_ = (place > 0) & (place < length + count - 1)
-    visited = jax.lax.sort((~open_, draws, place), num_keys=2)[2]
-    ranks = jnp.zeros_like(place).at[visited].set(place)
-    new = open_ & (ranks < count)
+    places = visited(draws, (place > 0) & (place < length + count - 1))
+    ranks = jnp.zeros_like(place).at[places].set(place)
+    new = ranks < count
     kept = jnp.take(ids, place - jnp.cumsum(new), mode="clip")
     return jnp.where(place < length + count, jnp.where(new, noise[ranks], kept), 0), length + count
 

@@ -28,8 +28,8 @@ INPUTS = ("input_ids", "segment_ids", "positions")
 class SequenceToSequence(Objective):
     """Mean nats of each target token given the source and the target before it, of rows such as `PairedStreams` gives.
 
-    The module is an encoder-decoder that returns `scores`. Smoothing and z-loss are of the training loss alone: the
-    metric `nats` and the loss of held-out text are without them.
+    The module is an encoder-decoder that returns `scores`. Smoothing and z-loss are of the training loss alone, beside
+    which the metric `nats` is reported without them; so is the loss of held-out text.
 
     Raises:
         UserError: a share of the probability that is none, or a negative z-loss.
@@ -59,13 +59,15 @@ class SequenceToSequence(Objective):
         return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
-        """The loss of the targets; their nats, and how many of them are the likeliest."""
+        """The loss of the targets, and how many of them are the likeliest; their nats, where the loss is another."""
         ids, weights = batch["next_ids"], batch["next_weights"]
         scores = apply(self, module, given, batch, key, training=training).scores
         smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)
-        metrics = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
+        metrics = {"accuracy": (jnp.sum(weights * likeliest), count)}
+        if smoothing or z_loss:
+            metrics["nats"] = jnp.sum(weights * nats), count
         return Sums({"target": loss} | self.reported(batch, nats), metrics)
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:

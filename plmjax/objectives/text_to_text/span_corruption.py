@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import UserError
-from plmjax.objectives.choosing import ranks, strict_draws
+from plmjax.objectives.choosing import strict_draws, visited
 from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
 from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText
 from plmjax.vocabulary import Vocabulary
@@ -103,7 +103,8 @@ def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, m
     """
     place = jnp.arange(room)
     gaps = (place > 0) & (place < items)  # before which an item may begin a part
-    cuts = gaps & (ranks(strict_draws(key, room), jnp.zeros(room, jnp.int32), gaps) < parts)
+    chosen = visited(strict_draws(key, room), gaps)
+    cuts = jnp.zeros(room, bool).at[chosen].set(place < parts - 1)
     return jnp.zeros(most, jnp.int32).at[jnp.cumsum(cuts)].add(place < items)
 
 

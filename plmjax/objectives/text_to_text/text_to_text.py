@@ -106,7 +106,7 @@ class TextToText(SequenceToSequence):
 
     def coefficients(self) -> dict[str, float]:
         """The tokens of the text are counted for reports; their loss is a part of that of all targets."""
-        return {"text": 0.0}
+        return {"text": 0.0, "target": 1.0}
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
         """The plain nats of the tokens of the text."""

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from plmjax.objectives.choosing import strict_draws
+from plmjax.objectives.choosing import strict_draws, visited
 from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, ended
 from plmjax.vocabulary import Vocabulary
 
@@ -44,5 +44,5 @@ class Deshuffling(TextToText):
     ) -> tuple[Stream, Stream]:
         """The shuffled text and the text."""
         real = jnp.arange(len(ids)) < length
-        shuffled = jax.lax.sort((~real, strict_draws(key, len(ids)), ids), num_keys=2)[2]
+        shuffled = ids[visited(strict_draws(key, len(ids)), real)]
         return ended(shuffled, real, vocabulary), ended(ids, real, vocabulary)

@@ -120,7 +120,7 @@ def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_tra
     hidden, spans = objective.counts(30)
     weights = objective.weights(corrupted)
     assert (weights["text"], weights["target"]) == (2 * hidden, 2 * (hidden + spans + 1))
-    assert objective.target_term(corrupted) == "text" and objective.coefficients() == {"text": 0}
+    assert objective.target_term(corrupted) == "text" and objective.coefficients() == {"text": 0, "target": 1}
     np.testing.assert_allclose(found.losses["text"], nats[of_text].sum(), rtol=1e-5)
     np.testing.assert_allclose(found.losses["target"], nats[corrupted["next_weights"] > 0].sum(), rtol=1e-5)
     np.testing.assert_array_equal(objective.targets(corrupted)[1], of_text)
