@@ -1,7 +1,16 @@
 """A BART small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
 
-plmjax pretrain experiments/bart_tiny.py
-plmjax pretrain experiments/bart_tiny.py --workdir runs/mine --data.input my_text/
+    plmjax pretrain experiments/bart_tiny.py
+    plmjax pretrain experiments/bart_tiny.py --workdir runs/mine --data.input my_text/
+
+Result: held-out loss 4.17 nats a target after 1,000 steps (4.98 after 500), unigram entropy of the same targets 6.66;
+33 % of the targets are guessed right. This is half of the run: the rest is not recorded yet. 1,000 to 2,000 tokens a
+second on two cores while several other programs computed on them.
+
+As published but for its size: spans of 30 % of the words hidden, all sentences in another order, textbook Adam (0.9,
+0.98) with decay of all parameters, gradients clipped at 0.1.
+
+Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
 """
 
 from plmjax.data.layouts import FullSentences
