@@ -19,7 +19,17 @@ from plmjax.parallel.hosts import Meeting
 
 Overrides = Suppress[tuple[str, ...]]
 Reference = Annotated[str, arg(metavar="EXPERIMENT")]
-Kind = Literal["wordpiece", "byte-bpe", "gpt2-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char"]
+Kind = Literal[
+    "wordpiece",
+    "byte-bpe",
+    "gpt2-bpe",
+    "bpe",
+    "sentencepiece-unigram",
+    "sentencepiece-bpe",
+    "t5-unigram",
+    "word",
+    "char",
+]
 
 
 def tokenizer_train(
@@ -42,8 +52,8 @@ def tokenizer_train(
         format: Format of the input.
         text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
-        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe and
-            gpt2-bpe do so.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe,
+            gpt2-bpe and t5-unigram do so.
     """
     from plmjax.data import formats, records, tokenizers
     from plmjax.pretraining.run import TOKENIZER_SAMPLE

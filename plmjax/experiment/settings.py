@@ -21,11 +21,12 @@ class Tokenizer:
     path: str = ""
     """A tokenizer folder or published vocabulary; empty trains one on the input text."""
     kind: str = "wordpiece"
-    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, word or char."""
+    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, t5-unigram, word or char."""
     vocab_size: int = 8192
     """Tokens of a tokenizer that is trained, special ones included."""
     lowercase: bool | None = None
-    """Lower-case the text; wordpiece, bpe and word strip accents too. None does so but for byte-bpe and gpt2-bpe."""
+    """Lower-case the text; wordpiece, bpe and word strip accents too. None does so but for byte-bpe, gpt2-bpe and
+    t5-unigram."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
+
 
 def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | None = None, chinese: bool = True):
     """BERT's tokenizer (google-research/bert tokenization.py): accents follow the case unless told otherwise."""
@@ -95,7 +97,18 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     engine.normalizer = normalizers.Sequence(steps)
     engine.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace("▁", prefix)])
     engine.decoder = decoders.Metaspace("▁", prefix)
+    owner = (config.get("tokenizer_class") or model_type).lower()
+    if owner.startswith("t5") if owner else [piece.piece for piece in proto.pieces[:3]] == list(T5_SPECIAL.values()):
+        add_sentinels(engine, config.get("extra_ids", SENTINELS))
     return engine
+
+
+def add_sentinels(engine, count: int) -> None:
+    """T5's sentinels behind all pieces, the first of them last (`SentencePieceVocabulary` of google/seqio)."""
+    from tokenizers import AddedToken
+
+    names = [SENTINEL.format(number=number) for number in reversed(range(count))]
+    engine.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
 
 
 def _spelling(proto, config: dict, model_type: str) -> list:

@@ -1,0 +1,136 @@
+"""Loading a tokenizer's folder or a published vocabulary."""
+
+import json
+from pathlib import Path
+
+from plmjax import storage
+from plmjax.data.tokenizers import engines
+from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
+from plmjax.errors import UserError
+
+
+def load(path: str | Path, model_type: str = "") -> Tokenizer:
+    """Loads a tokenizer folder or a published vocabulary file.
+
+    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model, the first of them that is
+    there; options come from its tokenizer_config.json. A vocab.txt without one is taken as uncased unless more than
+    one token in a hundred has a capital letter. A spiece.model whose tokenizer class is not named is spelt as the
+    model_type of the config.json beside it says, or else `model_type`; alone it is taken as ALBERT's, accents dropped
+    and case folded, where it holds [CLS], [SEP] and no capital letters, else as it stands.
+
+    Raises:
+      UserError: nothing there, or files that are not a vocabulary.
+    """
+    with storage.local(storage.path(path)) as folder:
+        return _load(folder, model_type)
+
+
+def _load(path: Path, model_type: str) -> Tokenizer:
+    forms = _forms(path)
+    try:
+        return _tokenizer(path if path.is_dir() else path.parent, forms, model_type)
+    except UserError:
+        raise
+    except Exception as error:  # the tokenizers library raises bare Exception, odd files of options any kind
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("Exception: ")
+        raise UserError(
+            f"Expected a vocabulary at {path}, found files that do not read as one ({reason}); fetch them again."
+        ) from error
+
+
+def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokenizer:
+    config = _json(folder / "tokenizer_config.json")
+    if "spiece.model" in forms and not config.get("tokenizer_class"):
+        model = _json(folder / "config.json")
+        model_type = model.get("tokenizer_class") or model.get("model_type") or model_type
+    engine, names = _read(forms, config, model_type)
+    special = special_tokens(config, engine)
+    if names != ["tokenizer.json"]:
+        _add_special(engine, config, special)
+        surround(engine, special)
+    engine.no_padding()
+    engine.no_truncation()
+    files = {name: file.read_bytes() for name, file in forms.items() if name != "tokenizer.json"}
+    if not config or (names == ["spiece.model"] and not config.get("tokenizer_class")):
+        tokens = {f"{role}_token": token for role, token in special.items()}
+        config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # which keeps to tokenizer.json
+    files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return Tokenizer(engine, files, special)
+
+
+def _json(file: Path) -> dict:
+    """What a file of options holds; empty if there is no file."""
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise UserError(f"Expected JSON in {file}, found text that is not ({error}); download it again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"Expected a JSON object in {file}, found a {type(found).__name__}; download it again.")
+    return found
+
+
+def _forms(path: Path) -> dict[str, Path]:
+    """Name in a tokenizer folder -> file, of every form of the tokenizer that is at `path`."""
+    if not path.exists():
+        raise UserError(f"Expected a tokenizer folder or vocabulary file at {path}, found nothing; check the path.")
+    names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
+    if path.is_dir():
+        forms = {name: path / name for name in names if (path / name).is_file()}
+    elif path.name in ("vocab.json", "merges.txt"):
+        forms = {name: path.parent / name for name in ("vocab.json", "merges.txt") if (path.parent / name).is_file()}
+    else:
+        name = {".txt": "vocab.txt", ".model": "spiece.model", ".json": "tokenizer.json"}.get(path.suffix)
+        forms = {name: path} if name else {}
+    if not forms or forms.keys() in ({"vocab.json"}, {"merges.txt"}):
+        raise UserError(
+            f"Expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model at {path}, "
+            f"found {', '.join(forms) or 'none of them'}; name a folder that holds one."
+        )
+    return forms
+
+
+def _read(forms: dict[str, Path], config: dict, model_type: str):
+    """The engine of the first form there is, and the names of the files it was read from."""
+    from tokenizers import Tokenizer, models
+
+    if "tokenizer.json" in forms:
+        return Tokenizer.from_file(str(forms["tokenizer.json"])), ["tokenizer.json"]
+    if "vocab.txt" in forms:
+        tokens = forms["vocab.txt"].read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+        table = {token: index for index, token in enumerate(tokens)}
+        if "[UNK]" not in table:
+            raise UserError(
+                f"Expected a WordPiece vocabulary, one token per line with [UNK] among them, found no [UNK] in "
+                f"{forms['vocab.txt']}; check the file."
+            )
+        engine = engines.wordpiece(
+            table,
+            lowercase=config.get("do_lower_case", not engines.cased(tokens)),
+            strip_accents=config.get("strip_accents"),
+            chinese=config.get("tokenize_chinese_chars", True),
+        )
+        return engine, ["vocab.txt"]
+    if "merges.txt" in forms:
+        files = [str(forms[name]) for name in ("vocab.json", "merges.txt")]
+        if "</w>\n" in forms["merges.txt"].read_text(encoding="utf-8"):
+            return engines.bpe(models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token="<unk>"), True), [
+                *files
+            ]
+        prefix_space = config.get("add_prefix_space", False)
+        return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
+    return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
+
+
+def _add_special(engine, config: dict, special: dict[str, str]) -> None:
+    """Has special tokens recognised in a text, with the space before them where the configuration says so."""
+    from tokenizers import AddedToken
+
+    table = engine.get_vocab()
+    listed = config.get("added_tokens_decoder", {})
+    for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
+        engine.add_tokens([AddedToken(**token)])
+    tokens = sorted(set(special.values()) - {t["content"] for t in listed.values()}, key=table.get)
+    stripping = {t["content"] for t in config.values() if isinstance(t, dict) and t.get("lstrip")}
+    engine.add_special_tokens([AddedToken(t, lstrip=t in stripping, normalized=False, special=True) for t in tokens])

@@ -1,0 +1,188 @@
+"""A tokenizer: text to ids and back, its files, and what a training step must know of its vocabulary."""
+
+import hashlib
+import itertools
+import json
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL
+from plmjax.data.word_cache import WordCache, components
+from plmjax.vocabulary import Vocabulary
+
+
+class Tokenizer:
+    """Text to ids and back. Made by `train` and `load`."""
+
+    def __init__(self, engine, files: dict[str, bytes], special: dict[str, str]):
+        """`engine` is a tokenizers.Tokenizer, `files` its other forms by name, `special` role -> token."""
+        self._engine = engine
+        self._files = files
+        self._special = special
+        description = json.loads(engine.to_str())
+        self.kind = _kind(description)
+        # What follows the ids up (padding, truncation, special tokens around a text) does not determine them.
+        determining = {k: description[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
+        if self.kind == "sentencepiece-unigram":  # scores are float32; their decimal form is not read back exactly
+            determining["model"]["vocab"] = [
+                (piece, float(np.float32(score))) for piece, score in determining["model"]["vocab"]
+            ]
+        self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
+        self.vocabulary = _vocabulary(engine, self.kind, special)
+        self._cache = WordCache(engine, description)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without the special tokens that a model wants around it."""
+        return self.encode_arrays([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text."""
+        ids, lengths = self.encode_arrays(texts)
+        ids, ends = ids.tolist(), np.cumsum(lengths).tolist()
+        return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
+        return self._cache.encode(texts)
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Ids of every word of every sentence, each as it is spelt after a space; at least one a word.
+
+        A word of which nothing is left, such as a lone control character, is the unknown token.
+        """
+        space = " " if self.kind == "byte-bpe" else ""
+        pieces = iter(self.encode_batch([space + word for words in sentences for word in words]))
+        return [[next(pieces) or [max(self.vocabulary.unknown, 0)] for _ in words] for words in sentences]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text its ids, int32 [N], and the characters each stands for, int32 [N 2]: first, last + 1."""
+        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        return self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The token of every id."""
+        return [self._engine.id_to_token(int(i)) for i in ids]
+
+    def with_special(self, roles: Sequence[str]) -> "Tokenizer":
+        """The same tokenizer with a special token for each of these roles, behind all others."""
+        import tokenizers
+
+        added = {role: ROLES[role][0] for role in roles}
+        engine = tokenizers.Tokenizer.from_str(self._engine.to_str())
+        engine.add_special_tokens([tokenizers.AddedToken(one, normalized=False) for one in added.values()])
+        return Tokenizer(engine, self._files, self._special | added)
+
+    def __reduce__(self):
+        return _restore, (self._engine.to_str(), self._files, self._special)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
+        directory = storage.path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in self._files.items():
+            storage.write(directory / name, content)
+        storage.write(directory / LAST, self._engine.to_str(pretty=True))
+
+
+def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
+    """A tokenizer out of a pickle, for the processes that prepare a dataset."""
+    import tokenizers
+
+    return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special)
+
+
+def _kind(description: dict) -> str:
+    model = description["model"]["type"]
+    kinds = {part["type"] for part in components(description, "pre_tokenizer")}
+    if model == "BPE":
+        return "byte-bpe" if "ByteLevel" in kinds else "sentencepiece-bpe" if "Metaspace" in kinds else "bpe"
+    if model == "WordLevel":
+        return "char" if kinds == {"Split"} else "word"
+    return {"WordPiece": "wordpiece", "Unigram": "sentencepiece-unigram"}[model]
+
+
+def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
+    # Padded tables of published models may name ids the vocabulary lacks, so size is the largest id plus one.
+    table = engine.get_vocab(with_added_tokens=True)
+    size = max(table.values()) + 1
+    tokens = [""] * size
+    for token, index in table.items():
+        tokens[index] = token
+    ids = {role: table.get(token, -1) for role, token in special.items()}
+    excluded = {i for i in ids.values() if i >= 0}
+    excluded |= {i for i, token in engine.get_added_tokens_decoder().items() if token.special}
+    starts = {"byte-bpe": "Ġ", "sentencepiece-unigram": "▁", "sentencepiece-bpe": "▁"}
+    if kind == "wordpiece":
+        continuation = np.array([token.startswith("##") for token in tokens])
+    elif kind in starts:
+        # A lone mark is no part of the word before it, as in ALBERT's and XLNet's create_pretraining_data.py.
+        marks = set(string.punctuation) if kind.startswith("sentencepiece") else set()
+        continuation = np.array([not token.startswith(starts[kind]) and token not in marks for token in tokens])
+        continuation[sorted(excluded)] = False
+    else:  # An end-of-word suffix or a lone character does not tell whether the token goes on a word.
+        continuation = np.zeros(size, bool) if kind == "word" else None
+    return Vocabulary(
+        size=size,
+        pad=ids.get("pad", -1),
+        unknown=ids.get("unk", -1),
+        cls=ids.get("cls", -1),
+        sep=ids.get("sep", -1),
+        mask=ids.get("mask", -1),
+        begin=ids.get("bos", -1),
+        end=ids.get("eos", -1),
+        special=tuple(sorted(excluded)),
+        continuation=continuation,
+        others={role: ids[role] for role in OTHERS if ids.get(role, -1) >= 0},
+        sentinels=_sentinels(table),
+        full_stop=table.get(".</w>", table.get(".", -1)),
+    )
+
+
+def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
+    """The ids of the first sentinel and of those after it that count down from it."""
+    first = table.get(SENTINEL.format(number=0), -1)
+    found = (table.get(SENTINEL.format(number=number), -1) for number in itertools.count())
+    counted = itertools.takewhile(lambda pair: pair[0] == first - pair[1] >= 0, zip(found, itertools.count()))
+    return tuple(index for index, _ in counted)
+
+
+def special_tokens(config: dict, engine) -> dict[str, str]:
+    """Role -> special token: what the configuration names, else the usual names that the vocabulary has."""
+    table = engine.get_vocab(with_added_tokens=True)
+    special = {}
+    for role, usual in ROLES.items():
+        named = config.get(f"{role}_token")
+        named = named["content"] if isinstance(named, dict) else named
+        if role == "sep" and "cls" not in special:
+            usual = ()  # </s> is T5's end of a text
+        token = named if named in table else next((token for token in usual if token in table), None)
+        if token is not None:
+            special[role] = token
+    return special
+
+
+def surround(engine, special: dict[str, str]) -> None:
+    """Has the saved tokenizer.json put the special tokens around a text, as a model's own tokenizer would.
+
+    T5's ends each text; those without such tokens are left as they are.
+    """
+    from tokenizers.processors import TemplateProcessing
+
+    if "cls" in special and "sep" in special:
+        cls, sep = special["cls"], special["sep"]
+        single, pair, used = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", (cls, sep)
+    elif engine.token_to_id(SENTINEL.format(number=0)) is not None and "eos" in special:
+        end = special["eos"]
+        single, pair, used = f"$A {end}", f"$A {end} $B {end}", (end,)
+    else:
+        return
+    tokens = [(token, engine.token_to_id(token)) for token in used]
+    engine.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=tokens)

@@ -1,0 +1,176 @@
+"""Training a tokenizer on text."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+from plmjax.data.tokenizers import engines
+from plmjax.data.tokenizers.kinds import BYTE_LEVEL, BYTES, CASED, KINDS, SENTENCEPIECE, SENTINELS
+from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
+from plmjax.errors import UserError, nearest, quoted
+
+
+def train(
+    kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool | None = None
+) -> Tokenizer:
+    """Trains a tokenizer of `vocab_size` tokens (special ones included) on `texts` and saves it to `directory`.
+
+    The same texts give the same tokenizer. They are held in memory: hand over a sample (`formats.texts`).
+    `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word); None lower-cases
+    what `CASED` does not name.
+
+    Raises:
+      UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
+    """
+    from tokenizers import AddedToken, models, pre_tokenizers, trainers
+
+    check(kind, vocab_size)
+    special = KINDS[kind]
+    lowercase = kind not in CASED if lowercase is None else lowercase
+    texts = [text for text in texts if text and not text.isspace()]
+    if not texts:
+        raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
+    files = {}
+    if kind in SENTENCEPIECE:
+        files["spiece.model"] = _train_sentencepiece(kind, vocab_size, texts, lowercase)
+        engine = engines.sentencepiece(files["spiece.model"], {})
+    elif kind in ("wordpiece", "bpe"):
+        engine = _train_word_merges(kind, vocab_size, texts, lowercase)
+    else:
+        tokens = list(dict.fromkeys(special.values()))
+        options = {"vocab_size": vocab_size, "special_tokens": tokens, "show_progress": False}
+        if kind in BYTE_LEVEL:
+            engine = engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
+            trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
+        else:
+            engine = engines.word(lowercase) if kind == "word" else engines.char(lowercase)
+            trainer = trainers.WordLevelTrainer(**options)
+        engine.train_from_iterator(texts, trainer)
+    # The space before a word is part of its token, so <mask> takes the place of both.
+    stripping = {special["mask"]} if kind == "byte-bpe" else set()
+    engine.add_special_tokens(
+        [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in dict.fromkeys(special.values())]
+    )
+    surround(engine, special)
+    tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), special_tokens({}, engine))
+    tokenizer.save(directory)
+    return tokenizer
+
+
+def check(kind: str, vocab_size: int) -> None:
+    """Raises UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
+    if kind not in KINDS:
+        raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
+    special = len(set(KINDS[kind].values())) + (SENTINELS if kind == "t5-unigram" else 0)
+    least = special + (BYTES if kind in BYTE_LEVEL else 2)
+    if vocab_size < least:
+        rest = f"{BYTES} bytes" if kind in BYTE_LEVEL else "2 of the text"
+        raise UserError(
+            f"Expected a vocabulary of at least {least} tokens for {kind}, {special} special ones and {rest}, "
+            f"found {vocab_size}; ask for more."
+        )
+
+
+def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):
+    """Merges inside words, their beginnings told from the rest: by ## (wordpiece) or by </w> at their ends (bpe).
+
+    The library numbers `##x` and `x</w>` in the order of a hash table with a random seed, and breaks ties between
+    merges by number; to train the same twice they are counted here and given as tokens that come first.
+    """
+    from tokenizers import models, trainers
+
+    special = list(KINDS[kind].values())
+    if kind == "wordpiece":
+        engine = engines.wordpiece({"[UNK]": 0}, lowercase=lowercase)
+    else:
+        engine = engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+    chunks = Counter(chain.from_iterable(engine.normalizer.normalize_str(text).split() for text in texts))
+    characters: Counter[str] = Counter()
+    marked: set[str] = set()
+    for chunk, count in chunks.items():
+        for word, _ in engine.pre_tokenizer.pre_tokenize_str(chunk):
+            for character in word:
+                characters[character] += count
+            marked.update(word[1:] if kind == "wordpiece" else word[-1])
+    # Chinese needs thousands of characters; English must not drown in them.
+    limit = min(max(1000, vocab_size // 2), (vocab_size - len(special)) // 2)
+    alphabet = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:limit])
+    first = special + [f"##{c}" if kind == "wordpiece" else f"{c}</w>" for c in alphabet if c in marked]
+    options = {"initial_alphabet": alphabet, "limit_alphabet": len(alphabet), "special_tokens": first}
+    options |= {"vocab_size": vocab_size, "show_progress": False}
+    if kind == "wordpiece":
+        engine.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
+        return engines.wordpiece(engine.get_vocab(), lowercase=lowercase)
+    engine.train_from_iterator(texts, trainers.BpeTrainer(end_of_word_suffix="</w>", **options))
+    model = json.loads(engine.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    return engines.bpe(models.BPE(model["vocab"], merges, unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+
+
+def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase: bool) -> bytes:
+    import io
+
+    import sentencepiece
+
+    model, special, sentinels = io.BytesIO(), KINDS[kind], SENTINELS if kind == "t5-unigram" else 0
+    own = {role: token for role, token in special.items() if role in ("pad", "unk", "eos")}
+    numbers = {f"{role}_id": number for number, role in enumerate(own)}
+    # SentencePiece silently skips what is longer than its limit of 4192 bytes, so texts come in pieces below it.
+    pieces = (piece for text in texts for piece in re.findall(r"\S.{0,900}(?=\s|$)|\S{1,1000}", text))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=pieces,
+            model_writer=model,
+            model_type=kind.partition("-")[2],
+            vocab_size=vocab_size - sentinels,
+            character_coverage=0.9995,
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            hard_vocab_limit=False,
+            num_threads=1,  # the expectation-maximisation sums floats in the order of its threads
+            control_symbols=[token for role, token in special.items() if role not in own],
+            minloglevel=2,
+            **{"bos_id": -1, "eos_id": -1} | numbers,
+        )
+    except RuntimeError as error:
+        if characters := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error)):
+            raise UserError(
+                f"Expected a vocabulary of at least {int(characters[1]) + sentinels} tokens for {kind}, the special "
+                f"ones and the characters of this text, found {vocab_size}; ask for more."
+            ) from error
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"Expected SentencePiece to train {vocab_size} tokens on this text, found that it cannot ({reason}); ask "
+            "for fewer, or give more text."
+        ) from error
+    return model.getvalue()
+
+
+def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -> dict[str, bytes]:
+    """The kind's published file form and the tokenizer_config.json that goes with it."""
+    classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer", "gpt2-bpe": "GPT2Tokenizer"}
+    classes["t5-unigram"] = "T5Tokenizer"
+    files = {}
+    if kind == "wordpiece":
+        table = engine.get_vocab(with_added_tokens=True)
+        files["vocab.txt"] = "".join(f"{token}\n" for token in sorted(table, key=table.get)).encode()
+    elif kind in (*BYTE_LEVEL, "bpe"):
+        model = json.loads(engine.to_str())["model"]
+        files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
+        files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
+    config = {f"{role}_token": token for role, token in special.items()}
+    # Classes of their own rebuild normalisation from their options; RoBERTa's and GPT-2's have none for lower case.
+    if kind == "wordpiece":
+        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    if kind == "byte-bpe":
+        mask = {"content": special["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
+        config["mask_token"] = {"__type": "AddedToken", "special": True} | mask
+    if kind in BYTE_LEVEL and lowercase:
+        classes = {}
+    if kind == "t5-unigram":
+        config |= {"extra_ids": SENTINELS}
+    config["tokenizer_class"] = classes.get(kind, "PreTrainedTokenizerFast")
+    files["tokenizer_config.json"] = (json.dumps(config, indent=2) + "\n").encode()
+    return files
