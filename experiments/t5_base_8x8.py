@@ -10,6 +10,12 @@ dropout 0.1 in version 1.0 and none in version 1.1 (section 3.7 and google-resea
 released_checkpoints.md). A cased unigram vocabulary of 32,000 pieces and 100 sentinels; the table has 32,128 rows. The
 text is the user's own: the paper took C4, 750 GB of filtered web pages.
 
+Plan of `eleven_billion` for v3:8x16 (libtpu 0.0.52, jax 0.10.2), over data 1 x fsdp 32 x tensor 8, in 2 microbatches;
+all times are estimates, none is measured: a step of 6,373 ms (roofline 2,962 ms), MFU 46.5 %, 3.3 GiB of the 16 of a
+core, of which the float32 parameters and Adafactor's moments take 0.35 together; 1,770 hours and 226,600 chip-hours for
+the whole run. It finds that gradients are reduced whole before they are cut. The other sizes have not been planned, and
+none of these runs was made.
+
 Deviation: texts follow each other in a row as they are; the released code cuts a row where a text ends, and packs.
 Deviation: version 1.0 was pretrained on a mixture of C4 and of the tasks that it is measured with, version 1.1 on C4
 alone; here both are on text alone.
