@@ -114,6 +114,32 @@ def test_adafactor_is_optaxs():
     chex.assert_trees_all_close(found, params, rtol=1e-5)
 
 
+@pytest.mark.parametrize("factored_from", [6, 7])
+def test_adafactor_is_mesh_tensorflows_step_by_step(factored_from):
+    """`AdafactorOptimizer` of mesh_tensorflow/optimize.py written in NumPy, float64; the matrix is 6 x 8."""
+    params = {name: array.astype(np.float64) for name, array in tree(0).items()}
+    moments = {name: [0.0, 0.0] for name in params}
+    found = descend(Adafactor(factored_from=factored_from), GRADIENTS)
+
+    def size(x):
+        return np.sqrt(np.mean(np.square(x)))
+
+    for step, gradients in enumerate(GRADIENTS):
+        fade, rate = 1 - (step + 1) ** -0.8, 1 / np.sqrt(max(step, 10_000))
+        for name, gradient in gradients.items():
+            square, kept = np.square(gradient.astype(np.float64)) + 1e-30, moments[name]
+            if gradient.ndim == 2 and min(gradient.shape) >= factored_from:
+                kept[:] = (fade * old + (1 - fade) * square.mean(axis) for axis, old in zip((1, 0), kept, strict=True))
+                rows, columns = kept
+                second = np.outer(rows / rows.mean(), columns)
+            else:
+                kept[0] = second = fade * kept[0] + (1 - fade) * square
+            update = gradient / np.sqrt(second)
+            update = update / max(1.0, size(update))
+            params[name] = params[name] - update * max(size(params[name]), 1e-3) * rate
+        chex.assert_trees_all_close(found[step][0], params, rtol=1e-5)
+
+
 def test_adafactor_keeps_rows_and_columns_instead_of_matrices():
     params = {"kernel": jax.ShapeDtypeStruct((3, 256, 512), jnp.float32)}
     box = {"kernel": nn.LogicallyPartitioned(params["kernel"], ("layers", "embed", "mlp"))}
