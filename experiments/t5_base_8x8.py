@@ -57,7 +57,7 @@ def large() -> Experiment:
 
 def three_billion() -> Experiment:
     """2,852 million parameters."""
-    return dataclasses.replace(experiment(), model=T5Config.three_billion(), mesh=Mesh(fsdp=16, tensor=1))
+    return dataclasses.replace(experiment(), model=T5Config.three_billion(), mesh=Mesh(fsdp=8, tensor=1))
 
 
 def eleven_billion() -> Experiment:
@@ -72,21 +72,6 @@ def eleven_billion() -> Experiment:
 def base_v1_1() -> Experiment:
     """Version 1.1: 248 million parameters, nothing dropped."""
     return _version_1_1(experiment(), T5Config.base_v1_1())
-
-
-def small_v1_1() -> Experiment:
-    """Version 1.1: 77 million parameters."""
-    return _version_1_1(small(), T5Config.small_v1_1())
-
-
-def large_v1_1() -> Experiment:
-    """Version 1.1: 783 million parameters."""
-    return _version_1_1(large(), T5Config.large_v1_1())
-
-
-def xl_v1_1() -> Experiment:
-    """Version 1.1: 2,850 million parameters."""
-    return _version_1_1(three_billion(), T5Config.xl_v1_1())
 
 
 def xxl_v1_1() -> Experiment:

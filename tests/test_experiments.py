@@ -10,7 +10,7 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.data.layouts import Layout
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.choices import ChoiceExamples, Choices
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
@@ -46,11 +46,13 @@ PUBLISHED = {
 
 
 def complete(run: Experiment) -> Experiment:
-    """The run with what only its checkpoint and its data say: a model, labels and a number of steps."""
+    """The run with what only its checkpoint, its data and its slice say: a model, labels, steps and a mesh."""
     if run.model is None:
         reads_on = getattr(run.objective, "language_model", 0)  # which a decoder alone does
         model = run.start.model(GptConfig.tiny() if reads_on else BertConfig.tiny())
         run = dataclasses.replace(run, model=model, training=dataclasses.replace(run.training, steps=10))
+    if len(jax.devices()) % max(1, run.mesh.data * run.mesh.fsdp * run.mesh.tensor):  # a slice's own
+        run = dataclasses.replace(run, mesh=Mesh())
     if getattr(run.objective, "labels", True) == ():
         run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, labels=("no", "yes")))
     return run
