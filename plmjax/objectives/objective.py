@@ -122,6 +122,10 @@ class Objective:
         """What the model sees and what it must predict, made from the clean batch inside the jitted step."""
         return batch
 
+    def longest(self, tokens: int) -> int:
+        """Positions of the longest row that the module is given, from clean rows of so many tokens."""
+        return tokens
+
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Term -> weight of a corrupted batch (or of any part of it), float32 scalars that add up over parts."""
         raise NotImplementedError(f"{type(self).__name__} must say how its loss is weighted.")

@@ -438,13 +438,13 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
 
 def check_length(experiment: Experiment, length: int) -> None:
     """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model."""
-    longest = experiment.model.longest
-    if longest is not None and length > longest:
+    longest, read = experiment.model.longest, experiment.objective.longest(length)
+    if longest is not None and read > longest:
         or_model = f" or raise {experiment.model.option('longest')}" if isinstance(experiment.data, Data) else ""
         option = "--phases.N.sequence_length" if experiment.phases else "--data.sequence_length"
+        found = f"a sequence length of {length}" + (f", of which rows of {read} are made" if read != length else "")
         raise UserError(
-            f"Expected rows of at most the model's {longest} positions, found a sequence length of {length}; shorten "
-            f"{option}{or_model}."
+            f"Expected rows of at most the model's {longest} positions, found {found}; shorten {option}{or_model}."
         )
 
 

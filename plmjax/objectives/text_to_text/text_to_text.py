@@ -48,6 +48,10 @@ class TextToText(SequenceToSequence):
         """The most tokens of the source and of the target that a row of up to so many tokens may become."""
         raise NotImplementedError(f"{type(self).__name__} must say how long its streams are.")
 
+    def longest(self, tokens: int) -> int:
+        """Those of the longer side."""
+        return max(self.lengths(tokens))
+
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:

@@ -12,9 +12,12 @@ import pytest
 
 from plmjax.data.layouts import Blocks, PairedStreams
 from plmjax.errors import UserError
+from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import Given
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
+from plmjax.training import step
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
+from tests.strangers import experiments
 from tests.strangers.encoder_decoder import Translator, TranslatorConfig
 
 
@@ -129,6 +132,16 @@ def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_tra
 def test_train_flops_are_those_of_both_streams():
     config = TranslatorConfig()
     assert SpanCorruption().train_flops(config, Blocks().batch(4, 568)) == config.train_flops(4, 512, 114)
+
+
+def test_a_model_needs_positions_for_what_is_made_of_a_row():
+    """Rows of 568 tokens fit a model of 512 positions; inserted tokens need more than the row has."""
+    run = dataclasses.replace(experiments.encoder_decoder(), model=TranslatorConfig(longest=512))
+    step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 568)
+    with pytest.raises(UserError, match="found a sequence length of 569, of which rows of 513 are made; shorten"):
+        step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 569)
+    with pytest.raises(UserError, match="found a sequence length of 512, of which rows of 564 are made"):
+        step.check_length(dataclasses.replace(run, objective=Denoising(insert=0.1)), 512)
 
 
 @pytest.mark.parametrize(
