@@ -3,6 +3,10 @@
     plmjax pretrain experiments/t5_tiny.py
     plmjax pretrain experiments/t5_tiny.py --workdir runs/mine --data.input my_text/
 
+Result: held-out loss of the hidden text 6.36 nats a token after 500 steps and 6.05 after 1,000, unigram entropy of the
+same tokens 6.42: a margin of 0.37 nats where a run was stopped at step 1,401 of 2,000, after 25 minutes on two cores on
+which five other processes computed. No run has reached its end.
+
 As published but for its size: version 1.0, spans of 3 tokens that hide 15 % of a row, whose sources and targets have no
 padding; a cased unigram vocabulary with 100 sentinels; Adafactor with T5's own schedule, z-loss.
 
