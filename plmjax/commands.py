@@ -325,11 +325,11 @@ def generate(
     mesh: Devices = Devices(),
     experiment: Reference | None = None,
 ) -> None:
-    """Writes on after a prompt, and shows the text as it is written.
+    """Writes on after a prompt, or what a source becomes, and shows the text as it is written.
 
     Args:
         checkpoint: Run directory or checkpoint of a model that predicts the next token.
-        prompt: Text to go on from; an empty one begins a document.
+        prompt: Text to go on from, of which an empty one begins a document; or what an encoder is to read.
         input: File with one prompt per line, also compressed; - for the standard input.
         output: File to write instead, a JSON object a line: text, tokens, stopped, log_probability, score.
         experiment: Experiment file that defines classes which the checkpoint uses.

@@ -20,12 +20,12 @@ MAY_IMPORT = {
     "data": {"data", "experiment"},
     "parallel": {"parallel", "experiment"},
     "training": CORE,
-    "finetuning": {*CORE, "finetuning"},
+    "finetuning": {*CORE, "generation", "finetuning"},
     "interop": {*CORE, "interop"},
     "exchange": {*CORE, "finetuning", "interop", "exchange"},
     "plan": {*CORE, "plan"},
     "inference": {*CORE, "finetuning", "inference"},
-    "generation": {*CORE, "inference", "generation"},
+    "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "exchange", "generation", "pretraining"},
     "": {
         *CORE,
@@ -49,7 +49,7 @@ OUTERMOST = {"__main__", "cli", "command_line", "commands"}
 
 OPTIONAL = (
     "tensorflow tensorflow_datasets tokenizers sentencepiece sentencex safetensors matplotlib tensorboard sklearn "
-    "scipy seqeval google_crc32c tyro transformers torch fsspec gcsfs aiohttp wandb"
+    "scipy seqeval sacrebleu rouge_score google_crc32c tyro transformers torch fsspec gcsfs aiohttp wandb"
 )
 WITHOUT = f"""
 import sys

@@ -1,4 +1,4 @@
-"""Several sequences in one row: which ones share a row, and where each of them stands in it.
+"""Several sequences in one row: which share a row, and where each of them stands in it; and the width of rows of one.
 
 Pretraining and fine-tuning use the same functions, whatever streams of values their sequences hold. B rows of T places,
 at most K sequences in a row.
@@ -15,6 +15,13 @@ import numpy as np
 from plmjax.data import order
 
 _WINDOW = 1 << 16
+
+
+def padded_width(length: int, longest: int | None) -> int:
+    """The width that rows of this length are padded to: 16, 24, 32, 48, 64, 96, ... up to the model's positions."""
+    power = 1 << max(length - 1, 8).bit_length()
+    width = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
+    return width if longest is None else min(width, longest)
 
 
 def pack(lengths: np.ndarray, row_length: int, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,14 @@
 """Beam search: the likeliest texts among those that a few rows of each prompt reach.
 
 Of all texts that the K beams of a prompt can become with one token more, the best go on. Those among the K best that
-stop there are kept by their score, log probability / tokens ** length_penalty (a simpler form of Wu et al., arXiv
-1609.08144, section 7, as transformers has it). When the search ends is a matter of `early_stopping`:
+stop there are kept by their score, their log probability divided by a power of their length. Of n tokens it is, by
+`length_normalization`,
+
+    tokens  n ** length_penalty, as in transformers
+    gnmt    ((5 + n) / 6) ** length_penalty (Wu et al., arXiv 1609.08144, section 7), which the Transformer and T5 were
+            published with
+
+When the search ends is a matter of `early_stopping`:
 
     full    as soon as K texts have stopped
     likely  as soon as the best beam, scored at the length that it has now, is no better than the worst of K texts
@@ -28,6 +34,7 @@ from plmjax.generation.written import Written
 IMPOSSIBLE = -1e9
 """The score of what cannot be chosen, as in transformers; finite, so that sums of it stay numbers."""
 EARLY_STOPPING = ("full", "likely", "never")
+LENGTH_NORMALIZATIONS = ("tokens", "gnmt")
 
 
 @flax.struct.dataclass
@@ -77,10 +84,12 @@ class BeamSearch:
     length_penalty: float = 1.0
     early_stopping: str = "likely"
     sequences: int = 1
+    length_normalization: str = "tokens"
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
         check_choice("--early_stopping", self.early_stopping, EARLY_STOPPING)
+        check_choice("--length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.beams < 2:
             raise UserError(f"Expected --beams of at least 2, found {self.beams}; for one beam give --temperature 0.")
         if not 1 <= self.sequences <= self.beams:
@@ -161,7 +170,9 @@ class BeamSearch:
         return lengths.most if self.early_stopping == "never" and self.length_penalty > 0 else count
 
     def _norm(self, count: jax.Array) -> jax.Array:
-        return count.astype(jnp.float32) ** self.length_penalty
+        length = count.astype(jnp.float32)
+        length = (5 + length) / 6 if self.length_normalization == "gnmt" else length
+        return length**self.length_penalty
 
     def over(self, search: Beams, lengths: Lengths) -> jax.Array:
         """Whether no prompt can get a better text."""

@@ -11,7 +11,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.generate import Generator, Text, printable
-from plmjax.generation.options import Devices, Options
+from plmjax.generation.options import BEAMS, Devices, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Strategy
 from plmjax.generation.writer import Settings
@@ -30,8 +30,9 @@ def run(
 ) -> None:
     """Writes after a prompt, or after every line of a file.
 
-    One text a prompt is shown as it is written; several come when they are ready, each after its score. With `output`
-    they are written there, a JSON object a line.
+    One text a prompt is shown as it is written; several come when they are ready, each after its score. What goes on
+    from a prompt is shown with it, what is written of a source without. With `output` they are written there, a JSON
+    object a line.
 
     Args:
         say: shows a piece of text, without a new line.
@@ -53,13 +54,14 @@ def run(
     elif settings.strategy.rows == 1:
         generator.check(prompts, settings)  # before anything is shown
         for one in prompts:
-            say(printable(one))
+            say("" if generator.reads_sources else printable(one))
             generator.stream(one, settings, lambda piece: say(printable(piece)))
             say("\n")
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
-                say(printable(f"{text.score:.4f}  {text.prompt}{text.text}\n"))
+                prompt = "" if generator.reads_sources else text.prompt
+                say(printable(f"{text.score:.4f}  {prompt}{text.text}\n"))
 
 
 def settings_of(options: Options) -> Settings:
@@ -84,7 +86,7 @@ def _strategy(options: Options) -> Strategy:
         return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
     if options.beams is not None:
-        return BeamSearch(sequences=options.sequences, **given("beams", "length_penalty", "early_stopping"))
+        return BeamSearch(sequences=options.sequences, **given("beams", *BEAMS))
     if options.temperature == 0:
         return Greedy()
     return Sampling(sequences=options.sequences, **given("temperature", "top_k", "top_p"))

@@ -15,11 +15,13 @@ class Constraints:
     tokens: those of the tokenizer, the first of the model's vocabulary; the rest of a padded table is never written.
     stop: tokens that end a text.
     no_repeat_ngram_size: tokens of the n-grams that no text, its prompt included, has twice; 0: any may come again.
+    first: token that every text begins with, at no cost, whatever its scores; None: none is.
     """
 
     tokens: int
     stop: tuple[int, ...] = ()
     no_repeat_ngram_size: int = 0
+    first: int | None = None
 
     def __call__(self, scores: jax.Array, written: Written, minimum: jax.Array) -> jax.Array:
         """[R V] -> [R V]; minimum: int32 scalar, tokens that a text has at least before it may stop."""
@@ -28,7 +30,12 @@ class Constraints:
             stops = jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(self.stop))
             allowed &= ~stops | (written.count >= minimum)
         scores = jnp.where(allowed, scores, -jnp.inf)
-        return without_repeats(scores, written, self.no_repeat_ngram_size) if self.no_repeat_ngram_size else scores
+        if self.no_repeat_ngram_size:
+            scores = without_repeats(scores, written, self.no_repeat_ngram_size)
+        if self.first is not None:
+            only = jnp.where(jnp.arange(scores.shape[-1]) == self.first, 0.0, -jnp.inf)
+            scores = jnp.where(written.count == 0, only, scores)
+        return scores
 
     def stops(self, tokens: jax.Array) -> jax.Array:
         """int [...] -> bool [...], whether a text ends with this token."""

@@ -4,10 +4,13 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from plmjax.layers.cache import Cache
+from plmjax.layers.encoder_decoder import Source
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.vocabulary_scores import VocabularyScores
 
 Variables = dict[str, Any]
 
@@ -28,7 +31,8 @@ class Decoder(Protocol):
             variables: of the model.
             prompt: int32 [B W], rows filled up on the left.
             prompt_mask: int32 [B W], 0 where a row is filled up.
-            source: arrays [B ...] of what an encoder reads; None for a decoder alone.
+            source: what an encoder reads: "input_ids" and "attention_mask" int32 [B S], rows filled up on the right;
+                None for a decoder alone.
             room: how many tokens a row can have, prompt included.
 
         Returns:
@@ -38,8 +42,11 @@ class Decoder(Protocol):
     def step(self, variables: Variables, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         """Reads one more token of each row, int32 [R] -> float32 [R V], scores of the next one; and the state."""
 
+    def repeated(self, state: Any, times: int) -> Any:
+        """The state of every row several times, for the several texts of a prompt side by side."""
+
     def rows(self, state: Any, indices: jax.Array) -> Any:
-        """The state of other rows, int [R']: some of them several times, others not at all."""
+        """The state of other rows, int [R]: each of a row of the same prompt, some several times, others not at all."""
 
 
 def writes_text(config: ModelConfig) -> bool:
@@ -65,6 +72,10 @@ class CausalDecoder:
         """One column more."""
         return self._read(variables, tokens[:, None], None, state)
 
+    def repeated(self, state: Cache, times: int) -> Cache:
+        """The cache of every row several times."""
+        return state.rows(_repeated(state.key_mask, times))
+
     def rows(self, state: Cache, indices: jax.Array) -> Cache:
         """The cache of other rows."""
         return state.rows(indices)
@@ -74,5 +85,65 @@ class CausalDecoder:
     ) -> tuple[jax.Array, Cache]:
         module = self.config.for_generation(self.execution)
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache)
-        last = output.scores.replace(hidden=output.scores.hidden[:, -1:])
-        return last.logits()[:, 0], output.cache
+        return _of_last(output.scores), output.cache
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceDecoder:
+    """The decoder of an encoder-decoder, whose modules are as layers/encoder_decoder.py says.
+
+    The source is read once. All texts of a prompt have the same, so that a beam search leaves it where it is.
+    """
+
+    config: ModelConfig
+    execution: Execution
+
+    def start(
+        self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: dict[str, jax.Array], room: int
+    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+        """Reads the source, then what each text begins with."""
+        module = self.config.for_generation(self.execution)
+        read = module.apply(variables, **source, method="encode")
+        cache = self.config.empty_cache(prompt.shape[0], room, self.execution)
+        return self._read(variables, prompt, prompt_mask, read, cache)
+
+    def step(
+        self, variables: Variables, tokens: jax.Array, state: tuple[Source, Cache]
+    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+        """One column more."""
+        return self._read(variables, tokens[:, None], None, *state)
+
+    def repeated(self, state: tuple[Source, Cache], times: int) -> tuple[Source, Cache]:
+        """The source and the cache of every row several times."""
+        source, cache = state
+        indices = _repeated(cache.key_mask, times)
+        return source.rows(indices), cache.rows(indices)
+
+    def rows(self, state: tuple[Source, Cache], indices: jax.Array) -> tuple[Source, Cache]:
+        """The cache of other rows, beside the source, which is the same for them."""
+        source, cache = state
+        return source, cache.rows(indices)
+
+    def _read(
+        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: Source, cache: Cache
+    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+        module = self.config.for_generation(self.execution)
+        output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")
+        return _of_last(output.scores), (source, output.cache)
+
+
+def decoder_of(config: ModelConfig, execution: Execution) -> Decoder:
+    """The decoder of a model that writes text."""
+    return (
+        CausalDecoder(config, execution) if config.decoder_start_token_id is None else SourceDecoder(config, execution)
+    )
+
+
+def _repeated(rows: jax.Array, times: int) -> jax.Array:
+    """The number of every row several times, int [R times]."""
+    return jnp.repeat(jnp.arange(len(rows)), times)
+
+
+def _of_last(scores: VocabularyScores) -> jax.Array:
+    """Scores of rows [B T] -> float32 [B V], those of the last token."""
+    return scores.replace(hidden=scores.hidden[:, -1:]).logits()[:, 0]

@@ -18,9 +18,9 @@ from plmjax.training import checkpoints, start, step
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text that was written after a prompt.
+    """A text that was written after a prompt, or of a source.
 
-    prompt, text: as they read; what was written goes on where the prompt ends.
+    prompt, text: as they read; what a decoder writes goes on where its prompt ends.
     tokens: how many were written, the one that ended the text included.
     stopped: whether the model ended the text itself.
     log_probability: natural logarithm of the model's probability of what was written, after the prompt.
@@ -63,7 +63,7 @@ class Generator:
         source: str | Path = "the parameters",
     ) -> None:
         """tokenizer: a plmjax.data.tokenizers.Tokenizer; everything else as `Writer`."""
-        self._tokenizer = tokenizer
+        self._tokenizer, self._config = tokenizer, config
         self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source)
 
     @classmethod
@@ -78,10 +78,16 @@ class Generator:
         execution = step.execution(run, jax.default_backend())
         return cls(run.model, params, start.tokenizer_of(description), execution, mesh, checkpoint)
 
+    @property
+    def reads_sources(self) -> bool:
+        """Whether prompts are what an encoder reads, rather than the beginning of the text."""
+        return self._writer.reads_sources
+
     def __call__(self, prompts: Sequence[str], settings: Settings = Settings()) -> list[list[Text]]:
         """The texts of each prompt, in the order of the prompts.
 
-        An empty prompt begins a document: the text is written after the token that stands between documents.
+        An empty prompt begins a document: the text is written after the token that stands between documents. An
+        encoder-decoder needs some text to read.
 
         Raises:
             UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has
@@ -123,15 +129,21 @@ class Generator:
                 raise UserError(
                     f"Expected a prompt of characters that the tokenizer has, found {quoted(found)}; leave it out."
                 )
+        if not len(ids) and self.reads_sources:
+            raise UserError("Expected a text for the encoder to read, found an empty one; give some text.")
         if not len(ids) and vocabulary.document_end < 0:
             raise UserError(
                 "Expected a prompt, found an empty one and a tokenizer without a token between documents to begin "
                 "with; give some text."
             )
+        if self.reads_sources:
+            self._config.template.check(vocabulary)
+            return self._config.template.lay_out((ids.tolist(),), vocabulary).tokens
         return ids.tolist() or [vocabulary.document_end]
 
     def _text(self, prompt: str, ids: list[int], written: Tokens) -> Text:
-        head, whole = self._tokenizer.decode(ids), self._tokenizer.decode(ids + written.tokens)
+        before = [] if self.reads_sources else ids
+        head, whole = self._tokenizer.decode(before), self._tokenizer.decode(before + written.tokens)
         fields = dataclasses.asdict(written) | {"tokens": len(written.tokens)}
         return Text(prompt=prompt, text=whole[_shared(head, whole) :], **fields)
 

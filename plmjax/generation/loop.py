@@ -53,7 +53,7 @@ def begin(
         mesh: that the parameters are placed on.
         params: of `weights.placed`.
         prompt, prompt_mask: int32 [B W], filled up on the left.
-        source: arrays [B ...] for an encoder, or None.
+        source: what an encoder reads (`Decoder.start`), or None.
         keys: random keys [B].
         lengths: of the texts.
         room: tokens of a row at most, prompt included.
@@ -64,8 +64,8 @@ def begin(
         scores, state = decoder.start(variables, prompt, prompt_mask, source, room)
         search = strategy.begin(Written.after(prompt, prompt_mask, room), keys)
         if strategy.rows > 1:
-            copies = jnp.repeat(jnp.arange(prompt.shape[0]), strategy.rows)
-            scores, state = scores[copies], decoder.rows(state, copies)
+            scores = jnp.repeat(scores, strategy.rows, axis=0)
+            state = decoder.repeated(state, strategy.rows)
         return _advance(decoder, strategy, constraints, search, scores, state, lengths)
 
     return sharding.scoped(run, mesh)()

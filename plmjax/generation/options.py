@@ -5,7 +5,7 @@ from typing import Literal
 
 from plmjax.errors import UserError
 
-BEAMS = ("length_penalty", "early_stopping")
+BEAMS = ("length_penalty", "length_normalization", "early_stopping")
 """Options of a beam search alone."""
 DRAWN = ("temperature", "top_k", "top_p", "seed")
 """Options of what is drawn alone."""
@@ -32,6 +32,8 @@ class Options:
     """Draw nothing, but search the likeliest text with so many beams."""
     length_penalty: float | None = None
     """Power of the length that a beam's score is divided by, 1 without it: larger prefers longer texts."""
+    length_normalization: Literal["tokens", "gnmt"] | None = None
+    """That length: the number of tokens n, as without it, or (5 + n) / 6."""
     early_stopping: Literal["full", "likely", "never"] | None = None
     """When a beam search ends: as soon as it has as many texts as beams (full), when no better one is likely (without
     it), or when none is possible (never)."""

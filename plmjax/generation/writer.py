@@ -1,7 +1,8 @@
 """Tokens in, tokens out: prompts in batches of a few widths, over the devices of a mesh.
 
-Prompts are batched by width, filled up on the left, and every text has a random key of its own, so that the text of a
-prompt does not depend on the other prompts.
+The prompt of a decoder is what its text goes on from; that of an encoder-decoder is its source, which the encoder
+reads. Prompts are batched by width, filled up on the left, sources on the right, and every text has a random key of its
+own, so that the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
@@ -14,17 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop, weights
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.decoder import CausalDecoder
+from plmjax.generation.decoder import decoder_of
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.search import Found, Lengths, Strategy
-from plmjax.inference.rows import check_parameters, padded_width
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import mesh as meshes
+from plmjax.training import start
 from plmjax.vocabulary import Vocabulary
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)
@@ -35,7 +37,7 @@ class Settings:
     """How texts are written.
 
     strategy: Greedy(), Sampling(...) or BeamSearch(...).
-    max_new_tokens: tokens of a text after its prompt at most, the one that ends it included.
+    max_new_tokens: tokens that are written of a text at most, the one that ends it included.
     min_new_tokens: tokens before which no text ends.
     no_repeat_ngram_size: see `Constraints`.
     seed: of everything drawn.
@@ -110,11 +112,18 @@ class Writer:
         # Straight code lets every layer read its own parameters (weights.py); elsewhere the loop compiles faster.
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
         self.longest = config.longest
-        self._decoder, self._vocabulary = CausalDecoder(config, execution), vocabulary
-        module, token = config.for_generation(execution), {"input_ids": jnp.zeros((1, 1), jnp.int32)}
-        check_parameters(module, params, token, source, "it holds no model that writes text")
+        self._config, self._vocabulary = config, vocabulary
+        module, self._decoder = config.for_generation(execution), decoder_of(config, execution)
+        names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
+        token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
+        start.check_parameters(module, params, token, source, "it holds no model that writes text")
         boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), **token)["params"])
         self._params = weights.placed({name: params[name] for name in boxed}, boxed, execution, self._mesh)
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether prompts are what an encoder reads, rather than the beginning of the text."""
+        return self._config.decoder_start_token_id is not None
 
     def __call__(self, prompts: Sequence[list[int]], settings: Settings) -> list[list[Tokens]]:
         """The texts of each prompt, in the order of the prompts.
@@ -129,7 +138,7 @@ class Writer:
             progress, _ = self._proceed(progress, settings, settings.max_new_tokens)
             found = jax.device_get(loop.found(settings.strategy, progress.search))
             for place, prompt in enumerate(dict.fromkeys(chosen)):
-                texts[prompt] = _texts(found, place, width)
+                texts[prompt] = _texts(found, place, self._before(width))
         return texts
 
     def stream(self, prompt: list[int], settings: Settings) -> Iterator[tuple[Tokens, bool]]:
@@ -148,20 +157,34 @@ class Writer:
         progress, ended, count = self._begin([prompt], [0] * self._shards, width, settings), False, 1
         while True:
             progress, ended = self._proceed(progress, settings, count)
-            yield _texts(jax.device_get(loop.found(settings.strategy, progress.search)), 0, width)[0], ended
+            found = jax.device_get(loop.found(settings.strategy, progress.search))
+            yield _texts(found, 0, self._before(width))[0], ended
             if ended:
                 return
             count += 1
 
     def check(self, prompts: Sequence[list[int]], settings: Settings) -> None:
         """Raises UserError for a prompt that is empty or too long."""
+        new = settings.max_new_tokens
+        if self.longest is not None and self.reads_sources and new + 1 > self.longest:
+            raise UserError(
+                f"Expected --max_new_tokens of at most {self.longest - 1}, since the decoder has {self.longest} "
+                f"positions, found {new}; lower it."
+            )
         for prompt in prompts:
             if not prompt:
                 raise UserError("Expected a prompt of at least one token, found an empty one; give some text.")
-            if self.longest is not None and len(prompt) + settings.max_new_tokens > self.longest:
+            if self.longest is None:
+                continue
+            if self.reads_sources and len(prompt) > self.longest:
+                raise UserError(
+                    f"Expected a prompt of at most the encoder's {self.longest} positions, found {len(prompt)} tokens; "
+                    f"shorten it."
+                )
+            if not self.reads_sources and len(prompt) + new > self.longest:
                 raise UserError(
                     f"Expected a prompt and --max_new_tokens of at most the model's {self.longest} positions together, "
-                    f"found {len(prompt)} and {settings.max_new_tokens} tokens; shorten one."
+                    f"found {len(prompt)} and {new} tokens; shorten one."
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
@@ -177,15 +200,25 @@ class Writer:
     def _begin(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> loop.Progress:
         """Reads the chosen prompts."""
         tokens = np.full((len(chosen), width), max(self._vocabulary.pad, 0), np.int32)
-        mask = np.zeros((len(chosen), width), np.int32)
+        mask, source = np.zeros_like(tokens), None
         for place, number in enumerate(chosen):
-            tokens[place, width - len(prompts[number]) :] = prompts[number]
-            mask[place, width - len(prompts[number]) :] = 1
+            count = len(prompts[number])
+            filled = slice(count) if self.reads_sources else slice(width - count, None)
+            tokens[place, filled] = prompts[number]
+            mask[place, filled] = 1
+        if self.reads_sources:
+            source = {"input_ids": tokens, "attention_mask": mask}
+            tokens = np.full((len(chosen), 1), self._config.decoder_start_token_id, np.int32)
+            mask = np.ones_like(tokens)
         key = jax.random.key(settings.seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.array(chosen))
-        room = width + padded_width(settings.max_new_tokens, None)
+        room = tokens.shape[1] + padded_width(settings.max_new_tokens, None)
         compiled, lengths = self._compiled(settings), _lengths(settings)
-        return loop.begin(*compiled, self._params, tokens, mask, None, keys, lengths, room=room)
+        return loop.begin(*compiled, self._params, tokens, mask, source, keys, lengths, room=room)
+
+    def _before(self, width: int) -> int:
+        """Places of a row before what is written, for prompts of this width."""
+        return 1 if self.reads_sources else width
 
     def _proceed(self, progress: loop.Progress, settings: Settings, until: int) -> tuple[loop.Progress, bool]:
         """Writes until there are so many tokens; and whether every text has ended."""
@@ -197,7 +230,8 @@ class Writer:
         """What the programs are compiled for."""
         end = self._vocabulary.document_end
         stop = (end,) if end >= 0 else ()
-        constraints = Constraints(self._vocabulary.size, stop, settings.no_repeat_ngram_size)
+        first = self._config.forced_bos_token_id
+        constraints = Constraints(self._vocabulary.size, stop, settings.no_repeat_ngram_size, first)
         return self._decoder, settings.strategy, constraints, self._mesh
 
 
@@ -205,11 +239,11 @@ def _lengths(settings: Settings) -> Lengths:
     return Lengths(jnp.asarray(settings.min_new_tokens, jnp.int32), jnp.asarray(settings.max_new_tokens, jnp.int32))
 
 
-def _texts(found: Found, place: int, width: int) -> list[Tokens]:
-    """What was found for the prompt at a place of its batch."""
+def _texts(found: Found, place: int, before: int) -> list[Tokens]:
+    """What was found for the prompt at a place of its batch, behind so many places of its rows."""
     return [
         Tokens(
-            tokens=found.tokens[place, number, width : width + count].tolist(),
+            tokens=found.tokens[place, number, before : before + count].tolist(),
             stopped=bool(found.stopped[place, number]),
             log_probability=float(found.log_probabilities[place, number]),
             score=float(found.scores[place, number]),

@@ -22,7 +22,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, check_choice
-from plmjax.inference.rows import batches, check_parameters
+from plmjax.inference.rows import batches
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.scalar_mix import mixed
 from plmjax.models.heads import MIX
@@ -98,7 +98,7 @@ def embed(
     run.model.template.check(tokenizer.vocabulary)
     module = run.model.encoder(step.execution(run, jax.default_backend()))
     token = {"input_ids": jnp.zeros((1, 1), jnp.int32)}
-    check_parameters(module, params.get(module.name, {}), token, checkpoint, "it has no encoder to embed with")
+    start.check_parameters(module, params.get(module.name, {}), token, checkpoint, "it has no encoder to embed with")
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     _claim(parts, directory, input, wanted)

@@ -10,7 +10,7 @@ import numpy as np
 
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.sentences import softmax
-from plmjax.inference.rows import batches, check_parameters, check_special
+from plmjax.inference.rows import batches, check_special
 from plmjax.training import checkpoints, start, step
 
 MASK = "[MASK]"
@@ -45,7 +45,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
         raise UserError(f"Expected a text of at most {room} tokens, found {len(ids)}; shorten it.")
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
     hint = "it is no masked language model; take the run that it was fine-tuned from"
-    check_parameters(module, params, batch, checkpoint, hint)
+    start.check_parameters(module, params, batch, checkpoint, hint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
     probabilities = softmax(logits)

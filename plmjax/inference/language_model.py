@@ -12,7 +12,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
-from plmjax.inference.rows import batches, check_parameters
+from plmjax.inference.rows import batches
 from plmjax.objectives.objective import Batch, Given, Objective
 from plmjax.training import checkpoints, start, step
 
@@ -55,7 +55,7 @@ class LanguageModel:
         self._module = self._task.module(run.model, step.execution(run, jax.default_backend()))
         token = _batch(np.zeros((1, 1), np.int32), np.ones((1, 1), bool), np.zeros((1, 1), np.int32))
         hint = "it does not score the next token"
-        check_parameters(self._module, params, self._task.model_inputs(token), Path(checkpoint), hint)
+        start.check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)
         self._params = jax.device_put(params)
 
     def score(self, rows: Sequence[Sequence[int]]) -> list[Scores]:

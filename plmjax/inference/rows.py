@@ -1,23 +1,14 @@
 """Texts as the rows of token ids that a model is called with."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.data.packing import padded_width
 from plmjax.errors import UserError, quoted
-
-
-def padded_width(length: int, longest: int | None) -> int:
-    """The width that rows of this length are padded to: 16, 24, 32, 48, 64, 96, ... up to the model's positions."""
-    power = 1 << max(length - 1, 8).bit_length()
-    width = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
-    return width if longest is None else min(width, longest)
 
 
 def batches(
@@ -79,14 +70,6 @@ def inputs(
     fields["attention_mask"] = np.arange(width) < np.array([[len(row.tokens)] for row in rows])
     shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
     return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
-
-
-def check_parameters(module: nn.Module, params: Any, batch: dict[str, jax.Array], checkpoint: Path, hint: str) -> None:
-    """Raises UserError that names the first parameter of the module that a checkpoint lacks."""
-    expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
-    wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
-    for name in sorted(wanted.keys() - found.keys()):
-        raise UserError(f"Expected a checkpoint with {name}, found none in {checkpoint}: {hint}; name another.")
 
 
 def check_special(tokenizer: Any, *names: str) -> None:

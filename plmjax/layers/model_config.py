@@ -50,6 +50,10 @@ class ModelConfig:
     """
     scores_next_token: bool = False
     """Whether its modules with a head also return the `scores` of the next token, given those before it."""
+    decoder_start_token_id: int | None = None
+    """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
+    forced_bos_token_id: int | None = None
+    """Token that a text which the model writes begins with, whatever its scores; None: none is."""
     token_table: str | None = None
     """Path of the parameter whose first V rows are the vectors of tokens; None: no tokens can be added to the model."""
     field_names: ClassVar[Mapping[str, str]] = {}

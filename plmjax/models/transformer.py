@@ -43,6 +43,7 @@ from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
+from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
@@ -231,6 +232,11 @@ class TransformerConfig(EncoderDecoderConfig):
     def joining_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] behind attention."""
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
+
+    @property
+    def template(self) -> Template:
+        """A text, or two, each followed by the end token."""
+        return Template("A end", "A end B end", "last")
 
     def for_pretraining(self, execution: Execution) -> "TransformerForConditionalGeneration":
         """Encoder and decoder with the scores of the next token."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import numpy as np
@@ -140,6 +141,16 @@ def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
     parts = {name: name.split("/") for name in names}
     heads = [name for name, part in parts.items() if part[0] != model.encoder_name or part[1] == POOLER]
     return sorted(name for name in heads if name not in found)
+
+
+def check_parameters(
+    module: nn.Module, params: Any, batch: dict[str, jax.Array], origin: str | Path, hint: str
+) -> None:
+    """Raises UserError that names the first parameter of the module that the checkpoint `origin` lacks."""
+    expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
+    wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
+    for name in sorted(wanted.keys() - found.keys()):
+        raise UserError(f"Expected a checkpoint with {name}, found none in {origin}: {hint}; name another.")
 
 
 def _named(origin: str) -> str:

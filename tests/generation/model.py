@@ -4,12 +4,14 @@ import functools
 from typing import Any
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
 from plmjax.generation.writer import Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.transformer import TransformerConfig
 from plmjax.vocabulary import Vocabulary
 
 CONFIG = Gpt2Config(
@@ -34,3 +36,28 @@ def parameters() -> Any:
 @functools.cache
 def writer() -> Writer:
     return Writer(CONFIG, parameters(), VOCABULARY)
+
+
+TRANSLATOR = TransformerConfig.tiny(
+    vocab_size=29, max_position_embeddings=48, d_model=24, encoder_layers=1, encoder_attention_heads=4,
+    decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, pad_token_id=28, eos_token_id=END,
+    decoder_start_token_id=27, output_bias=True,
+)  # fmt: skip
+"""A small Transformer. One that nobody trained repeats itself: its texts are written without any token twice."""
+
+
+@functools.cache
+def translator_parameters() -> Any:
+    module, token = TRANSLATOR.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
+    params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    flat = {name: 2 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    bias = 0.5 * jax.random.normal(jax.random.key(1), (TRANSLATOR.vocab_size,))
+    flat["final_logits_bias"] = bias.at[END].add(2.5)
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+@functools.cache
+def translator() -> Writer:
+    return Writer(TRANSLATOR, translator_parameters(), VOCABULARY)

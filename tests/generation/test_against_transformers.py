@@ -1,5 +1,6 @@
 """Texts and their scores against transformers' generate on the same weights."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,21 @@ import torch
 import transformers
 
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.writer import Settings
+from plmjax.generation.writer import Settings, Writer
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
-from tests.generation.model import CONFIG, END, PROMPTS, parameters, writer
+from plmjax.models.transformer import TransformerConfig
+from tests.generation.model import (
+    CONFIG,
+    END,
+    PROMPTS,
+    TRANSLATOR,
+    VOCABULARY,
+    parameters,
+    translator,
+    translator_parameters,
+    writer,
+)
 
 NEW = 12
 
@@ -25,9 +37,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
-    """(tokens, score) of the texts that transformers writes after each prompt."""
+    """(tokens, score) of the texts that transformers writes after each prompt, or of each source."""
     found = []
     for prompt in PROMPTS:
+        before = 1 if model.config.is_encoder_decoder else len(prompt)
         output = model.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -36,11 +49,13 @@ def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
             output_logits=True,
             eos_token_id=END,
             pad_token_id=-1,
+            forced_eos_token_id=None,
+            bad_words_ids=None,
             do_sample=False,
             max_new_tokens=NEW,
             **options,
         )
-        texts = [[token for token in row[len(prompt) :].tolist() if token >= 0] for row in output.sequences]
+        texts = [[token for token in row[before:].tolist() if token >= 0] for row in output.sequences]
         if "num_beams" in options:
             scores = output.sequences_scores.tolist()
         else:
@@ -50,9 +65,9 @@ def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
     return found
 
 
-def check(settings: Settings, model: Any, **options: Any) -> None:
+def check(settings: Settings, model: Any, ours: Writer | None = None, **options: Any) -> None:
     """That both write the same, and that not all texts are of one length."""
-    written = writer()(PROMPTS, settings)
+    written = (ours or writer())(PROMPTS, settings)
     for texts, others in zip(written, expected(model, **options), strict=True):
         assert [text.tokens for text in texts] == [tokens for tokens, _ in others]
         np.testing.assert_allclose([text.score for text in texts], [score for _, score in others], rtol=1e-5)
@@ -83,3 +98,40 @@ def test_beams_with_constraints(reference: Any) -> None:
     options = {"min_new_tokens": 5, "no_repeat_ngram_size": 2}
     settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=NEW, **options)
     check(settings, reference, num_beams=3, num_return_sequences=3, **options)
+
+
+@pytest.fixture(scope="module")
+def reference_translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """transformers' model with the parameters of `translator`."""
+    folder = tmp_path_factory.mktemp("translator")
+    huggingface.save(TRANSLATOR.for_generation(Execution()), translator_parameters(), folder)
+    return transformers.MarianMTModel.from_pretrained(folder).eval()
+
+
+ONCE = {"no_repeat_ngram_size": 1}
+OF_SOURCES = {
+    "greedy": (Settings(max_new_tokens=NEW, **ONCE), {}),
+    "beams": (
+        Settings(BeamSearch(4, length_penalty=0.6, sequences=3), max_new_tokens=NEW, **ONCE),
+        {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_SOURCES)
+def test_texts_of_sources(case: str, reference_translator: Any) -> None:
+    settings, options = OF_SOURCES[case]
+    check(settings, reference_translator, translator(), **options, **ONCE)
+
+
+class Forced(TransformerConfig):
+    """Whose texts begin with one token."""
+
+    forced_bos_token_id = 5
+
+
+def test_a_first_token_is_forced(reference_translator: Any) -> None:
+    """At no cost in the score of a beam, as of BART's texts."""
+    settings, options = OF_SOURCES["beams"]
+    forced = Writer(Forced(**dataclasses.asdict(TRANSLATOR)), translator_parameters(), VOCABULARY)
+    check(settings, reference_translator, forced, **options, **ONCE, forced_bos_token_id=5)

@@ -14,7 +14,7 @@ from plmjax.generation import command
 from plmjax.generation.generate import Generator, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
-from plmjax.generation.writer import Settings
+from plmjax.generation.writer import Settings, Tokens
 from plmjax.training import checkpoints, start
 
 SHORT = ["--max_new_tokens", "8"]
@@ -43,14 +43,11 @@ def test_characters_of_several_tokens_are_shown_whole(decoder_run: Path) -> None
     prompt, snowman = tokenizer.encode("a"), tokenizer.encode("\N{SNOWMAN}")
     assert len(snowman) == 3
 
-    class Fixed:
-        def stream(self, ids: list[int], settings: Settings) -> Any:
-            from plmjax.generation.writer import Tokens
+    def fixed(ids: list[int], settings: Settings) -> Any:
+        for count in (1, 2, 3):
+            yield Tokens(snowman[:count], False, -1.0, -1.0), count == 3
 
-            for count in (1, 2, 3):
-                yield Tokens(snowman[:count], False, -1.0, -1.0), count == 3
-
-    generator._writer, pieces = Fixed(), []
+    generator._writer.stream, pieces = fixed, []
     text = generator.stream("a", Settings(), pieces.append)
     assert pieces == ["", "", "\N{SNOWMAN}"] and text.text == "\N{SNOWMAN}" and text.tokens == 3 and len(prompt) == 1
 

@@ -21,7 +21,17 @@ from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
-from tests.generation.model import CONFIG, END, PROMPTS, VOCABULARY, parameters, writer
+from tests.generation.model import (
+    CONFIG,
+    END,
+    PROMPTS,
+    TRANSLATOR,
+    VOCABULARY,
+    parameters,
+    translator,
+    translator_parameters,
+    writer,
+)
 from tests.strangers import encoder_decoder
 
 NEW = 12
@@ -103,6 +113,33 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
     assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
 
 
+def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
+    settings = Settings(BeamSearch(3, 0.6, length_normalization="gnmt"), max_new_tokens=8, no_repeat_ngram_size=1)
+    sharded = Writer(TRANSLATOR, translator_parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
+    alone = [translator()([prompt], settings)[0] for prompt in PROMPTS]
+    for (text,), (other,) in zip(sharded(PROMPTS, settings), alone, strict=True):
+        assert text.tokens == other.tokens
+        np.testing.assert_allclose(text.score, text.log_probability / ((5 + len(text.tokens)) / 6) ** 0.6, rtol=1e-5)
+        np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
+    assert len({tuple(text.tokens) for (text,) in alone}) > 1
+    source, cache = translator()._begin(PROMPTS, [0, 1, 2], 16, settings).state
+    assert source.attention_mask.tolist()[::3] == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
+    assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)
+
+
+def test_a_text_of_a_source_comes_token_by_token() -> None:
+    settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
+    (whole,), *_ = translator()(PROMPTS[:1], settings)
+    assert list(translator().stream(PROMPTS[0], settings))[-1] == (whole, True)
+
+
+def test_sources_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match="at most the encoder's 48 positions, found 49 tokens"):
+        translator()([[1] * 49], Settings(max_new_tokens=4))
+    with pytest.raises(UserError, match="--max_new_tokens of at most 47, since the decoder has 48 positions, found 48"):
+        translator()([[1]], Settings(max_new_tokens=48))
+
+
 def test_an_encoder_asked_to_write() -> None:
     with pytest.raises(UserError, match="a decoder that writes text, found BertConfig"):
         Writer(BertConfig.tiny(), {}, VOCABULARY)
@@ -127,6 +164,9 @@ class Translating:
         logits = self.module.apply(variables, state["memory"], state["source"], target, method="decode").logits
         scores = jax.lax.dynamic_index_in_dim(logits, state["length"], 1, keepdims=False)
         return scores, state | {"ids": ids, "length": state["length"] + 1}
+
+    def repeated(self, state: Any, times: int) -> Any:
+        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, state)
 
     def rows(self, state: Any, indices: jax.Array) -> Any:
         return jax.tree.map(lambda x: x[indices] if x.ndim else x, state)
