@@ -33,6 +33,8 @@ CORE = [
     "scikit-learn>=1.9",
     "scipy>=1.17",
     "seqeval>=1.2.2",
+    "sacrebleu>=2.6",
+    "rouge-score>=0.1.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 HDF5 = ["h5py>=3.14"]

@@ -18,6 +18,7 @@ from plmjax.finetuning.questions import QuestionExamples, Questions
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
+from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.parallel import mesh as meshes
@@ -86,6 +87,7 @@ EXAMPLES = {
     LabelSets: LabelSetExamples("", [1], texts=[("a",)], labels=[("1", "yes")]),
     Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
     Tagging: TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]]),
+    TextPairs: TextPairExamples("", [1], sources=["a"], targets=["b"]),
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
 }
 
@@ -95,8 +97,8 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     objective = run.objective
     if getattr(objective, "labels", None) is not None:
         objective = dataclasses.replace(objective, labels=("1", "yes"))
-    encoded = objective.encode(EXAMPLES[objective.task_class], Numbers(), run.model.template, run.data)
-    return Rows(encoded, run.data.sequence_length, run.data.pack, 0).shapes(rows)
+    encoded = objective.encode(EXAMPLES[objective.task_class], Numbers(), run.model, run.data)
+    return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 
 
 @pytest.mark.parametrize("name", RUNS)

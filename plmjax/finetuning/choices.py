@@ -20,7 +20,7 @@ from plmjax.finetuning.sentences import shares, softmax, tsv
 from plmjax.finetuning.sequences import SequenceObjective
 from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
 from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
+from plmjax.layers.model_config import ModelConfig
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -98,8 +98,9 @@ class MultipleChoice(SequenceObjective):
         """The model with a head that gives every choice a number."""
         return config.for_multiple_choice(execution)
 
-    def encode(self, examples: ChoiceExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+    def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """A sequence for every choice; those of one question are neighbours."""
+        template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         count = len(examples.choices[0])
         contexts = tokenizer.encode_batch(examples.contexts)

@@ -6,14 +6,17 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Mesh
 from plmjax.finetuning.source import TaskSource
-from plmjax.finetuning.task import Examples, Outputs, TaskObjective
+from plmjax.finetuning.task import Encoded, Examples, Outputs, TaskObjective
+from plmjax.generation.writer import Writer
 from plmjax.objectives.objective import Given, apply
 from plmjax.parallel import sharding
-from plmjax.training import feed
+from plmjax.training import feed, step
 from plmjax.training.step import Program
 
 
@@ -29,12 +32,13 @@ def check_whole_file(batches: int) -> None:
 class Forward:
     """One pass of a model over the validation file of a source; every pass with one program compiles once.
 
-    tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose predictions are text.
+    run: whose objective says what is computed. tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose
+    predictions are text.
     """
 
-    def __init__(self, objective: TaskObjective, tokenizer: Any) -> None:
-        self._objective, self._tokenizer = objective, tokenizer
-        self._forward = functools.cache(lambda program: _forward(program, objective))
+    def __init__(self, run: Experiment, tokenizer: Any) -> None:
+        self._run, self._objective, self._tokenizer = run, run.objective, tokenizer
+        self._forward = functools.cache(lambda program: _forward(program, run.objective))
 
     def __call__(self, program: Program, given: Given, source: TaskSource) -> tuple[dict[str, float], Outputs]:
         """(mean losses by name, what predictions are made from of every sequence in order)."""
@@ -47,9 +51,10 @@ class Forward:
             losses, collected, examples, starts = jax.device_get(forward(given, batch))
             for name, pair in losses.items():
                 totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
-            self._sort(outputs, collected, examples, starts, encoded.offsets)
+            if not self._objective.generates:
+                self._sort(outputs, collected, examples, starts, encoded.offsets)
         if self._objective.generates:
-            outputs = [self._tokenizer.decode(tokens[tokens >= 0].tolist()) for tokens in outputs]
+            outputs = self._written(given.params, encoded)
         return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}, outputs
 
     def _sort(
@@ -58,13 +63,24 @@ class Forward:
         """Puts a batch's outputs to the sequences that they belong to."""
         most, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
         examples, starts = examples.reshape(-1, most), starts.reshape(-1, most)
-        collected = collected if self._objective.generates else collected.astype(np.float32)
-        collected = collected.reshape(len(examples), -1, *numbers)
+        collected = collected.astype(np.float32).reshape(len(examples), -1, *numbers)
         for row, slot in zip(*np.nonzero(examples >= 0), strict=True):
             sequence, start = examples[row, slot], starts[row, slot]
             length = offsets[sequence + 1] - offsets[sequence]
             mine = collected[row, start : start + length] if self._objective.per_token else collected[row, slot]
             outputs[sequence] = mine
+
+    def _written(self, params: Any, encoded: Encoded) -> list[str]:
+        """The text that the model writes after the prompt of every sequence; on several hosts each writes all."""
+        run, vocabulary = self._run, self._tokenizer.vocabulary
+        whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
+        execution = step.execution(run, jax.default_backend())
+        writer = Writer(run.model, jax.device_get(whole), vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
+        begins = encoded.offsets[:-1]
+        ends = begins + encoded.summaries + 1
+        prompts = [encoded.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
+        written = writer(prompts, self._objective.writing())
+        return [self._tokenizer.decode(text.tokens) for (text,) in written]
 
 
 class TaskEvaluation:
@@ -73,10 +89,14 @@ class TaskEvaluation:
     predictions: name of a file -> its contents, of the last evaluation.
     """
 
-    def __init__(self, objective: TaskObjective, examples: Examples, source: TaskSource, tokenizer: Any) -> None:
-        self._objective, self._examples, self._source = objective, examples, source
-        self._forward = Forward(objective, tokenizer)
+    def __init__(self, run: Experiment, examples: Examples, source: TaskSource, tokenizer: Any) -> None:
+        self._objective, self._examples, self._source = run.objective, examples, source
+        self._forward = Forward(run, tokenizer)
         self.predictions: dict[str, str] = {}
+
+    def signatures(self) -> dict[str, str]:
+        """How metrics are computed that others compute in other ways, as "eval/NAME_signature"."""
+        return {f"eval/{name}": signature for name, signature in self._objective.signatures().items()}
 
     def names(self, program: Program) -> list[str]:
         """The metrics of an evaluation."""
@@ -108,8 +128,7 @@ def _forward(program: Program, objective: TaskObjective) -> Any:
         with jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
             outputs = apply(objective, program.module, given, batch, jax.random.key(0), training=False)
             losses, weights = objective.sums_of(outputs, batch).losses, objective.weights(batch)
-            call = functools.partial(program.module.apply, given.variables, deterministic=True)
-            collected = objective.generate(call, batch) if objective.generates else objective.collected(outputs)
+            collected = () if objective.generates else objective.collected(outputs)
         pairs = {f"{term}_loss": (losses[term], weights[term]) for term in weights}
         named = {"loss": pairs[f"{objective.target_term(batch)}_loss"]} | (pairs if len(pairs) > 1 else {})
         return named, collected, batch["example_ids"], batch["sequence_starts"]

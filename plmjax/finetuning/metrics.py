@@ -1,14 +1,16 @@
-"""The metrics of GLUE, SQuAD and CMRC 2018, over the predictions of a whole file.
+"""The metrics of GLUE, SQuAD and CMRC 2018, of translations and of summaries, over the predictions of a whole file.
 
 GLUE: Wang et al., arXiv 1804.07461. SQuAD: Rajpurkar et al., arXiv 1606.05250 and 1806.03822 (its evaluation scripts).
 CMRC 2018: Cui et al., arXiv 1810.07366 (cmrc2018_evaluate.py).
 """
 
+import importlib.metadata
 import re
 import string
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import chex
 import numpy as np
@@ -102,6 +104,53 @@ def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
         f1 = 2 * shared / (len(gold) + len(words)) if gold or words else 1.0
         best = [max(best[0], float(answer == found)), max(best[1], f1)]
     return best[0], best[1]
+
+
+def translation(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them by default.
+
+    Both are from 0 to 100. How they are computed is in `translation_signatures`.
+    """
+    return {
+        name: float(metric.corpus_score(list(texts), [list(references)]).score)
+        for name, metric in _translation_metrics().items()
+    }
+
+
+def translation_signatures() -> dict[str, str]:
+    """sacrebleu's signatures of those metrics, for one reference a text."""
+    found = {}
+    for name, metric in _translation_metrics().items():
+        metric.corpus_score(["a"], [["a"]])  # a signature names the number of references, which a score tells
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
+
+
+def _translation_metrics() -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    return {"bleu": BLEU(), "chrf": CHRF()}
+
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the mean over the texts of the F1 of stemmed words, from 0 to 100.
+
+    As rouge-score computes them.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(ROUGE, use_stemmer=True)
+    found = [scorer.score(reference, text) for reference, text in zip(references, texts, strict=True)]
+    return {name: 100 * float(np.mean([scores[name].fmeasure for scores in found])) for name in ROUGE}
+
+
+def summarization_signatures() -> dict[str, str]:
+    """How those are computed, in words."""
+    signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
+    return {f"{name}_signature": signature for name in ROUGE}
 
 
 def _english_words(text: str) -> list[str]:

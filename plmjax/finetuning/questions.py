@@ -36,7 +36,7 @@ from plmjax.finetuning.task import (
     joined,
 )
 from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
+from plmjax.layers.model_config import ModelConfig
 from plmjax.models.heads import QuestionAnswering
 from plmjax.objectives.objective import Batch
 
@@ -207,13 +207,14 @@ class SpanExtraction(TaskObjective):
         """The encoder with two scores a token."""
         return QuestionAnswering(config, execution)
 
-    def encode(self, examples: QuestionExamples, tokenizer: Any, template: Template, task: Task) -> EncodedQuestions:
+    def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
         """The windows of every question's text, in the order of the file.
 
         Raises:
             UserError: rows without room for a window, or a stride that would leave tokens out.
         """
         vocabulary = tokenizer.vocabulary
+        template = model.template
         check_length(template, vocabulary, task.sequence_length)
         smallest = task.sequence_length - task.question_length - template.specials(2)
         if not 0 < task.stride <= smallest:

@@ -17,7 +17,7 @@ from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning import special_tokens
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.finetuning.task import Examples, Task, TaskObjective
 from plmjax.models.heads import TASK_PARTS
 from plmjax.parallel import hosts
 from plmjax.training import checkpoints, checks, loop, start, step, tracking
@@ -64,15 +64,15 @@ def finetune(
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
     run.objective.check_model(run.model)
-    begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description)
-    run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
+    begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
+    run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     run = dataclasses.replace(run, objective=run.objective.learn(train))
     source = TaskSource(
         *(rows(run, examples, tokenizer) for examples in (train, validation)), tokenizer.vocabulary, run.training.seed
     )
     run = resolve(run, len(source.train_rows))
-    evaluation = TaskEvaluation(run.objective, validation, source, tokenizer)
+    evaluation = TaskEvaluation(run, validation, source, tokenizer)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
         start.check(workdir, checkpoint, begun)
@@ -97,7 +97,7 @@ def finetune(
         given = checkpoints.load_given(preferred, result.program.state)
         metrics = {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
     if hosts.speaks():
-        write(workdir, metrics, evaluation.predictions)
+        write(workdir, metrics | evaluation.signatures(), evaluation.predictions)
     hosts.agree("the end")
     return metrics
 
@@ -109,8 +109,9 @@ def in_head(parameter: str) -> bool:
 
 def rows(run: Experiment, examples: Any, tokenizer: Any) -> Rows:
     """A file's examples, packed into rows as the run asks."""
-    encoded = run.objective.encode(examples, tokenizer, run.model.template, run.data)
-    return Rows(encoded, run.data.sequence_length, run.data.pack, max(tokenizer.vocabulary.pad, 0))
+    encoded = run.objective.encode(examples, tokenizer, run.model, run.data)
+    pad = max(tokenizer.vocabulary.pad, 0)
+    return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length)
 
 
 def _check(run: Experiment) -> None:
@@ -163,10 +164,10 @@ def check_length(run: Experiment) -> None:
 def _with_model(run: Experiment, description: Description | None) -> Experiment:
     """The experiment with the checkpoint's model."""
     if description is None:
-        if run.model is None or not run.tokenizer.path:
+        if run.model is None:
             raise UserError(
-                f"Expected a model and a tokenizer for --from {start.RANDOM}, found none; name a checkpoint that has "
-                f"such with --like, or set model and tokenizer.path in the experiment's file."
+                f"Expected a model for --from {start.RANDOM}, found none; name a checkpoint that has one with --like, "
+                f"or set model in the experiment's file."
             )
         return run
     return start.with_model(run, description)
@@ -179,13 +180,21 @@ def _with_dropout(run: Experiment) -> Experiment:
     return dataclasses.replace(run, model=run.model.with_dropout(run.finetuning.dropout))
 
 
-def _tokenizer(run: Experiment, checkpoint: str | Path, description: Description | None) -> Any:
-    """The checkpoint's tokenizer, or without one the experiment's."""
+def _tokenizer(
+    run: Experiment, checkpoint: str | Path, description: Description | None, workdir: Path, train: Examples
+) -> Any:
+    """The checkpoint's tokenizer; without one the experiment's, the run's own, or one trained on the train file."""
     from plmjax.data import tokenizers
 
-    if description is None:
+    if description is not None:
+        return start.tokenizer(run, checkpoint, description)
+    if run.tokenizer.path:
         return tokenizers.load(run.tokenizer.path)
-    return start.tokenizer(run, checkpoint, description)
+    if (workdir / "experiment.json").exists():
+        return tokenizers.load(workdir / "tokenizer")
+    settings, texts = run.tokenizer, run.data.texts(train)
+    with tempfile.TemporaryDirectory() as folder:  # the run saves it when everything else has been checked
+        return tokenizers.train(settings.kind, settings.vocab_size, texts, folder, lowercase=settings.lowercase)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:
@@ -222,7 +231,7 @@ def resolve(run: Experiment, rows: int) -> Experiment:
     )
 
 
-def write(folder: Path, metrics: dict[str, float], predictions: dict[str, str]) -> None:
+def write(folder: Path, metrics: dict[str, float | str], predictions: dict[str, str]) -> None:
     """Writes the files of predictions and evaluation.json."""
     for name, contents in predictions.items():
         storage.write(folder / name, contents)

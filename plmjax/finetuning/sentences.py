@@ -20,7 +20,7 @@ from plmjax.finetuning import files, metrics
 from plmjax.finetuning.sequences import SequenceObjective
 from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
 from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
+from plmjax.layers.model_config import ModelConfig
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -102,8 +102,9 @@ class SentenceObjective(SequenceObjective):
         """The model with a new head for whole sequences."""
         return config.for_sequence_classification(self.outputs, execution)
 
-    def encode(self, examples: SentenceExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+    def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """A row for every sentence or pair; of a template with both orders, two for every pair."""
+        template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
         orders = [template.orders(texts) for texts in zip(*sides, strict=True)]

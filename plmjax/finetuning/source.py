@@ -22,14 +22,18 @@ Batch = dict[str, np.ndarray]
 
 
 class Rows:
-    """The examples of one file, several to a row of `length` tokens."""
+    """The examples of one file, several to a row of `length` tokens and, where a decoder has rows of its own, of
+    `decoder_length` tokens beside it."""
 
-    def __init__(self, encoded: Encoded, length: int, most: int, pad: int) -> None:
+    def __init__(self, encoded: Encoded, length: int, most: int, pad: int, decoder_length: int = 0) -> None:
         self.encoded = encoded
-        self._length, self._most, self._pad = length, most, pad
-        self._lengths = np.diff(encoded.offsets)
+        self._length, self._most, self._pad, self._decoder_length = length, most, pad, decoder_length
         # Sequences that are choices of one example stand side by side: the longest of them counts.
-        self._example_lengths = self._lengths.reshape(-1, encoded.choices).max(axis=1)
+        self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
+        if encoded.decoder is not None:
+            # Both sides must fit: what counts is the larger share of its row, rounded up to whole tokens.
+            share = -(-_lengths(encoded.decoder) * length // decoder_length)
+            self._example_lengths = np.maximum(self._example_lengths, share)
         self.in_order = packing.packed(self._example_lengths, length, most)
 
     def __len__(self) -> int:
@@ -61,25 +65,14 @@ class Rows:
         encoded, choices = self.encoded, self.encoded.choices
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
         sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
-        lengths = np.where(sequences >= 0, self._lengths[sequences], 0)
-        begins, segment_ids, positions = packing.place(lengths, self._length)
-        fields = {"segment_ids": segment_ids, "positions": positions}
-        row, slot = np.nonzero(lengths)
-        starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
-
-        def of_tokens(values: np.ndarray, dtype: np.dtype, padding: int) -> np.ndarray:
-            out = np.full((len(sequences), self._length), padding, dtype)
-            pieces = (values[start:stop] for start, stop in zip(starts, stops, strict=True))
-            packing.copy(row, begins[row, slot], pieces, out)
-            return out
-
-        fields["input_ids"] = of_tokens(encoded.tokens, np.int32, self._pad)
-        if encoded.token_types is not None:
-            fields["token_type_ids"] = of_tokens(encoded.token_types, np.int32, 0)
-        fields |= {name: of_tokens(values, values.dtype, 0) for name, values in encoded.token_fields.items()}
-        fields["sequence_starts"] = np.where(lengths > 0, begins, 0).astype(np.int32)
+        begins, fields = self._of_tokens(encoded, sequences, self._length)
+        if encoded.decoder is not None:
+            _, theirs = self._of_tokens(encoded.decoder, sequences, self._decoder_length)
+            shared = encoded.decoder.token_fields
+            fields |= {name if name in shared else f"decoder_{name}": array for name, array in theirs.items()}
+        fields["sequence_starts"] = np.where(sequences >= 0, begins, 0).astype(np.int32)
         summaries = begins + encoded.summaries[sequences]
-        fields["cls_positions"] = np.where(lengths > 0, summaries, 0).astype(np.int32)
+        fields["cls_positions"] = np.where(sequences >= 0, summaries, 0).astype(np.int32)
         fields["example_ids"] = sequences.astype(np.int32)
         for name, values in encoded.sequence_fields.items():
             there = np.expand_dims(sequences >= 0, tuple(range(2, 1 + values.ndim)))
@@ -87,6 +80,29 @@ class Rows:
         if choices > 1:
             fields = {name: array.reshape(-1, choices, *array.shape[1:]) for name, array in fields.items()}
         return fields | {"row_ids": row_ids.astype(np.int32)}
+
+    def _of_tokens(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
+        """(where each of `sequences` [B K] begins in its row, [B K]; the fields of the tokens, [B length])."""
+        lengths = np.where(sequences >= 0, _lengths(encoded)[sequences], 0)
+        begins, segment_ids, positions = packing.place(lengths, length)
+        row, slot = np.nonzero(lengths)
+        starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
+
+        def placed(values: np.ndarray, padding: int) -> np.ndarray:
+            out = np.full((len(sequences), length), padding, values.dtype)
+            pieces = (values[start:stop] for start, stop in zip(starts, stops, strict=True))
+            packing.copy(row, begins[row, slot], pieces, out)
+            return out
+
+        fields = {"segment_ids": segment_ids, "positions": positions, "input_ids": placed(encoded.tokens, self._pad)}
+        if encoded.token_types is not None:
+            fields["token_type_ids"] = placed(encoded.token_types, 0)
+        return begins, fields | {name: placed(values, 0) for name, values in encoded.token_fields.items()}
+
+
+def _lengths(encoded: Encoded) -> np.ndarray:
+    """Tokens of every sequence."""
+    return np.diff(encoded.offsets)
 
 
 class TaskSource:
@@ -103,10 +119,8 @@ class TaskSource:
         self._key = order.fold(seed, 3)
         self._epoch = functools.lru_cache(2)(lambda epoch: train.shuffled(order.fold(self._key, epoch)))
         digest = hashlib.sha256()
-        for encoded in (train.encoded, validation.encoded):
-            labels = [*encoded.sequence_fields.values(), *encoded.token_fields.values()]
-            types = () if encoded.token_types is None else (encoded.token_types,)
-            for array in (encoded.tokens, *types, encoded.offsets, *labels):
+        for rows in (train, validation):
+            for array in rows.encoded.arrays():
                 digest.update(np.ascontiguousarray(array).tobytes())
         self.fingerprint = digest.hexdigest()
 

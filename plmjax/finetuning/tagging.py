@@ -29,7 +29,7 @@ from plmjax.finetuning.task import (
     joined,
 )
 from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
+from plmjax.layers.model_config import ModelConfig
 from plmjax.models.heads import TokenClassification
 from plmjax.objectives.objective import Batch, cross_entropy
 
@@ -166,8 +166,9 @@ class TokenTagging(TaskObjective):
         """The encoder with a linear layer on every token."""
         return TokenClassification(config, execution, len(self.labels), self.mix)
 
-    def encode(self, examples: TaggedExamples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+    def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         room = task.sequence_length - template.specials(1)
         pieces = tokenizer.encode_words(examples.words)

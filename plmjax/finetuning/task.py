@@ -16,7 +16,7 @@ Fields of a batch (R rows of T tokens, K sequences packed in a row):
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import chex
@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.generation.writer import Settings
+from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.template import Template, TokenRow
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
@@ -62,13 +64,16 @@ class Task:
     pack: int = 1
     """Largest number of examples packed into one row, each attending only to itself; 1 gives every example a row."""
 
+    target_length: ClassVar[int] = 0
+    """Tokens in a row of the decoder of an encoder-decoder; 0: there is none."""
+
     def __post_init__(self) -> None:
         """Checks the numbers."""
         check_ranges("data", self, sequence_length=FROM_1, pack=FROM_1)
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
         """Tokens of one global batch, padding included."""
-        return batch_size * sequence_length
+        return batch_size * (sequence_length + self.target_length)
 
     def path(self, split: str) -> str:
         """The file of "train" or "validation"; UserError where it is not named."""
@@ -97,6 +102,13 @@ class Task:
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """The rows of a file for `to_examples`, in order; labels are None where the file has none."""
         raise NotImplementedError(f"{type(self).__name__} must say how its files are read.")
+
+    def texts(self, examples: "Examples") -> Iterator[str]:
+        """The text of examples, to train a tokenizer on."""
+        raise UserError(
+            f"Expected a tokenizer for a task of {type(self).__name__}, found none; set tokenizer.path in the "
+            f"experiment's file, or name a checkpoint that has one with --like."
+        )
 
     def is_trainable(self, row: Row) -> bool:
         """Whether an example of the train file is trained on."""
@@ -129,6 +141,8 @@ class Encoded:
     tokens, token_types: int32 [N]; types are None where the template has none. offsets: int64 [S + 1], where each
     sequence begins. summaries: int32 [S], the place within a sequence that stands for it.
     sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], one per token.
+    decoder: what the decoder of an encoder-decoder is given, one sequence for each of these; None: there is none. In a
+        batch its tokens, their segments and positions have `decoder_` before their names, its token fields have not.
     choices: how many neighbouring sequences are one example, the choices of a question or both orders of a pair;
         batches are [R choices T] where there are several.
     """
@@ -139,11 +153,19 @@ class Encoded:
     summaries: np.ndarray
     sequence_fields: dict[str, np.ndarray]
     token_fields: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    decoder: "Encoded | None" = None
     choices: int = 1
 
     def __len__(self) -> int:
         """Sequences."""
         return len(self.offsets) - 1
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """All that its batches are made from."""
+        yield self.tokens
+        yield from () if self.token_types is None else (self.token_types,)
+        yield from (self.offsets, *self.sequence_fields.values(), *self.token_fields.values())
+        yield from () if self.decoder is None else self.decoder.arrays()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +177,7 @@ class TaskObjective(Objective):
     per_token: ClassVar[bool] = False
     """Whether the model's outputs are [R T ...], of tokens, rather than [R K ...], of sequences."""
     generates: ClassVar[bool] = False
-    """Whether predictions are made from text that `generate` writes, rather than from the model's outputs."""
+    """Whether predictions are made from text that the model writes (`writing`), rather than from its outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
     """Metrics of a whole file; checkpoint.best can name one of them."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
@@ -168,7 +190,7 @@ class TaskObjective(Objective):
     def check_model(self, config: Any) -> None:
         """Raises UserError where a model with this config cannot be trained on the task."""
 
-    def encode(self, examples: Examples, tokenizer: Any, template: Template, task: Task) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The examples as rows of the model's template; UserError names a bad line.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
@@ -195,13 +217,16 @@ class TaskObjective(Objective):
         """The part of the model's outputs that predictions are made from: [R K ...] or, if `per_token`, [R T ...]."""
         return outputs.logits
 
-    def generate(self, call: Callable[..., Any], batch: Batch) -> jax.Array:
-        """Token ids int32 [R K M] that the model writes for every sequence, -1 behind their end, if `generates`.
+    def writing(self) -> Settings:
+        """How the model writes text, if `generates`.
 
-        call: the module applied to its parameters without dropout: `call(**inputs)` gives its outputs, `method=` names
-            another method than `__call__`.
+        What it is given of a sequence are the tokens up to its summary, that one included.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its model writes text.")
+
+    def signatures(self) -> dict[str, str]:
+        """How metrics are computed that others compute in other ways: the metric's name, `_signature` -> in words."""
+        return {}
 
     def records(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         """The prediction of every example.

@@ -39,7 +39,7 @@ def evaluate(
     For a pretraining checkpoint `data` is a prepared dataset (its validation split) or raw text (all of it); the result
     has "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the other metrics of its objective.
     For a fine-tuned one it is a file of labelled examples like its validation file; the result has "eval/loss" and the
-    metrics of the task.
+    metrics of the task, of BLEU and its like also their signatures.
 
     A language model reads raw text in rows of `window` tokens, by default those of its run, each of which asks for
     `stride` further tokens, by default as many as the rows of its run (`perplexity.sliding`); given either, it reads
@@ -59,6 +59,7 @@ def evaluate(
     description = checkpoints.describe(directory)
     data = None if data is None else storage.path(data)
     run = description.experiment
+    signatures: dict[str, str] = {}
     predictions: dict[str, str] = {}
     if window is not None or stride is not None:
         perplexity.language_model(run)
@@ -66,17 +67,17 @@ def evaluate(
         tokenizer = start.tokenizer_of(description)
         examples, source = _task_source(description, data, tokenizer)
         output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
-        evaluation = TaskEvaluation(run.objective, examples, source, tokenizer)
+        evaluation = TaskEvaluation(run, examples, source, tokenizer)
         program = program_of(run, source)
         metrics = evaluation(program, _given(directory, program))
-        predictions = evaluation.predictions
+        signatures, predictions = evaluation.signatures(), evaluation.predictions
     elif isinstance(run.data, Data):
         metrics = _of_text(description, directory, data, window, stride)
     else:
         raise UserError(
             f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
         )
-    metrics = {f"eval/{name}": value for name, value in metrics.items()}
+    metrics = {f"eval/{name}": value for name, value in metrics.items()} | signatures
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
         finetuning.write(storage.path(output), metrics, predictions)

@@ -47,7 +47,7 @@ def predict(checkpoint: str | Path, input: str | Path, **settings: Any) -> Itera
 
 def _predicted(run: Experiment, directory: Path, description: Description, input: str) -> Iterator[Record]:
     tokenizer = start.tokenizer_of(description)
-    forward, program, given = Forward(run.objective, tokenizer), None, None
+    forward, program, given = Forward(run, tokenizer), None, None
     for examples in run.data.parts(input, PART):
         rows = finetuning.rows(run, examples, tokenizer)
         source = TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)

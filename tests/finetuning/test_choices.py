@@ -8,7 +8,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.finetuning.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.interop import huggingface
-from plmjax.layers.template import Template
+from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Given
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
@@ -93,7 +93,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     theirs = parity.reference(tmp_path, "BertForMultipleChoice", 1)
     module, params = huggingface.load(tmp_path)
     objective, examples = MultipleChoice(), draws(7, 3)
-    encoded = objective.encode(examples, Numbers(), module.config.template, Choices(sequence_length=14))
+    encoded = objective.encode(examples, Numbers(), module.config, Choices(sequence_length=14))
     given = parity.batch(encoded, 14, 1)
     assert given["input_ids"].shape == (7, 3, 14)
     loss, gradient = parity.loss_and_gradient(objective, module, params, given)
@@ -120,7 +120,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 def test_sequences_and_predictions():
     examples = ChoiceExamples("", [2, 5], ["10 11 12", "20"], [["30", "31 32"], ["33", "34"]], [1, 0])
     objective = MultipleChoice()
-    encoded = objective.encode(examples, Numbers(), Template(), Choices(sequence_length=7))
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=7))
     cls, sep = VOCABULARY.cls, VOCABULARY.sep
     rows = [encoded.tokens[a:b].tolist() for a, b in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
     assert rows == [

@@ -14,7 +14,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning import answers, metrics
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.interop import huggingface
-from plmjax.layers.template import Template
+from plmjax.models.bert import BertConfig
 from plmjax.models.roberta import RobertaConfig
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
@@ -64,7 +64,7 @@ def test_answers_beside_their_place_and_in_other_words(tmp_path):
         [(-1, "eleven")],
     ]
     assert task.read("train").ids == ["1", "2"]
-    encoded = SpanExtraction().encode(task.read("validation"), Numbers(), Template(), task)
+    encoded = SpanExtraction().encode(task.read("validation"), Numbers(), BertConfig.tiny(), task)
     assert encoded.sequence_fields["starts"].tolist() == [3 + 2, 3 + 3, 0]
 
 
@@ -123,7 +123,7 @@ def test_windows_of_a_text(tmp_path):
     path = written(tmp_path, question("q", "20 21 22 23", (12, "14 15")), GOOD[1])
     task = Questions(train=path, sequence_length=10, stride=2, question_length=3)
     examples = task.read("train")
-    encoded = SpanExtraction().encode(examples, Numbers(), Template(), task)
+    encoded = SpanExtraction().encode(examples, Numbers(), BertConfig.tiny(), task)
     cls, sep = VOCABULARY.cls, VOCABULARY.sep
     rows = [encoded.tokens[a:b].tolist() for a, b in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
     starts = [start for start, _ in plain_windows(10, 10 - 3 - 3, 2)]
@@ -132,13 +132,13 @@ def test_windows_of_a_text(tmp_path):
     assert encoded.token_types[:10].tolist() == [0] * 5 + [1] * 5
     assert encoded.sequence_fields["starts"].tolist() == [0, 7, 5, 0] + [0] * 3  # tokens 4 and 5 of the text
     assert encoded.sequence_fields["ends"].tolist() == [0, 8, 6, 0] + [0] * 3
-    roberta = RobertaConfig.tiny().template
+    roberta = RobertaConfig.tiny()
     encoded = SpanExtraction().encode(examples, Numbers(), roberta, task)
     assert encoded.tokens[:10].tolist() == [cls, 20, 21, 22, sep, sep, 10, 11, 12, sep]
     for stride in (0, 5):
         wrong = Questions(train=path, sequence_length=10, stride=stride, question_length=3)
         with pytest.raises(UserError, match=f"--data.stride from 1 to the 4 tokens .* row of 10, found {stride}"):
-            SpanExtraction().encode(examples, Numbers(), Template(), wrong)
+            SpanExtraction().encode(examples, Numbers(), BertConfig.tiny(), wrong)
 
 
 REAL = {
@@ -221,7 +221,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     module, params = huggingface.load(tmp_path)
     task = Questions(train=drawn(tmp_path), sequence_length=20, stride=5, question_length=6)
     objective = SpanExtraction()
-    encoded = objective.encode(task.read("train"), Numbers(), module.config.template, task)
+    encoded = objective.encode(task.read("train"), Numbers(), module.config, task)
     given = parity.batch(encoded, 20, 1)
     loss, gradient = parity.loss_and_gradient(objective, module, params, given)
 
@@ -254,7 +254,7 @@ def answered(tmp_path, scores: list[dict[int, float]], **options):
     path = written(tmp_path, *copy.deepcopy(GOOD))
     task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
     objective = SpanExtraction(**options).learn(task.read("train"))
-    encoded = objective.encode(task.read("train"), Numbers(), Template(), task)
+    encoded = objective.encode(task.read("train"), Numbers(), BertConfig.tiny(), task)
     outputs = []
     for number, one in enumerate(scores):
         score = np.full((encoded.offsets[number + 1] - encoded.offsets[number], 2), -9.0, np.float32)
@@ -291,7 +291,7 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
     examples = task.read("train")
     objective = SpanExtraction().learn(examples)
-    encoded = objective.encode(examples, Numbers(), Template(), task)
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), task)
     outputs = [np.zeros((encoded.offsets[1], 2), np.float32)]
     outputs[0][0] = 99.0
     found, files = objective.answer(examples, encoded, outputs)

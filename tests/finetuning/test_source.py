@@ -10,7 +10,7 @@ from plmjax.finetuning.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Encoded
-from plmjax.layers.template import Template
+from plmjax.models.bert import BertConfig
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -32,7 +32,7 @@ def encoded(count: int) -> Encoded:
     texts = [(f"{100 + row}", f"{500 + row} {500 + row}") for row in range(count)]
     labels = ["b" if row % 3 else "a" for row in range(count)]
     examples = SentenceExamples("rows.tsv", list(range(2, count + 2)), texts, labels)
-    return LABELLED.encode(examples, Numbers(), Template(), Sentences(sequence_length=8))
+    return LABELLED.encode(examples, Numbers(), BertConfig.tiny(), Sentences(sequence_length=8))
 
 
 def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
@@ -101,7 +101,7 @@ def test_a_host_makes_its_own_rows_of_the_same_batch():
 
 def test_choices_of_a_question_stand_side_by_side():
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
-    made = MultipleChoice().encode(examples, Numbers(), Template(), Choices(sequence_length=20))
+    made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
     batch = Rows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
     assert batch["input_ids"].shape == (2, 2, 20) and batch["example_ids"].shape == (2, 2, 3)
     assert batch["input_ids"][0, 0, :13].tolist() == [2, 7, 3, 1, 3, 2, 9, 3, 5, 5, 5, 3, 0]
@@ -118,7 +118,7 @@ def test_the_fingerprint_follows_texts_and_labels():
 
 def test_a_label_that_training_never_saw_is_named():
     with pytest.raises(UserError, match=r"found 'c' in line 2 of dev.tsv; known: a, b"):
-        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), Template(), Sentences())
+        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), BertConfig.tiny(), Sentences())
 
 
 def test_rows_need_special_tokens_and_room():
@@ -126,6 +126,6 @@ def test_rows_need_special_tokens_and_room():
     few.vocabulary = Vocabulary(size=10)
     examples = SentenceExamples("rows.tsv", [2], [("1",)], ["a"])
     with pytest.raises(UserError, match=r"special tokens of the model's rows .*, found none for cls, sep"):
-        LABELLED.encode(examples, few, Template(), Sentences())
+        LABELLED.encode(examples, few, BertConfig.tiny(), Sentences())
     with pytest.raises(UserError, match="sequence_length of at least 5"):
-        LABELLED.encode(examples, Numbers(), Template(), Sentences(sequence_length=4))
+        LABELLED.encode(examples, Numbers(), BertConfig.tiny(), Sentences(sequence_length=4))

@@ -12,7 +12,7 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop import huggingface
-from plmjax.layers.template import Template
+from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Given
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers
@@ -131,7 +131,7 @@ def test_pieces_of_words_are_those_of_transformers(tmp_path, kind):
     theirs = AutoTokenizer.from_pretrained(tmp_path, **options)
     sentences = [sentence.split() for sentence in SENTENCES]
     examples = TaggedExamples("", [1] * 3, sentences, [["a"] * len(one) for one in sentences], [[1] * 9] * 3)
-    encoded = TokenTagging(("a", "b")).encode(examples, tokenizer, Template(), Tagging())
+    encoded = TokenTagging(("a", "b")).encode(examples, tokenizer, BertConfig.tiny(), Tagging())
     made = theirs(sentences, is_split_into_words=True)
     for row, words in enumerate(sentences):
         here = slice(*encoded.offsets[row : row + 2])
@@ -161,7 +161,7 @@ def answered(gold: str, found: str, length: int = 64, entities: bool = True):
     """Metrics and predictions where the model finds `found` in sentences of words of two pieces."""
     words = "/".join(" ".join(["10+11"] * len(one.split())) for one in gold.split("/"))
     examples, objective = example(words, gold), TokenTagging(TAGS, entities)
-    encoded = objective.encode(examples, Numbers(), Template(), Tagging(sequence_length=length))
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), Tagging(sequence_length=length))
     outputs = []
     for row, one in enumerate(found.split("/")):
         logits = np.zeros((encoded.offsets[row + 1] - encoded.offsets[row], len(TAGS)), np.float32)
@@ -246,7 +246,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     theirs = parity.reference(tmp_path, "BertForTokenClassification", len(TAGS))
     module, params = huggingface.load(tmp_path)
     objective = TokenTagging(TAGS)
-    encoded = objective.encode(draws(9), Numbers(), module.config.template, Tagging(sequence_length=24))
+    encoded = objective.encode(draws(9), Numbers(), module.config, Tagging(sequence_length=24))
     given = parity.batch(encoded, 24, 1)
     loss, gradient = parity.loss_and_gradient(objective, module, params, given)
 

@@ -14,7 +14,7 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.evaluation import Forward, TaskEvaluation
 from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.task import exists
+from plmjax.generation.writer import Settings
 from plmjax.inference.evaluate import program_of
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
@@ -90,21 +90,8 @@ class Continuation(GPTClassification):
     generates: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("words",)
 
-    def generate(self, call, batch):
-        rows, length = batch["input_ids"].shape
-        ends = batch["cls_positions"][:, 0]
-        positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
-        inputs = {"positions": positions, "segment_ids": jnp.ones_like(positions)}
-
-        def write(number, ids):
-            logits = call(input_ids=ids, cls_positions=batch["cls_positions"], **inputs).token_logits
-            last = ends + number
-            token = jnp.argmax(jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], axis=-1)
-            return ids.at[jnp.arange(rows), last + 1].set(token.astype(jnp.int32))
-
-        ids = jax.lax.fori_loop(0, WRITTEN, write, batch["input_ids"])
-        written = jnp.take_along_axis(ids, ends[:, None] + 1 + jnp.arange(WRITTEN), axis=1)
-        return jnp.where(exists(batch)[..., None] > 0, written[:, None], -1)
+    def writing(self):
+        return Settings(max_new_tokens=WRITTEN)
 
     def records(self, examples, encoded, outputs):
         return [{"line": line, "prediction": text} for line, text in zip(examples.lines, outputs, strict=True)]
@@ -123,8 +110,8 @@ class GPTConfig(Gpt2Config):
         return 0.0
 
 
-def made(objective: SequenceClassification, pack: int) -> tuple[SentenceExamples, TaskSource, Any, Given]:
-    """(examples, source, program, random parameters)."""
+def made(objective: SequenceClassification, pack: int) -> tuple[Experiment, SentenceExamples, TaskSource, Any, Given]:
+    """(experiment, examples, source, program, random parameters)."""
     texts = [(" ".join(str(10 + (7 * row + i) % 50) for i in range(3 + row % 3)),) for row in range(5)]
     examples = SentenceExamples("rows.tsv", list(range(1, 6)), texts, ["no", "yes", "yes", "no", "yes"])
     run = Experiment(
@@ -134,14 +121,14 @@ def made(objective: SequenceClassification, pack: int) -> tuple[SentenceExamples
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8),
     )
-    encoded = objective.encode(examples, Numbers(), run.model.template, run.data)
+    encoded = objective.encode(examples, Numbers(), run.model, run.data)
     rows = Rows(encoded, 16, pack, 0)
     source = TaskSource(rows, rows, VOCABULARY, 0)
     program = program_of(run, source)
     state = program.initialize(3)
     # Embeddings of another size than their small first values tell the texts apart.
     params = jax.tree.map(lambda leaf: 5 * leaf, state.params)
-    return examples, source, program, Given(params)
+    return run, examples, source, program, Given(params)
 
 
 def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:
@@ -156,7 +143,7 @@ def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:
 @pytest.mark.parametrize("pack", [1, 3])
 def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     objective = GPTClassification(labels=("no", "yes"))
-    examples, source, program, given = made(objective, pack)
+    run, examples, source, program, given = made(objective, pack)
     task, language_model = [], []
     for text, label in zip(examples.texts, examples.labels, strict=True):
         ids = [61, *map(int, text[0].split()), 63]
@@ -164,7 +151,7 @@ def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
         task.append(float(-jax.nn.log_softmax(outputs.logits[0, 0])[objective.labels.index(label)]))
         nats = -jax.nn.log_softmax(outputs.token_logits[0])
         language_model += [float(nats[place, following]) for place, following in enumerate(ids[1:])]
-    evaluation = TaskEvaluation(objective, examples, source, Numbers())
+    evaluation = TaskEvaluation(run, examples, source, Numbers())
     found = evaluation(program, given)
     assert found["loss"] == found["task_loss"] == pytest.approx(np.mean(task), rel=1e-4)
     assert found["language_model_loss"] == pytest.approx(np.mean(language_model), rel=1e-4)
@@ -179,16 +166,16 @@ def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
 
 def test_predictions_are_the_texts_that_the_model_writes():
     objective = Continuation(labels=("no", "yes"))
-    examples, source, program, given = made(objective, 1)
+    run, examples, source, program, given = made(objective, 1)
     expected = []
     for (text,) in examples.texts:
         ids = [61, *map(int, text.split()), 63]
         for _ in range(WRITTEN):
             ids.append(int(logits_of(program, given.params, ids).token_logits[0, -1].argmax()))
         expected.append(" ".join(map(str, ids[-WRITTEN:])))
-    evaluation = TaskEvaluation(objective, examples, source, Numbers())
+    evaluation = TaskEvaluation(run, examples, source, Numbers())
     assert evaluation(program, given)["words"] == WRITTEN
     assert evaluation.predictions["texts"].split("\n") == expected and len(set(expected)) > 1
-    _, outputs = Forward(objective, Numbers())(program, given, source)
+    _, outputs = Forward(run, Numbers())(program, given, source)
     records = objective.records(examples, source.validation_rows.encoded, outputs)
     assert [record["prediction"] for record in records] == expected

@@ -1,0 +1,325 @@
+"""Texts that are written given others: translation, summaries, answers in words.
+
+An encoder-decoder reads the source, laid out as its template says, and its decoder writes the target after the model's
+start token; both are a row of their own. In a batch the decoder's tokens are `decoder_input_ids`, `decoder_segment_ids`
+and `decoder_positions`. A decoder alone reads both in one row,
+
+    start source delimiter target
+
+and learns the target and the end alone. What is asked for after each token stands in `next_ids` and `next_weights`, as
+in pretraining (objectives/sequence_to_sequence.py, objectives/next_token.py).
+
+Texts of a validation file are written by the beam search of plmjax/generation, and judged by the libraries that people
+quote.
+"""
+
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.finetuning import metrics
+from plmjax.finetuning.task import Answers, Encoded, Outputs, Record, Task, TaskObjective
+from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.decoder import writes_text
+from plmjax.generation.sampling import Greedy
+from plmjax.generation.writer import Settings
+from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.objectives.objective import Batch, Given, Sums, apply
+from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
+from plmjax.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+PROMPTS = 32
+"""Sources that are written after at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextGeneration(TaskObjective):
+    """Mean nats of each target token given the source and the target before it; base of the tasks that judge texts.
+
+    Smoothing and z-loss are of the training loss alone (`SequenceToSequence`).
+    """
+
+    task_class: ClassVar[type[Task]] = TextPairs
+    generates: ClassVar[bool] = True
+    prediction_settings: ClassVar[tuple[str, ...]] = (
+        "beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "min_new_tokens",
+        "no_repeat_ngram_size",
+    )  # fmt: skip
+
+    label_smoothing: float = 0.0
+    """Share of the probability that is asked for at the tokens that are not the target."""
+    z_loss: float = 0.0
+    """Factor of the square of each position's log of the sum of exponentials, 1e-4 for T5."""
+    beams: int = 4
+    """Beams of the search for the text of a source; 1 takes the likeliest token each time."""
+    length_penalty: float = 0.6
+    """Power of the length that a beam's score is divided by."""
+    length_normalization: str = "gnmt"
+    """That length: gnmt, (5 + n) / 6 of n tokens, or tokens, n itself."""
+    early_stopping: str = "likely"
+    """When the search ends: full, likely or never, as in plmjax generate."""
+    max_new_tokens: int = 128
+    """Tokens of a written text at most, its end included."""
+    min_new_tokens: int = 0
+    """Tokens before which no text ends."""
+    no_repeat_ngram_size: int = 0
+    """Write no sequence of so many tokens twice; 0 allows all."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("objective", self, beams=FROM_1, max_new_tokens=FROM_1, min_new_tokens=FROM_0)
+        SequenceToSequence(self.label_smoothing, self.z_loss)
+        self.writing()
+
+    def writing(self) -> Settings:
+        """The best text of a beam search, or the greedy one."""
+        how = (self.length_penalty, self.early_stopping)
+        search = BeamSearch(max(self.beams, 2), *how, length_normalization=self.length_normalization)
+        return Settings(
+            strategy=search if self.beams > 1 else Greedy(),
+            max_new_tokens=self.max_new_tokens,
+            min_new_tokens=self.min_new_tokens,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            batch_size=PROMPTS,
+        )
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The module that writes text."""
+        return config.for_generation(execution)
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Raises UserError for a model that writes no text, or that has no positions for as much."""
+        if not writes_text(config):
+            raise UserError(
+                f"Expected a model that writes text, found {type(config).__name__}; fine-tune an encoder-decoder or a "
+                f"decoder."
+            )
+        if config.longest is not None and self.max_new_tokens >= config.longest:
+            raise UserError(
+                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found "
+                f"{self.max_new_tokens}; lower it."
+            )
+
+    def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
+        """A row of the source and one of the target for every pair, or for a decoder one of both."""
+        apart = model.decoder_start_token_id is not None
+        if apart != (task.target_length > 0):
+            kind, needed = ("an encoder-decoder", "above 0") if apart else ("a decoder", "0")
+            raise UserError(
+                f"Expected --data.target_length {needed} for {kind}, found {task.target_length}; change it."
+            )
+        sources = tokenizer.encode_batch(examples.sources)
+        targets = tokenizer.encode_batch([target or "" for target in examples.targets])
+        if apart:
+            return self._two_rows(examples, sources, targets, tokenizer.vocabulary, model, task)
+        return self._one_row(examples, sources, targets, tokenizer.vocabulary, model, task)
+
+    def _two_rows(
+        self,
+        examples: TextPairExamples,
+        sources: list[list[int]],
+        targets: list[list[int]],
+        vocabulary: Vocabulary,
+        model: ModelConfig,
+        task: TextPairs,
+    ) -> Encoded:
+        """The source as the model's template lays it out; the same of the target is what is asked for."""
+        if model.longest is not None and task.target_length > model.longest:
+            raise UserError(
+                f"Expected --data.target_length of at most the model's {model.longest} positions, found "
+                f"{task.target_length}; lower it."
+            )
+        template = model.template
+        template.check(vocabulary)
+        room = task.sequence_length - template.specials(1)
+        sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        most = task.target_length - template.specials(1)
+        targets = fitting(examples, targets, most, "target", "--data.target_length", cut=False)
+        asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
+        given = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
+        decoder = _encoded(given, token_fields=_asked_for(asked, [0] * len(asked)))
+        return dataclasses.replace(
+            _encoded([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
+        )
+
+    def _one_row(
+        self,
+        examples: TextPairExamples,
+        sources: list[list[int]],
+        targets: list[list[int]],
+        vocabulary: Vocabulary,
+        model: ModelConfig,
+        task: TextPairs,
+    ) -> Encoded:
+        """start source delimiter target, of which the target and the end are asked for.
+
+        `max_new_tokens` places of a row are the target's, in training as when a text is written.
+        """
+        model.template.check(vocabulary)
+        start, delimiter, end = vocabulary.id_of("start"), vocabulary.id_of("delimiter"), vocabulary.document_end
+        if min(start, delimiter, end) < 0:
+            raise UserError(
+                "Expected a tokenizer with a start, a delimiter and an end token for a decoder that writes texts, "
+                "found one without; fine-tune a GPT or a GPT-2 whose tokenizer has an end token."
+            )
+        room = task.sequence_length - 2 - self.max_new_tokens
+        sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        most = self.max_new_tokens - 1
+        targets = fitting(examples, targets, most, "target", "--objective.max_new_tokens", cut=False)
+        rows = [[start, *one, delimiter, *other, end] for one, other in zip(sources, targets, strict=True)]
+        prompts = [len(source) + 1 for source in sources]
+        fields = _asked_for([row[1:] for row in rows], prompts)
+        encoded = _encoded([row[:-1] for row in rows], token_fields=fields)
+        return dataclasses.replace(encoded, summaries=np.array(prompts, np.int32))
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The tokens of one row or of both, with their places in the packed pairs."""
+        names = (*INPUTS, *(f"decoder_{name}" for name in INPUTS))
+        return {name: batch[name] for name in names if name in batch}
+
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """1 for every token that is asked for, [R T]."""
+        return {"target": batch["next_weights"]}
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The token after each."""
+        return batch["next_ids"], batch["next_weights"]
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """The loss of the targets; their nats, and how many of them are the likeliest."""
+        scores = apply(self, module, given, batch, key, training=training).scores
+        return self._sums(scores, batch, *((self.label_smoothing, self.z_loss) if training else (0.0, 0.0)))
+
+    def sums_of(self, outputs: Any, batch: Batch) -> Sums:
+        """Nats of the targets."""
+        return self._sums(outputs.scores, batch, 0.0, 0.0)
+
+    def _sums(self, scores: VocabularyScores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
+        ids, weights = self.targets(batch)
+        loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
+        count = jnp.sum(weights)
+        found = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
+        return Sums({"target": loss}, found)
+
+    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Metric -> value of the texts of a whole file."""
+        raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
+
+    def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
+        """line; prediction, the text that was written."""
+        return [{"line": line, "prediction": text.strip()} for line, text in zip(examples.lines, outputs, strict=True)]
+
+    def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """predictions.jsonl: for every pair its line, its source, its target and what was written."""
+        records = self.records(examples, encoded, outputs)
+        lines = (
+            {"line": record["line"], "source": source, "reference": target, "prediction": record["prediction"]}
+            for source, target, record in zip(examples.sources, examples.targets, records, strict=True)
+        )
+        written = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        found = self.judged(examples.targets, [record["prediction"] for record in records])
+        return found, {"predictions.jsonl": written}
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """The texts alone, one a line, as sacrebleu's command reads them."""
+        return (" ".join(record["prediction"].split()) + "\n" for record in records)
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The model's, with a prediction at every position that writes."""
+        rows, length = batch["input_ids"].shape
+        return config.train_flops(rows, length, batch["next_ids"].shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation(TextGeneration):
+    """Texts that are judged by BLEU and chrF over the whole file, as sacrebleu computes them."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
+
+    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """bleu, chrf."""
+        return metrics.translation(references, texts)
+
+    def signatures(self) -> dict[str, str]:
+        """sacrebleu's."""
+        return metrics.translation_signatures()
+
+
+@dataclasses.dataclass(frozen=True)
+class Summarization(TextGeneration):
+    """Texts that are judged by ROUGE, as rouge-score computes it."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
+
+    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """rouge1, rouge2, rougeL."""
+        return metrics.summarization(references, texts)
+
+    def signatures(self) -> dict[str, str]:
+        """The version of rouge-score and what it is asked for."""
+        return metrics.summarization_signatures()
+
+
+def fitting(
+    examples: TextPairExamples, texts: list[list[int]], most: int, side: str, option: str, *, cut: bool
+) -> list[list[int]]:
+    """Texts of at most so many tokens; with `cut` the others are cut at their end.
+
+    side: which of a pair's texts these are. option: of the command line, that gives them more room.
+
+    Raises:
+        UserError: there is no room at all; or, without `cut`, a text is longer.
+    """
+    if most < 1:
+        raise UserError(f"Expected room for a {side} of at least one token, found {most}; raise {option}.")
+    longer = [number for number, text in enumerate(texts) if len(text) > most]
+    if longer and not cut:
+        first = longer[0]
+        hint = f"raise {option}" + (" or set --data.cut_sources True" if side == "source" else "")
+        raise UserError(
+            f"Expected a {side} of at most {most} tokens, found {len(texts[first])} in {examples.where(first)} and "
+            f"{len(longer)} such {side}s in all; {hint}."
+        )
+    if longer:
+        log.warning(
+            "%d of %d %ss in %s are longer than %d tokens, the longest has %d, and are cut at their end.",
+            len(longer), len(texts), side, examples.path, most, max(map(len, texts)),
+        )  # fmt: skip
+    return [text[:most] for text in texts]
+
+
+def _encoded(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
+    """Rows whose last token stands for them."""
+    lengths = np.array([len(row) for row in rows])
+    return Encoded(
+        tokens=np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()),
+        token_types=None,
+        offsets=np.cumsum([0, *lengths]),
+        summaries=(lengths - 1).astype(np.int32),
+        sequence_fields={},
+        token_fields=token_fields or {},
+    )
+
+
+def _asked_for(rows: list[list[int]], first: list[int]) -> dict[str, np.ndarray]:
+    """next_ids, the tokens of rows; next_weights, 1 from the place `first` of each on."""
+    weights = ([0.0] * place + [1.0] * (len(row) - place) for row, place in zip(rows, first, strict=True))
+    count = sum(map(len, rows))
+    return {
+        "next_ids": np.fromiter(itertools.chain.from_iterable(rows), np.int32, count),
+        "next_weights": np.fromiter(itertools.chain.from_iterable(weights), np.float32, count),
+    }

@@ -1,0 +1,106 @@
+"""Pairs of texts, the second of which is to be written given the first, such as a translation or a summary.
+
+Two parallel files have one text a line and names that differ in their last suffix, such as train.en and train.de; a
+tsv, csv or jsonl file has both texts of a pair in a row.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import ClassVar
+
+from plmjax.errors import FROM_0, UserError, beginning, check_ranges, quoted
+from plmjax.finetuning import files
+from plmjax.finetuning.task import Examples, Row, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPairExamples(Examples):
+    """sources, with the prefix; targets: None where there are none."""
+
+    sources: list[str]
+    targets: list[str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPairs(Task):
+    """Parallel files of lines, or rows of a tsv, csv or jsonl file, all plain or with .gz.
+
+    Of parallel files `train` and `validation` name those of the sources. Cells of a tsv are taken as they stand, those
+    of a csv may be quoted. Sources to write after may also be the lines of a .txt file.
+    """
+
+    examples: ClassVar[type[Examples]] = TextPairExamples
+    contents: ClassVar[str] = "pairs of texts"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("source", "columns", "prefix", "cut_sources")
+
+    source: str = "source"
+    """Column of the text that is read; of parallel files the last suffix of the one that holds it, such as en."""
+    target: str = "target"
+    """Column of the text that is written; of parallel files the last suffix of the other one, such as de."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+    prefix: str = ""
+    """What stands before every source, such as T5's "translate English to German: "; the files do not hold it."""
+    target_length: int = 128
+    """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
+    cut_sources: bool = False
+    """Whether sources that are too long for their row are cut at their end, as for summaries, or are a mistake."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("data", self, target_length=FROM_0)
+
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, source, target."""
+        for line, source, target in self._texts(path, labelled):
+            if self.prefix and source.startswith(self.prefix.strip()):
+                raise UserError(
+                    f"Expected a source without --data.prefix {quoted(self.prefix)}, which is put before it, found "
+                    f"{beginning(source)} in line {line} of {path}; leave one out."
+                )
+            yield line, self.prefix + source, target
+
+    def texts(self, examples: TextPairExamples) -> Iterator[str]:
+        """The sources and the targets."""
+        return itertools.chain(examples.sources, examples.targets)
+
+    def _texts(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:
+        if files.suffix(path) == f".{self.source}":
+            yield from self._parallel(path, labelled)
+        elif not labelled and files.suffix(path) == ".txt":
+            for line, source in _lines(path):
+                yield line, source, None
+        else:
+            spare = "" if labelled else self.target
+            for line, row in files.table(path, self.columns, spare=spare):
+                where = f"line {line} of {path}"
+                source = files.text(files.cell(row, self.source, "source", where), self.source, where)
+                target = files.cell(row, self.target, "target", where) if labelled else None
+                yield line, source, files.text(target, self.target, where) if labelled else None
+
+    def _parallel(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:
+        if not labelled:
+            for line, source in _lines(path):
+                yield line, source, None
+            return
+        packed = ".gz" if path.endswith(".gz") else ""
+        other = path.removesuffix(packed).removesuffix(self.source) + self.target + packed
+        for source, target in itertools.zip_longest(_lines(path), _lines(other)):
+            if source is None or target is None:
+                longer, shorter = (path, other) if target is None else (other, path)
+                line, _ = source or target
+                raise UserError(
+                    f"Expected as many lines in {shorter} as in {longer}, found {line - 1} and more; line N of one is "
+                    f"read with line N of the other, so fix one of them."
+                )
+            yield source[0], source[1], target[1]
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """The number and the text of every line."""
+    for number, line in enumerate(files.lines(path), start=1):
+        if not line.strip():
+            raise UserError(f"Expected text in line {number} of {path}, found it empty; fix or remove that pair.")
+        yield number, line.strip()
