@@ -51,7 +51,9 @@ def complete(run: Experiment) -> Experiment:
     if run.model is None:
         reads_on = getattr(run.objective, "language_model", 0)  # which a decoder alone does
         model = run.start.model(GptConfig.tiny() if reads_on else BertConfig.tiny())
-        run = dataclasses.replace(run, model=model, training=dataclasses.replace(run.training, steps=10))
+        run = dataclasses.replace(run, model=model)
+    if not run.training.steps:
+        run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=10))
     if len(jax.devices()) % max(1, run.mesh.data * run.mesh.fsdp * run.mesh.tensor):  # a slice's own
         run = dataclasses.replace(run, mesh=Mesh())
     if getattr(run.objective, "labels", True) == ():

@@ -1,0 +1,64 @@
+"""A small Transformer that translates captions of pictures from English to German, from random parameters.
+
+    plmjax finetune experiments/translate_multi30k.py --from random --data.folder multi30k_en_de
+    plmjax evaluate runs/translate_multi30k --data multi30k_en_de/test_2016_flickr.en.gz
+    plmjax predict runs/translate_multi30k --input captions.txt
+
+Multi30k (Elliott et al. 2016) has 29,000 pairs of sentences of 13 words; its files are plain text, one sentence a line:
+train.en.gz and train.de.gz, val.en.gz and val.de.gz. The tokenizer is trained on both sides of the train files.
+
+As published (Vaswani et al. 2017) but for its size: one table for both languages, label smoothing of 0.1, Adam with the
+inverse square root of the step, texts by beam search with 4 beams and alpha 0.6. The size is that of Transformer-Tiny
+(Wu et al., ACL 2021, arXiv 2105.14462) with three layers on each side instead of four.
+
+Up to 12 pairs share a row of 128 tokens on each side, so that a step of 8 rows has at most 1,024 tokens of source and
+1,024 of target.
+"""
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
+from plmjax.finetuning.text_generation import Translation
+from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.models.transformer import TransformerConfig
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import InverseSquareRoot
+
+
+def experiment() -> Experiment:
+    """Three layers of 128 features on each side, 8 epochs."""
+    return Experiment(
+        model=TransformerConfig.tiny(
+            vocab_size=8000,
+            max_position_embeddings=128,
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=256,
+            decoder_ffn_dim=256,
+            pad_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=2,
+        ),
+        objective=Translation(label_smoothing=0.1, max_new_tokens=64),
+        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=8000),
+        data=TextPairs(
+            train="train.en.gz",
+            validation="val.en.gz",
+            source="en",
+            target="de",
+            sequence_length=128,
+            target_length=128,
+            pack=12,
+        ),
+        optimizer=AdamW(
+            learning_rate=2e-3,
+            schedule=InverseSquareRoot(warmup_steps=800),
+            beta2=0.98,
+            epsilon=1e-9,
+            weight_decay=0.0,
+            clip_norm=0.0,
+        ),
+        training=Training(steps=0, batch_size=8, log_every=100),
+        finetuning=Finetuning(epochs=8.0, evaluations=1.0),
+        checkpoint=Checkpoint(every=0, keep=5, best="-eval/bleu"),
+    )
