@@ -27,7 +27,7 @@ from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassific
 from plmjax.objectives.next_token import NextToken
 from plmjax.training import checkpoints, loop
 from plmjax.training.optimizers import AdamW
-from tests.families import GPT
+from tests.families.decoders import GPT
 from tests.finetuning.conftest import WORDS
 from tests.systems.modules import outputs, random_params
 

@@ -12,7 +12,7 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.gpt import GptForCausalLM, GptForSequenceClassification
-from tests.families import GPT
+from tests.families.decoders import GPT
 from tests.interop.test_huggingface import rewrite
 from tests.systems.modules import random_params
 

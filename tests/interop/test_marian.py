@@ -11,7 +11,7 @@ import safetensors.numpy
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, marian
 from plmjax.models.transformer import TransformerForConditionalGeneration, sinusoids
-from tests.families import MARIAN, TRANSFORMER
+from tests.families.encoder_decoders import MARIAN, TRANSFORMER
 from tests.systems.modules import outputs, random_params
 
 PUBLISHED = {

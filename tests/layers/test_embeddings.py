@@ -14,7 +14,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig
-from tests.families import LENGTH, ROWS, SIZES, random_tokens
+from tests.families.family import LENGTH, ROWS, SIZES, random_tokens
 from tests.systems.modules import random_params
 
 CONFIGS = {

@@ -21,7 +21,8 @@ from plmjax.models.albert import (
 from plmjax.models.bert import BertLayer
 from plmjax.training.optimizers import BertAdamW, Lamb, Optimizer
 from plmjax.training.schedules import Constant
-from tests.families import ALBERT, random_tokens
+from tests.families.encoders import ALBERT
+from tests.families.family import random_tokens
 from tests.systems.comparison import assert_equals_transformers, reference
 from tests.systems.modules import boxed_shapes, count, random_params
 

@@ -13,7 +13,8 @@ import safetensors.numpy
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bart import BartConfig, BartForConditionalGeneration, BartForSequenceClassification, BartModel
-from tests.families import BART, ended_sources
+from tests.families.encoder_decoders import BART
+from tests.families.family import ended_sources
 from tests.systems.modules import boxed_shapes, outputs, random_params
 
 CONFIG = dataclasses.replace(BART, encoder_layers=1, decoder_layers=1)

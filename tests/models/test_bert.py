@@ -15,7 +15,8 @@ from plmjax.models.bert import (
     BertForSequenceClassification,
     BertModel,
 )
-from tests.families import BERT, random_tokens
+from tests.families.encoders import BERT
+from tests.families.family import random_tokens
 from tests.systems.modules import dropped, initial_params, outputs, random_params
 
 INPUTS = random_tokens(BERT)

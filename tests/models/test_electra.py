@@ -17,7 +17,8 @@ from plmjax.models.electra import (
     ElectraForReplacedTokenDetection,
     ElectraForSequenceClassification,
 )
-from tests.families import ELECTRA, random_tokens
+from tests.families.encoders import ELECTRA
+from tests.families.family import random_tokens
 from tests.systems.modules import boxed_shapes, count, dropped, outputs, random_params
 
 NOT_PROJECTED = dataclasses.replace(

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification
-from tests.families import GPT, padded_untyped_tokens
+from tests.families.decoders import GPT
+from tests.families.family import padded_untyped_tokens
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
 
 BATCH = padded_untyped_tokens(GPT)

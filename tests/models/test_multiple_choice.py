@@ -1,4 +1,4 @@
-"""Questions with choices, of every system: what a row of choices means, and the dropout of the head."""
+"""Questions with choices, of every system with a head for them: what a row means, and the dropout of the head."""
 
 import dataclasses
 
@@ -10,7 +10,6 @@ from plmjax.layers.execution import Execution
 from tests.families import FAMILIES
 from tests.systems.modules import dropped, outputs, random_params
 
-MODULES = {name: family.heads[0].module.config.for_multiple_choice(Execution()) for name, family in FAMILIES.items()}
 RATES = {
     "bert": "classifier_dropout",
     "roberta": "classifier_dropout",
@@ -19,11 +18,13 @@ RATES = {
     "gpt": "summary_first_dropout",
     "gpt2": "summary_first_dropout",
 }
+"""System with a head for choices -> the field of its dropout."""
+MODULES = {name: FAMILIES[name].heads[0].module.config.for_multiple_choice(Execution()) for name in RATES}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_rows_are_the_choices_of_one_question(name: str) -> None:
-    module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name].config)
+    module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name])
     params = random_params(module)
     rows = outputs(module, params, batch).logits
     found = outputs(module, params, {field: values[None] for field, values in batch.items()}).logits
@@ -34,7 +35,7 @@ def test_rows_are_the_choices_of_one_question(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_the_head_of_each_system_has_its_own_dropout(name: str) -> None:
     """BERT's after its pooler, ELECTRA's between the two layers of its head, GPT's before it; no other is left."""
-    module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name].config)
+    module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name])
     params = random_params(module)
 
     def with_rate(rate: float) -> nn.Module:

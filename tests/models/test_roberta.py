@@ -15,7 +15,8 @@ from plmjax.models.roberta import (
     RobertaForSequenceClassification,
     RobertaModel,
 )
-from tests.families import ROBERTA, padded_tokens
+from tests.families.encoders import ROBERTA
+from tests.families.family import padded_tokens
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
 
 INPUTS = padded_tokens(ROBERTA)

@@ -9,7 +9,8 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration, sinusoids
-from tests.families import MARIAN, TRANSFORMER, both_sides
+from tests.families.encoder_decoders import MARIAN, TRANSFORMER
+from tests.families.family import both_sides
 from tests.systems.modules import dropped, outputs, random_params
 
 MODULE = TransformerForConditionalGeneration(TRANSFORMER)

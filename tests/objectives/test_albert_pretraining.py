@@ -11,7 +11,7 @@ from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
 from plmjax.layers.execution import Execution
 from plmjax.objectives.albert import AlbertPretraining, draw_runs
-from tests.families import ALBERT as ODD
+from tests.families.encoders import ALBERT as ODD
 from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of
 from tests.objectives.test_bert_pretraining import VOCABULARY as SMALL
 from tests.objectives.test_bert_pretraining import clean_batch, total

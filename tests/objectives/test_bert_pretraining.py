@@ -14,7 +14,7 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
-from tests.families import BERT as ODD
+from tests.families.encoders import BERT as ODD
 from tests.systems.comparison import converted, reference
 
 VOCABULARY = Vocabulary.placeholder(ODD.vocab_size)

@@ -22,7 +22,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
-from tests.families import ELECTRA as ODD
+from tests.families.encoders import ELECTRA as ODD
 from tests.objectives.masking import VOCABULARY, batch_of, corrupt
 from tests.systems.comparison import converted, reference
 from tests.systems.modules import random_params

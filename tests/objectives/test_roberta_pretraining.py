@@ -14,7 +14,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Given
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.vocabulary import Vocabulary
-from tests.families import SIZES
+from tests.families.family import SIZES
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
 from tests.systems.comparison import converted, reference
 

@@ -1,6 +1,6 @@
 """The runs that the core is tested with: every model family and the strangers, so small that a step takes milliseconds.
 
-tests/families.py says which of them are held to what every step must do.
+tests/families says which of them are held to what every step must do.
 """
 
 import dataclasses

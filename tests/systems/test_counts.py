@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES
+from tests.families.family import Family
 from tests.systems.modules import count, initial_params
 
 SIZES = [

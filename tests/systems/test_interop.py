@@ -9,7 +9,8 @@ import pytest
 
 from plmjax.interop import huggingface
 from plmjax.models.heads import QuestionAnswering, TokenClassification
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES
+from tests.families.family import Family
 from tests.systems.comparison import architecture_name, reference
 from tests.systems.modules import random_params
 

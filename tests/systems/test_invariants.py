@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.parallel import sharding
-from tests.families import FAMILIES, Batch, Family, Head, side_of
+from tests.families import FAMILIES
+from tests.families.family import Batch, Family, Head, side_of
 from tests.systems.modules import boxed_shapes, outputs, random_params, taken_sides
 
 HEADS = [

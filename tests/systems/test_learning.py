@@ -13,7 +13,8 @@ import pytest
 
 from plmjax.training import loop
 from plmjax.training.schedules import Constant
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES
+from tests.families.family import Family
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 

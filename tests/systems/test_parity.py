@@ -6,7 +6,8 @@ from typing import Any
 import flax.linen as nn
 import pytest
 
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES
+from tests.families.family import Family
 from tests.systems.comparison import architecture_name, assert_equals_transformers, reference
 
 

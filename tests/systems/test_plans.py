@@ -7,7 +7,8 @@ import pytest
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, estimate
 from plmjax.training import phases
-from tests.families import FAMILIES, Family
+from tests.families import FAMILIES
+from tests.families.family import Family
 from tests.strangers import experiments
 
 

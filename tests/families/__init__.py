@@ -1,0 +1,32 @@
+"""One row a system: all that the suite in tests/systems must know of it. Adding a system is adding its row.
+
+A row names small models of odd sizes, the numbers that were published, and a run so small that a step takes
+milliseconds. What is peculiar to one system stands in a file of its own in tests/models.
+"""
+
+from collections.abc import Callable
+
+from plmjax.experiment import Experiment
+from tests.families import decoders, encoder_decoders, encoders
+from tests.families.family import Family
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource, LabelledSource
+
+FAMILIES: dict[str, Family] = {
+    "bert": encoders.BERT_ROW,
+    "roberta": encoders.ROBERTA_ROW,
+    "albert": encoders.ALBERT_ROW,
+    "electra": encoders.ELECTRA_ROW,
+    "gpt": decoders.GPT_ROW,
+    "gpt2": decoders.GPT2_ROW,
+    "transformer": encoder_decoders.TRANSFORMER_ROW,
+    "bart": encoder_decoders.BART_ROW,
+    "t5": encoder_decoders.T5_ROW,
+}
+
+STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
+    **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
+    "classification": (experiments.classification, LabelledSource),
+    "recurrent": (experiments.recurrent, ChainSource),
+}
+"""Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

@@ -1,0 +1,198 @@
+"""What a row of the table of systems is, and what its modules are given."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.experiment import Experiment
+from plmjax.interop.adapter import Adapter
+from tests.systems.modules import taken_sides
+
+SIZES = {
+    "vocab_size": 53,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 37,
+    "type_vocab_size": 3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+"""Odd ones, so that no axis is mistaken for another; with room for `LENGTH` positions beside them."""
+DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+LARGER = {"initializer_range": 0.1}
+"""Of narrow models, which learn faster when they begin larger."""
+WIDER = {"hidden_size": 32, "intermediate_size": 64, **LARGER}
+ROWS, LENGTH = 3, 17
+
+Batch = dict[str, np.ndarray]
+
+
+def random_tokens(config: Any) -> Batch:
+    """Rows of 17, 11 and 1 real tokens; none is the padding token, whose table row torch never gives a gradient."""
+    random = np.random.default_rng(0)
+    ids = random.integers(0, config.vocab_size - 1, (ROWS, LENGTH), np.int32)
+    return {
+        "input_ids": ids + (ids >= config.pad_token_id),
+        "attention_mask": (np.arange(LENGTH)[None] < np.array([[17], [11], [1]])).astype(np.int32),
+        "token_type_ids": random.integers(0, config.type_vocab_size, (ROWS, LENGTH), np.int32),
+    }
+
+
+def untyped_tokens(config: Any) -> Batch:
+    """Rows of the same lengths for a model without types of tokens and without a padding token."""
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, (ROWS, LENGTH), np.int32)
+    mask = np.arange(LENGTH)[None] < np.array([[17], [11], [1]])
+    return {"input_ids": ids, "attention_mask": mask.astype(np.int32)}
+
+
+def padded_untyped_tokens(config: Any) -> Batch:
+    """The same with the padding token where there is padding and nowhere else: transformers finds a row's end by it."""
+    batch = untyped_tokens(dataclasses.replace(config, vocab_size=config.vocab_size - 1))
+    ids, pad = batch["input_ids"], config.pad_token_id
+    return batch | {"input_ids": np.where(batch["attention_mask"] == 1, ids + (ids >= pad), pad)}
+
+
+def padded_tokens(config: Any) -> Batch:
+    """The same with the padding token where there is padding, from which RoBERTa's positions know it."""
+    batch = random_tokens(config)
+    return batch | {"input_ids": np.where(batch["attention_mask"] == 1, batch["input_ids"], config.pad_token_id)}
+
+
+def both_sides(config: Any) -> Batch:
+    """Sources of 17, 11 and 1 real tokens with targets of 13, 6 and 2; the padding token is as in `random_tokens`."""
+    random, batch = np.random.default_rng(0), {}
+    for side, length, lengths in (("", LENGTH, (17, 11, 1)), ("decoder_", 13, (13, 6, 2))):
+        ids = random.integers(0, config.vocab_size - 1, (ROWS, length), np.int32)
+        batch[f"{side}input_ids"] = ids + (ids >= config.pad_token_id)
+        batch[f"{side}attention_mask"] = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+    return batch
+
+
+def ended_sources(config: Any) -> Batch:
+    """The same with the end token where a source ends and nowhere else: transformers' BART finds the end by it."""
+    batch = both_sides(config)
+    ids, end = batch["input_ids"], config.eos_token_id
+    ids = np.where(ids == end, end + 1, ids)
+    ids[np.arange(ROWS), batch["attention_mask"].sum(axis=1) - 1] = end
+    return batch | {"input_ids": ids}
+
+
+def side_of(name: str) -> str:
+    """What the names of the fields of its side begin with: of a decoder beside an encoder, with decoder_."""
+    return "decoder_" if name.startswith("decoder_") else ""
+
+
+def same_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """int [T], int [S] of segments -> bool [T S]: a token sees those of its own sequence; 0 is padding."""
+    return (queries[:, None] == keys) & (queries[:, None] > 0)
+
+
+def earlier_in_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """As `same_sequence`, but of a decoder's token: it sees none that comes after it."""
+    return same_sequence(queries, keys) & np.tri(len(queries), dtype=bool)
+
+
+def nothing(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """No token is seen."""
+    return np.zeros((len(queries), len(keys)), bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Which tokens reach an output.
+
+    queries, keys: the sides that output and tokens are of: what the names of their fields begin with.
+    visible: segments of both, int [T] and int [S] -> bool [T S].
+    """
+
+    visible: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    output: str = "last_hidden_state"
+    queries: str = ""
+    keys: str = ""
+
+
+READS_BOTH_WAYS = (View(same_sequence),)
+READS_FORWARD = (View(earlier_in_sequence),)
+READS_AND_WRITES = (
+    View(same_sequence, "encoder_last_hidden_state"),
+    View(nothing, "encoder_last_hidden_state", "", "decoder_"),
+    View(same_sequence, "last_hidden_state", "decoder_", ""),
+    View(earlier_in_sequence, "last_hidden_state", "decoder_", "decoder_"),
+)
+"""Of encoders, decoders, and encoder-decoders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A module that is held to every invariant.
+
+    of_sequences: its outputs of a whole sequence, [B ...], or [B K ...] of packed ones.
+    predicts: whether `masked_positions` chooses among its logits.
+    """
+
+    module: nn.Module
+    of_sequences: tuple[str, ...] = ()
+    predicts: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A system.
+
+    adapter: its checkpoints in transformers.
+    heads: modules that equal those of transformers and keep the invariants.
+    bodies: modules that equal those of transformers; the first is the encoder, whose tokens' view is proved.
+    switches: fields of the config that change what is computed -> compared with transformers for the first head.
+    trained: the module whose loss, gradients included, every execution and every mesh leaves as it is, with dropout.
+    stored: other modules that a checkpoint may hold: without pooler, with other settings.
+    executed: modules beside `trained` whose layers are looped over in another way.
+    sharded: `trained` with sizes that two devices divide, and one parameter's path with its shape on a 2 x 2 x 2 mesh.
+    counts: name of a published size -> its config and (module of the config, parameters) pairs.
+    initial: a module with tables large enough to measure what its parameters are drawn from.
+    own_loop: whether its loop over the layers is its own; one that it has from another system is proved there, and here
+        in the slow tests.
+    truncated: whether they are drawn from a normal distribution cut at two standard deviations.
+    deviations: pattern of a parameter's path -> its standard deviation, where that is not 0.02.
+    uniform: pattern of the paths of parameters that are drawn from a uniform distribution instead.
+    words: the path of the word table in the first of the bodies.
+    token_heads: whether transformers has it with the heads for tagging and for questions.
+    step: its pretraining in milliseconds a step.
+    learning: fields of that run, by group, that it learns faster with.
+    batches: name -> what the modules of a config are given.
+    views: which tokens reach which.
+    reference_config: module -> the config of transformers' class, where it is not the module's own.
+    settings: config -> what transformers' config has besides its fields.
+    """
+
+    adapter: Adapter
+    heads: tuple[Head, ...]
+    bodies: tuple[nn.Module, ...]
+    switches: tuple[dict[str, Any], ...]
+    trained: Head
+    sharded: tuple[Head, str, tuple[int, ...]]
+    counts: Mapping[str, tuple[Any, tuple[tuple[Callable[[Any], nn.Module], int], ...]]]
+    initial: nn.Module
+    step: Callable[[], Experiment]
+    learning: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"model": WIDER})
+    stored: tuple[nn.Module, ...] = ()
+    executed: tuple[Head, ...] = ()
+    own_loop: bool = False
+    truncated: bool = True
+    deviations: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    uniform: str | None = None
+    words: str = "embeddings/word_embeddings/embedding"
+    token_heads: bool = True
+    batches: Mapping[str, Callable[[Any], Batch]] = dataclasses.field(default_factory=lambda: {"tokens": random_tokens})
+    views: tuple[View, ...] = READS_BOTH_WAYS
+    reference_config: Callable[[nn.Module], Any] = lambda module: module.config
+    settings: Callable[[Any], dict[str, Any]] = lambda config: {}
+
+    def batch(self, module: nn.Module) -> Batch:
+        """What the module is given, the first kind; a head that takes no target has none."""
+        batch = next(iter(self.batches.values()))(module.config)
+        sides = taken_sides(module)
+        return {name: field for name, field in batch.items() if side_of(name) in sides}
