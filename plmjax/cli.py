@@ -27,6 +27,7 @@ VERBS: dict[str, Callable] = {
     "generate": commands.generate,
     "plan": commands.plan,
     "bench": commands.bench,
+    "average": commands.average,
     "import": commands.import_,
     "export": commands.export,
     "report": commands.report,

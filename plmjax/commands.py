@@ -414,6 +414,27 @@ def bench(
                 print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
 
 
+def average(
+    run: Positional[Location],
+    output: Location,
+    last: int = 5,
+    experiment: Reference | None = None,
+) -> None:
+    """Averages the parameters of a run's last checkpoints.
+
+    Args:
+        run: Run directory.
+        output: Run directory to make, with one checkpoint.
+        last: Checkpoints to average; the run must have kept as many (--checkpoint.keep).
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    _load_classes(experiment)
+    from plmjax.training.averaging import average as run_average
+
+    steps = run_average(run, output, last)
+    print(f"averaged  the parameters of steps {', '.join(f'{step:,}' for step in steps)} in {output}")
+
+
 def import_(
     source: Positional[Location],
     checkpoint: Positional[Location],
