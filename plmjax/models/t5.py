@@ -49,6 +49,7 @@ from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.relative_positions import RelativePositions
 from plmjax.layers.stack import stack
+from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
@@ -225,6 +226,11 @@ class T5Config(ModelConfig):
         buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         init = self.normal(self.d_model)
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
+
+    @property
+    def template(self) -> Template:
+        """A text and the end token; what the texts of a task are, words of its own say (section 2.4)."""
+        return Template("A end", "A B end", "last")
 
     @property
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:

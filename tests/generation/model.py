@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from plmjax.generation.writer import Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.vocabulary import Vocabulary
 
@@ -61,3 +62,20 @@ def translator_parameters() -> Any:
 @functools.cache
 def translator() -> Writer:
     return Writer(TRANSLATOR, translator_parameters(), VOCABULARY)
+
+
+T5 = T5Config.tiny(
+    vocab_size=29, d_model=24, d_kv=8, num_heads=3, d_ff=40, pad_token_id=28, eos_token_id=END,
+    decoder_start_token_id=27, dropout_rate=0.0,
+)  # fmt: skip
+
+
+@functools.cache
+def t5_parameters() -> Any:
+    module, token = T5.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
+    params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    flat = {name: 2 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    flat["t5/shared/embedding"] = flat["t5/shared/embedding"].at[END].multiply(2)  # which ends some of the texts
+    return flax.traverse_util.unflatten_dict(flat, sep="/")

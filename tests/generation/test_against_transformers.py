@@ -1,6 +1,7 @@
 """Texts and their scores against transformers' generate on the same weights."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from tests.generation.model import (
     CONFIG,
     END,
     PROMPTS,
+    T5,
     TRANSLATOR,
     VOCABULARY,
     parameters,
+    t5_parameters,
     translator,
     translator_parameters,
     writer,
@@ -122,6 +125,15 @@ OF_SOURCES = {
 def test_texts_of_sources(case: str, reference_translator: Any) -> None:
     settings, options = OF_SOURCES[case]
     check(settings, reference_translator, translator(), **options, **ONCE)
+
+
+@pytest.mark.parametrize("case", OF_SOURCES)
+def test_texts_of_t5(case: str, tmp_path: Path) -> None:
+    """Its distances count on in cached decoding, and its sources have no limit."""
+    huggingface.save(T5.for_generation(Execution()), t5_parameters(), tmp_path)
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    settings, options = OF_SOURCES[case]
+    check(settings, model, Writer(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
 
 
 class Forced(TransformerConfig):
