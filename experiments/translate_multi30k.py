@@ -13,6 +13,10 @@ inverse square root of the step, texts by beam search with 4 beams and alpha 0.6
 
 Up to 12 pairs share a row of 128 tokens on each side, so that a step of 8 rows has at most 1,024 tokens of source and
 1,024 of target.
+
+Result of the first two of the eight epochs, 956 steps: BLEU 8.4 after the first and 19.8 after the second on the
+validation file, and 20.6 on test_2016_flickr (chrF 43.4; nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0).
+The run was not made to its end.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training

@@ -4,6 +4,7 @@ Where it would begin, the first parameters are saved instead, so that what is ev
 checkpoint of that very command.
 """
 
+import gzip
 import json
 import re
 import shlex
@@ -26,6 +27,12 @@ COMMANDS = [
 ]
 SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch_size", "8"]
 """Rows that a very small model has positions for."""
+
+OF_EXPERIMENTS = {
+    "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],
+    "translate": ["--model.vocab_size", "280", "--tokenizer.vocab_size", "280", "--objective.max_new_tokens", "6"],
+}
+"""What else is smaller in some experiments."""
 
 
 class Reached(Exception):
@@ -81,6 +88,12 @@ def folder(tmp_path_factory, small_run, decoder_run) -> Path:
             questions(f"{name}-v1.1.json", False)
             questions(f"{name}-v2.0.json", True)
         questions("questions.json", True)
+        Path("multi30k_en_de").mkdir()
+        for name in ("train", "val"):
+            for language, text in (("en", "a man runs"), ("de", "ein Mann rennt")):
+                packed = gzip.compress(f"{text}\n".encode() * 8)
+                Path(f"multi30k_en_de/{name}.{language}.gz").write_bytes(packed)
+        Path("new.en").write_text("a man\n")
     return folder
 
 
@@ -102,7 +115,7 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(loop, "train", saving)
     if verb == "finetune":
-        more = ["--data.stride", "8", "--data.question_length", "8"] if "finetune_questions" in arguments[0] else []
+        more = next((options for name, options in OF_EXPERIMENTS.items() if name in arguments[0]), [])
         with pytest.raises(Reached):
             cli.run([verb, *arguments, *SHORTER, *more])
         return
@@ -115,5 +128,6 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
 
 def test_every_kind_has_its_command() -> None:
     files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
-    assert files == {str(file.relative_to(ROOT)) for file in (ROOT / "experiments").glob("finetune_*.py")}
+    tasks = [file for kind in ("finetune", "translate") for file in (ROOT / "experiments").glob(f"{kind}_*.py")]
+    assert files == {str(file.relative_to(ROOT)) for file in tasks}
     assert {command[1] for command in COMMANDS} >= {"finetune", "evaluate", "predict"}
