@@ -64,3 +64,9 @@ class Source:
         """With other rows, int [B']: some of them several times, others not at all."""
         key_values = jax.tree.map(lambda kept: jnp.take(kept, indices, axis=1), self.key_values)
         return self.replace(key_values=key_values, attention_mask=jnp.take(self.attention_mask, indices, axis=0))
+
+
+def check_segments(source: jax.Array | None, target: jax.Array | None) -> None:
+    """Raises ValueError where only one side of the pairs says which of them its tokens belong to."""
+    if (source is None) != (target is None):
+        raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")

@@ -41,7 +41,7 @@ from plmjax.layers.cache import Cache, after_past
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, check_segments
 from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
@@ -53,6 +53,7 @@ from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.visibility import Visibility
 from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.models.transformer import TransformerForConditionalGeneration
 
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
 """`feed_forward_proj` -> its activation; "gated-" multiplies that by another projection."""
@@ -524,8 +525,7 @@ class T5Model(nn.Module):
         Raises:
             ValueError: an input's shape does not fit the others', or only one side has segments.
         """
-        if (segment_ids is None) != (decoder_segment_ids is None):
-            raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")
+        check_segments(segment_ids, decoder_segment_ids)
         self._check(input_ids, attention_mask, segment_ids, positions)
         visibility = Visibility.of_rows(attention_mask, segment_ids)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
@@ -577,49 +577,22 @@ class T5Model(nn.Module):
         )
 
 
-class T5ForConditionalGeneration(nn.Module):
+class T5ForConditionalGeneration(TransformerForConditionalGeneration):
     """The model, named `t5`, with the scores of the next token."""
 
     config: T5Config
-    execution: Execution = Execution()
 
     def setup(self) -> None:
         """The model, and an output layer where the word table is none."""
         config, dtype = self.config, self.execution.dtype
-        self.encoder_decoder = config.encoder(self.execution)
+        self.model = config.encoder(self.execution)
         if not config.tie_word_embeddings:
             init = config.normal(config.d_model)
             self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        *,
-        decoder_input_ids: jax.Array,
-        **inputs: Any,
-    ) -> EncoderDecoderOutput:
-        """As `T5Model`, with the scores."""
-        output = self.encoder_decoder(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs)
-        return self._scored(output)
-
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
-        """As `T5Model.encode`."""
-        return self.encoder_decoder.encode(input_ids, attention_mask)
-
-    def decode(
-        self,
-        decoder_input_ids: jax.Array,
-        source: Source,
-        decoder_attention_mask: jax.Array | None = None,
-        cache: Cache | None = None,
-    ) -> EncoderDecoderOutput:
-        """As `T5Model.decode`, with the scores."""
-        return self._scored(self.encoder_decoder.decode(decoder_input_ids, source, decoder_attention_mask, cache))
 
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         hidden = output.last_hidden_state
         if not self.config.tie_word_embeddings:
             return output.replace(scores=VocabularyScores(hidden, self.lm_head.embedding))
         hidden = hidden * jnp.asarray(self.config.d_model**-0.5, hidden.dtype)
-        return output.replace(scores=VocabularyScores(hidden, self.encoder_decoder.shared.embedding))
+        return output.replace(scores=VocabularyScores(hidden, self.model.shared.embedding))

@@ -37,7 +37,7 @@ from plmjax.layers.cache import Cache, attend_to_past
 from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding, check_ids
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, check_segments
 from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
@@ -389,8 +389,7 @@ class TransformerModel(nn.Module):
             UserError: a row is longer than the model's positions.
             ValueError: an input's shape does not fit the others', or only one side has segments.
         """
-        if (segment_ids is None) != (decoder_segment_ids is None):
-            raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")
+        check_segments(segment_ids, decoder_segment_ids)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         encoded, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
@@ -514,7 +513,7 @@ class TransformerForConditionalGeneration(nn.Module):
         **inputs: Any,
     ) -> EncoderDecoderOutput:
         """As `TransformerModel`."""
-        return self._biased(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
+        return self._scored(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
         """As `TransformerModel.encode`."""
@@ -528,8 +527,8 @@ class TransformerForConditionalGeneration(nn.Module):
         cache: Cache | None = None,
     ) -> EncoderDecoderOutput:
         """As `TransformerModel.decode`."""
-        return self._biased(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
+        return self._scored(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
 
-    def _biased(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+    def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         bias = self.final_logits_bias if self.config.output_bias else None
         return output.replace(scores=output.scores.replace(bias=bias))
