@@ -2,8 +2,8 @@
 
     plmjax pretrain experiments/gpt2_mini.py --workdir runs/gpt2_mini --data.input WIKIPEDIA BOOKS
 
-WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels; bert_small reads the same text with
-as many layers of the same width.
+WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. bert_small reads the same text
+with as many layers of the same width.
 
 Result on 39 MB of Wikipedia and 58 MB of novels, after 1,000 steps, 2 million tokens: held-out loss 5.81 nats a token,
 unigram entropy of the same tokens 7.43.

@@ -1,6 +1,5 @@
 """The decoding loop: what it writes, what it compiles, where it runs."""
 
-import functools
 import re
 from typing import Any
 
@@ -13,14 +12,11 @@ from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.constraints import Constraints
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
-from plmjax.generation.writer import ONE_DEVICE, Settings, Writer
+from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
-from plmjax.objectives.objective import Given
-from plmjax.parallel import mesh as meshes
 from tests.generation.model import (
     CONFIG,
     END,
@@ -32,7 +28,6 @@ from tests.generation.model import (
     translator_parameters,
     writer,
 )
-from tests.strangers import encoder_decoder
 
 NEW = 12
 
@@ -143,54 +138,3 @@ def test_sources_that_do_not_fit() -> None:
 def test_an_encoder_asked_to_write() -> None:
     with pytest.raises(UserError, match="a decoder that writes text, found BertConfig"):
         Writer(BertConfig.tiny(), {}, VOCABULARY)
-
-
-class Translating:
-    """The encoder-decoder as the loop sees it; it keeps no keys, but reads the target again for every token."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-    def start(self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int) -> Any:
-        memory = self.module.apply(variables, *(source[name] for name in encoder_decoder.INPUTS), method="encode")
-        ids = jnp.zeros((prompt.shape[0], room), jnp.int32)
-        state = {"memory": memory, "source": source["segment_ids"], "ids": ids, "length": jnp.int32(0)}
-        return self.step(variables, prompt[:, 0], state)
-
-    def step(self, variables: Any, tokens: jax.Array, state: Any) -> Any:
-        ids = jax.lax.dynamic_update_slice_in_dim(state["ids"], tokens[:, None], state["length"], 1)
-        places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        target = (ids, jnp.ones_like(ids), places)
-        logits = self.module.apply(variables, state["memory"], state["source"], target, method="decode").logits
-        scores = jax.lax.dynamic_index_in_dim(logits, state["length"], 1, keepdims=False)
-        return scores, state | {"ids": ids, "length": state["length"] + 1}
-
-    def repeated(self, state: Any, times: int) -> Any:
-        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, state)
-
-    def rows(self, state: Any, indices: jax.Array) -> Any:
-        return jax.tree.map(lambda x: x[indices] if x.ndim else x, state)
-
-
-def test_an_encoder_decoder_writes_with_the_same_loop() -> None:
-    module = encoder_decoder.Translator(encoder_decoder.TranslatorConfig())
-    random, shape = np.random.default_rng(0), (2, 10)
-    places = np.broadcast_to(np.arange(10), shape)
-    source = {"input_ids": random.integers(1, 64, shape), "segment_ids": np.ones(shape, int), "positions": places}
-    start = np.full(shape, 7)
-    batch = {name: jnp.asarray(array, jnp.int32) for name, array in source.items()} | {
-        "decoder_input_ids": jnp.asarray(start, jnp.int32)
-    }
-    target = {"decoder_segment_ids": batch["segment_ids"], "decoder_positions": batch["positions"]}
-    variables = jax.jit(functools.partial(module.init, deterministic=True))(jax.random.key(0), **batch, **target)
-    params = jax.tree.map(lambda leaf: leaf.value, variables["params"], is_leaf=lambda leaf: hasattr(leaf, "value"))
-    expected = encoder_decoder.greedy(module, Given(params), batch)
-
-    decoder, mesh = Translating(module), meshes.make(ONE_DEVICE, jax.devices()[:1])
-    lengths, keys = Lengths(jnp.int32(0), jnp.int32(10)), jax.random.split(jax.random.key(0), 2)
-    compiled = (decoder, Greedy(), Constraints(64), mesh)
-    prompt, mask = start[:, :1], np.ones((2, 1), int)
-    progress = loop.begin(*compiled, params, prompt, mask, source, keys, lengths, room=11)
-    progress, ended = loop.proceed(*compiled, params, progress, lengths, jnp.int32(10))
-    assert ended
-    np.testing.assert_array_equal(progress.search.written.text[:, 1:], expected)

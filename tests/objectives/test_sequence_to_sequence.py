@@ -10,12 +10,27 @@ import pytest
 
 from plmjax.data.layouts import PairedStreams
 from plmjax.errors import UserError
+from plmjax.layers.execution import Execution
+from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import Given
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
-from tests.strangers.encoder_decoder import Translator, TranslatorConfig
 
-ROWS, LENGTH, CONFIG = 3, 6, TranslatorConfig(vocab_size=19, width=8)
-MODULE = Translator(CONFIG)
+ROWS, LENGTH = 3, 6
+CONFIG = TransformerConfig(
+    vocab_size=19,
+    d_model=8,
+    encoder_layers=1,
+    decoder_layers=1,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=16,
+    decoder_ffn_dim=16,
+    dropout=0.0,
+    pad_token_id=0,
+    eos_token_id=1,
+    decoder_start_token_id=1,
+)
+MODULE = CONFIG.for_pretraining(Execution())
 BATCH = PairedStreams().synthetic(ROWS, LENGTH, 19, 0)
 WEIGHTS = (np.arange(LENGTH) < np.array([[6], [4], [1]])).astype(np.float32)
 BATCH |= {"next_weights": WEIGHTS}

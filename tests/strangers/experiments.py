@@ -28,7 +28,6 @@ from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
-from tests.strangers.encoder_decoder import TranslatorConfig
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.skip_gram import NegativeSampling, SkipGramConfig
 from tests.strangers.student import Distillation
@@ -123,12 +122,6 @@ def recurrent() -> Experiment:
 def skip_gram() -> Experiment:
     """Words and their neighbours."""
     return dataclasses.replace(gpt2(), model=SkipGramConfig(), objective=NegativeSampling())
-
-
-def encoder_decoder() -> Experiment:
-    """Pairs of a source and a target."""
-    data = Data(layout=PairedStreams(), sequence_length=8)
-    return dataclasses.replace(gpt2(), model=TranslatorConfig(), objective=SequenceToSequence(), data=data)
 
 
 def student() -> Experiment:

@@ -1,5 +1,4 @@
-"""Models that no room was built for go through all of them: an LSTM with a carry, skip-gram with negative sampling, an
-encoder-decoder, and a student of a teacher.
+"""Models that no room was built for go through all of them: an LSTM with a carry, skip-gram, a student of a teacher.
 
 Prepared dataset, pipeline, step, a mesh of three axes, microbatches, checkpoint, resume: each is a file of its own here
 and not a line elsewhere.
@@ -15,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.data import pipeline, store
+from plmjax.data import pipeline
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -24,10 +23,9 @@ from plmjax.training.schedules import Constant
 from plmjax.training.state import State
 from tests.data import corpora
 from tests.strangers import experiments
-from tests.strangers.encoder_decoder import Decoding
 from tests.strangers.student import EveryOtherLayer
 
-STRANGERS = ["recurrent", "skip_gram", "student", "encoder_decoder"]
+STRANGERS = ["recurrent", "skip_gram", "student"]
 
 
 class Preempted(Exception):
@@ -115,31 +113,6 @@ def test_skip_gram_draws_its_negatives_from_the_counts_of_the_text(dataset, tmp_
     neighbour = (words @ contexts.T).argmax(axis=1)
     distance = np.abs(neighbour - np.arange(59))
     assert np.mean(np.minimum(distance, 59 - distance) <= 2) > 0.9  # the text counts upwards
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    """A word two to six times, and as target the word after it, three times."""
-    draws, folder = np.random.default_rng(0), tmp_path_factory.mktemp("pairs") / "dataset"
-    records = {}
-    for split, count in (("train", 400), ("validation", 40)):
-        writer = store.ShardWriter(folder, split, 0, 64, ("source", "target"))
-        for _ in range(count):
-            word = int(draws.integers(5, 64))
-            writer.add({"source": [[word] * draws.integers(2, 7)], "target": [[(word - 4) % 59 + 5] * 3]})
-        records[split] = [writer.close()]
-    store.finish(folder, records, corpora.Words(64), [{"path": "a.tsv", "bytes": 7}], {"made": "here"})
-    return store.open_dataset(folder)
-
-
-def test_an_encoder_decoder_is_evaluated_by_the_text_that_it_decodes(pairs, tmp_path, one_device):
-    run = alone(settings(experiments.encoder_decoder()))
-    run = experiments.changed(run, training={"steps": 150, "log_every": 30})
-    run = experiments.changed(run, optimizer={"learning_rate": 1e-2})
-    source = pipeline.Source(run.data, pairs, corpora.Words(64).vocabulary, 0)
-    found = loop.train(run, tmp_path, source, {}, evaluation=Decoding(source, 0)).metrics
-    assert found["eval/loss"] < found["eval/unigram_entropy"] - 2
-    assert found["eval/exact"] > 0.5
 
 
 @pytest.fixture

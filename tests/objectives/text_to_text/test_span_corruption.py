@@ -12,13 +12,14 @@ import pytest
 
 from plmjax.data.layouts import Blocks, PairedStreams
 from plmjax.errors import UserError
+from plmjax.layers.execution import Execution
+from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import Given
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
 from plmjax.training import step
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
 from tests.strangers import experiments
-from tests.strangers.encoder_decoder import Translator, TranslatorConfig
 
 
 def transcribed(text: list[int], visible: list[int], hidden: list[int]) -> tuple[list[int], list[int]]:
@@ -107,8 +108,9 @@ def test_counts_are_rounded_as_the_mask_is():
 
 
 def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_trained():
-    config = TranslatorConfig(vocab_size=VOCABULARY.size, width=8, longest=40)
-    objective, module = SpanCorruption(), Translator(config)
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+    module = T5Config(vocab_size=VOCABULARY.size, dropout_rate=0.0, **sizes).for_pretraining(Execution())
+    objective = SpanCorruption()
     corrupted = corrupt(objective, rows([30] * 2, 30))
 
     @jax.jit
@@ -130,13 +132,13 @@ def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_tra
 
 
 def test_train_flops_are_those_of_both_streams():
-    config = TranslatorConfig()
+    config = T5Config()
     assert SpanCorruption().train_flops(config, Blocks().batch(4, 568)) == config.train_flops(4, 512, 114)
 
 
 def test_a_model_needs_positions_for_what_is_made_of_a_row():
     """Rows of 568 tokens fit a model of 512 positions; inserted tokens need more than the row has."""
-    run = dataclasses.replace(experiments.encoder_decoder(), model=TranslatorConfig(longest=512))
+    run = experiments.changed(experiments.transformer(), model={"max_position_embeddings": 512})
     step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 568)
     with pytest.raises(UserError, match="found a sequence length of 569, of which rows of 513 are made; shorten"):
         step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 569)
