@@ -6,6 +6,7 @@ and from the shapes of the module's own parameters.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -212,9 +213,16 @@ def parameter_shapes(module: nn.Module, example: Mapping[str, Any]) -> dict[str,
 
     example: keyword arguments of the module's `__call__`, arrays or trees of them, `deterministic` aside.
     """
+    leaves, structure = jax.tree.flatten(dict(example))
+    return _parameter_shapes(module, structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+@functools.lru_cache(maxsize=32)  # a checkpoint that is written is read again, and tracing a model takes a second
+def _parameter_shapes(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> dict[str, Shape]:
+    example = jax.tree.unflatten(structure, leaves)
     init = lambda example: module.init(jax.random.key(0), **example, deterministic=True)["params"]  # noqa: E731
-    leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(init, dict(example))), sep="/")
-    return {path: leaf.shape for path, leaf in leaves.items()}
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(init, example)), sep="/")
+    return {path: shape.shape for path, shape in shapes.items()}
 
 
 def read_parameters(

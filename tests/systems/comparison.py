@@ -1,6 +1,7 @@
 """A module of ours beside the class of transformers that computes the same."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -55,6 +56,18 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     )[0]
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def outputs_and_gradient(module: nn.Module, params: Any, batch: dict[str, Any], cotangents: dict[str, Any]) -> Any:
+    """What the module says of a batch, and the gradient of the sum of its outputs times cotangents: one program."""
+
+    def scalar(params: Any) -> tuple[jax.Array, Any]:
+        outputs = module.apply({"params": params}, **batch, output_hidden_states=True)
+        return sum(jnp.sum(getattr(outputs, name) * cotangent) for name, cotangent in cotangents.items()), outputs
+
+    gradient, outputs = jax.grad(scalar, has_aux=True)(params)
+    return outputs, gradient
+
+
 def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: dict[str, np.ndarray]) -> Any:
     """Outputs and hidden states within 1e-5, the gradient of every parameter within 1e-4.
 
@@ -79,13 +92,7 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
         scalar = scalar + (output * torch.tensor(cotangent)).sum()
     scalar.backward()
 
-    @jax.jit
-    @jax.grad
-    def gradient(params: Any) -> jax.Array:
-        outputs = module.apply({"params": params}, **batch)
-        return sum(jnp.sum(getattr(outputs, name) * cotangent) for name, cotangent in cotangents.items())
-
-    found = jax.jit(lambda params: module.apply({"params": params}, **batch, output_hidden_states=True))(params)
+    found, gradient = outputs_and_gradient(module, params, batch, cotangents)
     both_sides = {"hidden_states": "decoder_hidden_states", "encoder_hidden_states": "encoder_hidden_states"}
     states = both_sides if "decoder_hidden_states" in expected else {"hidden_states": "hidden_states"}
     for ours, theirs in states.items():
@@ -99,5 +106,5 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
         np.testing.assert_allclose(output, there, rtol=1e-5, atol=1e-5, err_msg=ours)
     trained = ((name, parameter.grad) for name, parameter in model.named_parameters() if parameter.requires_grad)
     gradients = converted(adapter, trained, module)
-    chex.assert_trees_all_close(gradient(params), gradients, rtol=1e-4, atol=1e-4)
+    chex.assert_trees_all_close(gradient, gradients, rtol=1e-4, atol=1e-4)
     return params
