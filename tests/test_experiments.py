@@ -19,6 +19,7 @@ from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
+from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.parallel import mesh as meshes
@@ -50,7 +51,14 @@ def complete(run: Experiment) -> Experiment:
     """The run with what only its checkpoint, its data and its slice say: a model, labels, steps and a mesh."""
     if run.model is None:
         reads_on = getattr(run.objective, "language_model", 0)  # which a decoder alone does
-        model = run.start.model(GptConfig.tiny() if reads_on else BertConfig.tiny())
+        tiny = (
+            BartConfig.tiny()
+            if getattr(run.objective, "generates", False)
+            else GptConfig.tiny()
+            if reads_on
+            else BertConfig.tiny()
+        )
+        model = run.start.model(tiny)
         run = dataclasses.replace(run, model=model)
     if not run.training.steps:
         run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=10))

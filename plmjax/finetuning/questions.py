@@ -194,6 +194,14 @@ class SpanExtraction(TaskObjective):
         kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
         return ("exact", "f1", *kinds)
 
+    def check_model(self, config: Any) -> None:
+        """Raises UserError for an encoder-decoder that reads no row without a target."""
+        if config.encoder_needs_target:
+            raise UserError(
+                f"Expected a model that reads a text alone, to find answers in it, found {type(config).__name__}; "
+                f"fine-tune an encoder, a GPT or a BART."
+            )
+
     def learn(self, train: QuestionExamples) -> Self:
         """The objective, which then knows whether some questions have no answer."""
         if self.language not in SCORES:

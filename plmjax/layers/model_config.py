@@ -52,6 +52,8 @@ class ModelConfig:
     """Whether its modules with a head also return the `scores` of the next token, given those before it."""
     decoder_start_token_id: int | None = None
     """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
+    encoder_needs_target: bool = False
+    """Whether the module of `encoder` reads no row without a second one for the decoder, `decoder_input_ids`."""
     forced_bos_token_id: int | None = None
     """Token that a text which the model writes begins with, whatever its scores; None: none is."""
     token_table: str | None = None

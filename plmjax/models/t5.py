@@ -106,6 +106,7 @@ class T5Config(ModelConfig):
     """Id that the decoder is given first."""
 
     encoder_name: ClassVar[str] = "t5"
+    encoder_needs_target: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers"}
 
     def __post_init__(self) -> None:

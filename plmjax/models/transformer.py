@@ -94,6 +94,7 @@ class EncoderDecoderConfig(ModelConfig):
     decoder_start_token_id: int = 3
     """Id of the token that a target begins with, as transformers writes it."""
 
+    encoder_needs_target: ClassVar[bool] = True
     output_bias: ClassVar[bool] = False
     field_names: ClassVar[dict[str, str]] = {
         "width": "d_model",

@@ -1,7 +1,17 @@
 """A small task for the tests of fine-tuning."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+from plmjax.data import tokenizers
+from plmjax.data.layouts import FullSentences
+from plmjax.experiment import Data, Experiment
+from plmjax.models.bart import BartConfig, BartForConditionalGeneration
+from plmjax.objectives.denoising import Denoising
+from plmjax.training import checkpoints
+from tests.systems.modules import initial_params
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "actor", "scene", "the", "was", "a"]
 
@@ -23,3 +33,18 @@ def sentiment(tmp_path_factory) -> tuple[str, str]:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         paths.append(str(path))
     return tuple(paths)
+
+
+@pytest.fixture(scope="session")
+def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a BART of random parameters, whose tokenizer knows the words of the tasks."""
+    folder = tmp_path_factory.mktemp("bart")
+    tokenizer = tokenizers.train("byte-bpe", 300, [" ".join(WORDS)] * 3, folder / "tokenizer", lowercase=False)
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    model = BartConfig.tiny(
+        vocab_size=tokenizer.vocabulary.size, max_position_embeddings=48, dropout=0.0, init_std=0.1, **sizes
+    )
+    params = initial_params(BartForConditionalGeneration(model))
+    run = Experiment(model, Denoising(), Data(FullSentences(), sequence_length=16))
+    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    return folder / "run"

@@ -31,6 +31,10 @@ SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch
 OF_EXPERIMENTS = {
     "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],
     "translate": ["--model.vocab_size", "280", "--tokenizer.vocab_size", "280", "--objective.max_new_tokens", "6"],
+    "summarize": [
+        *("--data.target_length", "32", "--objective.max_new_tokens", "6", "--objective.min_new_tokens", "0"),
+        *("--objective.beams", "2"),
+    ],
 }
 """What else is smaller in some experiments."""
 
@@ -56,13 +60,14 @@ def questions(path: str, impossible: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, small_run, decoder_run) -> Path:
-    """What the page takes for granted: two pretrained runs, and the files of every task as they are handed out."""
+def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
+    """What the page takes for granted: three pretrained runs, and the files of every task as they are handed out."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "runs").mkdir()
     (folder / "runs" / "bert").symlink_to(small_run)
     (folder / "runs" / "gpt").symlink_to(decoder_run)
+    (folder / "runs" / "bart").symlink_to(bart_run)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):
@@ -94,6 +99,9 @@ def folder(tmp_path_factory, small_run, decoder_run) -> Path:
                 packed = gzip.compress(f"{text}\n".encode() * 8)
                 Path(f"multi30k_en_de/{name}.{language}.gz").write_bytes(packed)
         Path("new.en").write_text("a man\n")
+        for name in ("train", "dev", "new"):
+            rows = [{"dialogue": f"a film {number}", "summary": "a plot"} for number in range(8)]
+            Path(f"{name}.dialogues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
@@ -128,6 +136,8 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
 
 def test_every_kind_has_its_command() -> None:
     files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
-    tasks = [file for kind in ("finetune", "translate") for file in (ROOT / "experiments").glob(f"{kind}_*.py")]
+    tasks = [
+        file for kind in ("finetune", "translate", "summarize") for file in (ROOT / "experiments").glob(f"{kind}_*.py")
+    ]
     assert files == {str(file.relative_to(ROOT)) for file in tasks}
     assert {command[1] for command in COMMANDS} >= {"finetune", "evaluate", "predict"}

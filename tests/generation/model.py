@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from plmjax.generation.writer import Writer
 from plmjax.layers.execution import Execution
+from plmjax.models.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
@@ -79,3 +80,17 @@ def t5_parameters() -> Any:
     flat = {name: 2 * array if name.endswith("kernel") else array for name, array in flat.items()}
     flat["t5/shared/embedding"] = flat["t5/shared/embedding"].at[END].multiply(2)  # which ends some of the texts
     return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+BART = BartConfig.tiny(
+    vocab_size=29, max_position_embeddings=48, d_model=24, encoder_layers=1, encoder_attention_heads=4,
+    decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, pad_token_id=28, eos_token_id=END,
+    decoder_start_token_id=27, forced_bos_token_id=5, init_std=0.4,
+)  # fmt: skip
+
+
+@functools.cache
+def bart_parameters() -> Any:
+    module, token = BART.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
+    return nn.meta.unbox(init(jax.random.key(0), token))["params"]

@@ -1,6 +1,5 @@
 """Texts and their scores against transformers' generate on the same weights."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
-from plmjax.models.transformer import TransformerConfig
 from tests.generation.model import (
+    BART,
     CONFIG,
     END,
     PROMPTS,
     T5,
     TRANSLATOR,
     VOCABULARY,
+    bart_parameters,
     parameters,
     t5_parameters,
     translator,
@@ -136,14 +136,11 @@ def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     check(settings, model, Writer(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
 
 
-class Forced(TransformerConfig):
-    """Whose texts begin with one token."""
-
-    forced_bos_token_id = 5
-
-
-def test_a_first_token_is_forced(reference_translator: Any) -> None:
-    """At no cost in the score of a beam, as of BART's texts."""
+def test_texts_of_bart(tmp_path: Path) -> None:
+    """Their first token is the one that config.json forces, at no cost in the score of a beam."""
+    huggingface.save(BART.for_generation(Execution()), bart_parameters(), tmp_path)
+    model = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).eval()
     settings, options = OF_SOURCES["beams"]
-    forced = Writer(Forced(**dataclasses.asdict(TRANSLATOR)), translator_parameters(), VOCABULARY)
-    check(settings, reference_translator, forced, **options, **ONCE, forced_bos_token_id=5)
+    ours = Writer(BART, bart_parameters(), VOCABULARY)
+    check(settings, model, ours, **options, **ONCE)
+    assert {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts} == {5}

@@ -1,0 +1,51 @@
+"""Summaries of dialogues by any encoder-decoder: DialogSum, and any file with a column for each text.
+
+    zcat dialogsum.dev.jsonl.gz | head -n 450 > train.jsonl
+    zcat dialogsum.dev.jsonl.gz | tail -n 50 > validation.jsonl
+    plmjax finetune experiments/summarize_dialogues.py:tiny --from runs/bart_tiny --workdir runs/summaries \\
+        --data.train train.jsonl --data.validation validation.jsonl
+    plmjax predict runs/summaries --input new.jsonl
+
+Dialogues that are too long for a row are cut at their end, and how many is said; a model with more positions takes more
+of them: `--data.sequence_length 1024` of BART-Base.
+
+Training as BART's authors fine-tuned on XSum, whose summaries are of one sentence too (fairseq examples/bart): label
+smoothing of 0.1, AdamW at 3e-5 with a warm-up of 2.5 % and linear decay, gradients clipped at 0.1, dropout of 0.1.
+Texts too: 6 beams, scores divided by the number of tokens, from 10 to 60 tokens, no three of them twice.
+"""
+
+import dataclasses
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.text_generation import Summarization
+from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.training.optimizers import AdamW
+
+
+def experiment() -> Experiment:
+    """A published model, 10 epochs; of `dialogue` the `summary` is written."""
+    return Experiment(
+        model=None,
+        objective=Summarization(
+            label_smoothing=0.1,
+            beams=6,
+            length_penalty=1.0,
+            length_normalization="tokens",
+            min_new_tokens=10,
+            max_new_tokens=60,
+            no_repeat_ngram_size=3,
+        ),
+        data=TextPairs(
+            source="dialogue", target="summary", sequence_length=128, target_length=128, pack=4, cut_sources=True
+        ),
+        optimizer=AdamW(learning_rate=3e-5, clip_norm=0.1),
+        training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=10.0, warmup=0.025, evaluations=0.5, dropout=0.1),
+        checkpoint=Checkpoint(every=0, keep=2, best="-eval/rougeL", prefer="best"),
+    )
+
+
+def tiny() -> Experiment:
+    """A model as small as bart_tiny or t5_tiny, which wants a larger learning rate."""
+    run = experiment()
+    return dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, learning_rate=1e-3))

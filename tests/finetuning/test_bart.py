@@ -1,0 +1,116 @@
+"""BART's fine-tuning: labels and answers read where both sides read the row, and the same in transformers."""
+
+import json
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from plmjax.errors import UserError
+from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.choices import MultipleChoice
+from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tagging import TokenTagging
+from plmjax.inference.predict import predict
+from plmjax.layers.execution import Execution
+from plmjax.models.bart import BartConfig
+from plmjax.models.heads import QuestionAnswering
+from plmjax.models.t5 import T5Config
+from plmjax.models.transformer import TransformerConfig
+from plmjax.training import checkpoints, loop
+from plmjax.training.optimizers import AdamW
+from tests.finetuning.conftest import WORDS
+from tests.systems.modules import random_params
+
+
+def test_sentences_are_labelled_at_their_last_end_token(
+    bart_run: Path, sentiment: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learned, predicted, exported, read by transformers and imported: one and the same model."""
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+    train, validation = sentiment
+    run = Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Sentences(train, validation, sequence_length=32, pack=4, text="sentence"),
+        optimizer=AdamW(learning_rate=1e-2),
+        training=Training(steps=0, batch_size=8, log_every=50, unroll=1),
+        finetuning=Finetuning(epochs=10.0),
+        checkpoint=Checkpoint(every=0, minutes=0),
+    )
+    metrics = finetune(run, bart_run, tmp_path / "run")
+    assert metrics["eval/accuracy"] > 0.9
+    predicted = list(predict(tmp_path / "run", validation))
+    rows = list(run.data.rows(validation))
+    right = [record["prediction"] == label for record, (*_, label) in zip(predicted, rows, strict=True)]
+    assert np.mean(right) == pytest.approx(metrics["eval/accuracy"])
+
+    assert "BartForSequenceClassification" in export_checkpoint(tmp_path / "run", tmp_path / "exported")
+    model = transformers.BartForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    for record, (_, (text,), _) in zip(predicted, rows, strict=True):
+        with torch.no_grad():
+            shares = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(-1).numpy()
+        said = dict(zip(model.config.label2id, shares, strict=True))
+        assert record["probabilities"] == pytest.approx(said, abs=1e-5)
+
+    import_checkpoint(tmp_path / "exported", tmp_path / "imported")
+    params, description = checkpoints.load_parameters(tmp_path / "imported")
+    chex.assert_trees_all_equal(params, checkpoints.load_parameters(tmp_path / "run")[0])
+    assert description.experiment.objective == SequenceClassification(labels=("negative", "positive"))
+
+
+def test_answers_are_found_in_what_the_decoder_read(bart_run: Path, tmp_path: Path) -> None:
+    """Both sides read question and text, several to a row; transformers scores the best answer of each as here."""
+    asked(tmp_path / "asked.json")
+    data = Questions(validation=str(tmp_path / "asked.json"), sequence_length=48, stride=8, question_length=8, pack=2)
+    config = checkpoints.describe(checkpoints.find(bart_run)).experiment.model
+    run = Experiment(config, SpanExtraction(), data, finetuning=Finetuning(), training=Training(batch_size=8))
+    params = random_params(QuestionAnswering(config))
+    files = checkpoints.tokenizer_files(bart_run / "tokenizer")
+    checkpoints.save_parameters(tmp_path / "run", params, run, files)
+    predicted = list(predict(tmp_path / "run", tmp_path / "asked.json"))
+
+    assert "BartForQuestionAnswering" in export_checkpoint(tmp_path / "run", tmp_path / "exported")
+    model = transformers.BartForQuestionAnswering.from_pretrained(tmp_path / "exported").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    examples = data.read("validation")
+    for record, context, question in zip(predicted, examples.contexts, examples.questions, strict=True):
+        inputs = tokenizer(question, context, return_tensors="pt")
+        with torch.no_grad():
+            ends = model(**inputs)
+        scores = ends.start_logits[0][:, None] + ends.end_logits[0]
+        of_text = torch.tensor([side == 1 for side in inputs.sequence_ids(0)])
+        best = scores[torch.triu(of_text[:, None] & of_text)].max()
+        assert record["nbest"][0]["score"] == pytest.approx(float(best), abs=1e-5)
+
+
+def asked(path: Path) -> None:
+    """Which word praises, in texts of several lengths."""
+    draws, paragraphs = np.random.default_rng(0), []
+    for number in range(8):
+        words = [*draws.choice(WORDS[3:], number).tolist(), WORDS[0]]
+        context = f"{number} {' '.join(words)}"
+        answers = [{"text": WORDS[0], "answer_start": context.index(WORDS[0])}]
+        entry = {"id": str(number), "question": "praise?", "answers": answers}
+        paragraphs.append({"context": context, "qas": [entry]})
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
+
+
+def test_tasks_that_an_encoder_decoder_has_no_head_for() -> None:
+    with pytest.raises(UserError, match="both sides of a word, to label words, found BartConfig"):
+        TokenTagging().check_model(BartConfig.tiny())
+    with pytest.raises(UserError, match="a head for choices, found BartConfig"):
+        MultipleChoice().module(BartConfig.tiny(), Execution())
+    for config in (T5Config.tiny(), TransformerConfig.tiny()):
+        with pytest.raises(UserError, match=f"to find answers in it, found {type(config).__name__}"):
+            SpanExtraction().check_model(config)
+        with pytest.raises(UserError, match=f"a head for whole sequences, found {type(config).__name__}"):
+            SequenceClassification(labels=("a", "b")).module(config, Execution())
