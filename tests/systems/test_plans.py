@@ -11,7 +11,6 @@ from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.strangers import experiments
 
-
 STACKS = ("bert", "gpt2", "t5")
 """An encoder, a decoder and an encoder-decoder."""
 # The TPU's compiler takes 15 to 25 s for each of the others, whose layers are cut as theirs are: pytest -m slow
