@@ -123,22 +123,30 @@ def load_classes(reference: str) -> None:
 
 @contextlib.contextmanager
 def mistake_named(path: Path) -> Iterator[None]:
-    """Turns an exception of a user's file into one sentence with its line."""
+    """Turns an exception of a user's file into one sentence with its line, and adds the line to a `UserError`."""
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        line = _line(path, error)
+        if line is None:
+            raise
+        raise UserError(f"{str(error).rstrip('.')} (line {line} of {path}).") from None
     except Exception as error:
-        here = str(path.resolve())
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        line = error.lineno if isinstance(error, SyntaxError) else _line(path, error)
         place = f"{path}, line {line}" if line else f"{path}"
         text = str(error).splitlines()[0] if str(error) else "no message"
         raise UserError(
             f"Expected a file that composes an experiment, found {type(error).__name__} in {place}: "
             f"{text.rstrip('.')}; correct it."
         ) from error
+
+
+def _line(path: Path, error: Exception) -> int | None:
+    """The line of a file where an exception was raised, or from which the code was called that raised it."""
+    here = str(path.resolve())
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
+    return lines[-1] if lines else None
 
 
 def _import_file(path: Path) -> Any:
