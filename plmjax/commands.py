@@ -195,7 +195,7 @@ def _load_classes(experiment: str | None) -> None:
 
 def evaluate(
     checkpoint: Positional[Location],
-    data: Location | None = None,
+    data: str | None = None,
     task: Literal["lambada", "blimp"] | None = None,
     window: int | None = None,
     stride: int | None = None,
@@ -210,7 +210,8 @@ def evaluate(
 
     Args:
         checkpoint: Run directory or checkpoint.
-        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task.
+        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task, of
+            a mixture NAME=FILE with the name of one of its tasks.
         task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data.
         window: Tokens that a language model reads at once; those of a row of its run by default.
         stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by

@@ -14,6 +14,7 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.choices import ChoiceExamples, Choices
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
+from plmjax.finetuning.mixture import Mixture, MixtureExamples
 from plmjax.finetuning.questions import QuestionExamples, Questions
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
@@ -92,12 +93,13 @@ class Numbers:
         return [(np.array([7], np.int32), np.array([[0, len(text)]])) for text in texts]
 
 
+PAIR = TextPairExamples("", [1], sources=["a"], targets=["b"])
 EXAMPLES = {
     Sentences: SentenceExamples("", [1], texts=[("a",)], labels=["1"]),
     LabelSets: LabelSetExamples("", [1], texts=[("a",)], labels=[("1", "yes")]),
     Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
     Tagging: TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]]),
-    TextPairs: TextPairExamples("", [1], sources=["a"], targets=["b"]),
+    TextPairs: PAIR,
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
 }
 
@@ -107,7 +109,10 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     objective = run.objective
     if getattr(objective, "labels", None) is not None:
         objective = dataclasses.replace(objective, labels=("1", "yes"))
-    encoded = objective.encode(EXAMPLES[objective.task_class], Numbers(), run.model, run.data)
+    examples = EXAMPLES.get(objective.task_class)
+    if isinstance(run.data, Mixture):
+        examples = MixtureExamples("", [1] * len(run.data.tasks), [PAIR] * len(run.data.tasks), run.data.tasks)
+    encoded = objective.encode(examples, Numbers(), run.model, run.data)
     return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 
 

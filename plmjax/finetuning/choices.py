@@ -18,7 +18,18 @@ from plmjax.errors import UserError, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.sentences import shares, softmax, tsv
 from plmjax.finetuning.sequences import SequenceObjective
-from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    FileTask,
+    Record,
+    Row,
+    Task,
+    check_length,
+    exists,
+    joined,
+)
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -35,7 +46,7 @@ class ChoiceExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(Task):
+class Choices(FileTask):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what."""
 
     examples: ClassVar[type[Examples]] = ChoiceExamples

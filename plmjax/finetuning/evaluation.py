@@ -90,19 +90,19 @@ class TaskEvaluation:
     """
 
     def __init__(self, run: Experiment, examples: Examples, source: TaskSource, tokenizer: Any) -> None:
-        self._objective, self._examples, self._source = run.objective, examples, source
+        self._objective, self._task, self._examples, self._source = run.objective, run.data, examples, source
         self._forward = Forward(run, tokenizer)
         self.predictions: dict[str, str] = {}
 
     def signatures(self) -> dict[str, str]:
         """How metrics are computed that others compute in other ways, as "eval/NAME_signature"."""
-        return {f"eval/{name}": signature for name, signature in self._objective.signatures().items()}
+        return {f"eval/{name}": signature for name, signature in self._objective.signatures(self._task).items()}
 
     def names(self, program: Program) -> list[str]:
         """The metrics of an evaluation."""
         terms = jax.eval_shape(self._objective.weights, program.evaluation_batch)
         losses = [*(f"{term}_loss" for term in terms), "joint_loss"] if len(terms) > 1 else []
-        return list(dict.fromkeys(["loss", *losses, *self._objective.metric_names]))
+        return list(dict.fromkeys(["loss", *losses, *self._objective.reported(self._task)]))
 
     def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
         """The metrics of a model: {"loss": ..., "accuracy": ..., ...}."""

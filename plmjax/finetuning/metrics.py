@@ -1,4 +1,4 @@
-"""The metrics of GLUE, SQuAD and CMRC 2018, of translations and of summaries, over the predictions of a whole file.
+"""The metrics of GLUE, SQuAD and CMRC 2018, and of texts that a model wrote, over the predictions of a whole file.
 
 GLUE: Wang et al., arXiv 1804.07461. SQuAD: Rajpurkar et al., arXiv 1606.05250 and 1806.03822 (its evaluation scripts).
 CMRC 2018: Cui et al., arXiv 1810.07366 (cmrc2018_evaluate.py).
@@ -106,30 +106,35 @@ def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     return best[0], best[1]
 
 
-def translation(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-    """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them by default.
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+"""sacrebleu's ways to separate words that need nothing but sacrebleu."""
 
-    Both are from 0 to 100. How they are computed is in `translation_signatures`.
+
+def translation(references: Sequence[str], texts: Sequence[str], tokenize: str = "13a") -> dict[str, float]:
+    """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them.
+
+    Both are from 0 to 100. How they are computed is in `translation_signatures`; all but `tokenize`, how BLEU separates
+    words, is sacrebleu's default.
     """
     return {
         name: float(metric.corpus_score(list(texts), [list(references)]).score)
-        for name, metric in _translation_metrics().items()
+        for name, metric in _translation_metrics(tokenize).items()
     }
 
 
-def translation_signatures() -> dict[str, str]:
+def translation_signatures(tokenize: str = "13a") -> dict[str, str]:
     """sacrebleu's signatures of those metrics, for one reference a text."""
     found = {}
-    for name, metric in _translation_metrics().items():
+    for name, metric in _translation_metrics(tokenize).items():
         metric.corpus_score(["a"], [["a"]])  # a signature names the number of references, which a score tells
         found[f"{name}_signature"] = str(metric.get_signature())
     return found
 
 
-def _translation_metrics() -> dict[str, Any]:
+def _translation_metrics(tokenize: str) -> dict[str, Any]:
     from sacrebleu.metrics import BLEU, CHRF
 
-    return {"bleu": BLEU(), "chrf": CHRF()}
+    return {"bleu": BLEU(tokenize=tokenize), "chrf": CHRF()}
 
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
@@ -151,6 +156,21 @@ def summarization_signatures() -> dict[str, str]:
     """How those are computed, in words."""
     signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
     return {f"{name}_signature": signature for name in ROUGE}
+
+
+def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """exact, the share of texts that are their reference, and macro_f1, the mean F1 of the references' labels.
+
+    Both are from 0 to 100. A text that is none of the labels is a miss of its reference, and no false alarm of another.
+    """
+    from sklearn.metrics import f1_score
+
+    labels = sorted(set(references))
+    return {
+        "exact": 100 * float(np.mean([text == reference for reference, text in zip(references, texts, strict=True)])),
+        "macro_f1": 100
+        * float(f1_score(list(references), list(texts), labels=labels, average="macro", zero_division=0)),
+    }
 
 
 def _english_words(text: str) -> list[str]:

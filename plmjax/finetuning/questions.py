@@ -28,6 +28,7 @@ from plmjax.finetuning.task import (
     Answers,
     Encoded,
     Examples,
+    FileTask,
     Record,
     Row,
     Task,
@@ -56,7 +57,7 @@ class QuestionExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(Task):
+class Questions(FileTask):
     """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows.
 
     An answer that is not at its answer_start is taken from the nearest place where the text has it. An answer with an

@@ -16,6 +16,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning import special_tokens
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
+from plmjax.finetuning.mixing import Mixing
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Examples, Task, TaskObjective
 from plmjax.models.heads import TASK_PARTS
@@ -68,10 +69,9 @@ def finetune(
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
     run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     run = dataclasses.replace(run, objective=run.objective.learn(train))
-    source = TaskSource(
-        *(rows(run, examples, tokenizer) for examples in (train, validation)), tokenizer.vocabulary, run.training.seed
-    )
-    run = resolve(run, len(source.train_rows))
+    train_rows = rows(run, train, tokenizer, run.data.mixing(train))
+    source = TaskSource(train_rows, rows(run, validation, tokenizer), tokenizer.vocabulary, run.training.seed)
+    run = resolve(run, train_rows.per_epoch)
     evaluation = TaskEvaluation(run, validation, source, tokenizer)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
@@ -107,11 +107,11 @@ def in_head(parameter: str) -> bool:
     return parameter.split("/")[0] in TASK_PARTS
 
 
-def rows(run: Experiment, examples: Any, tokenizer: Any) -> Rows:
-    """A file's examples, packed into rows as the run asks."""
+def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> Rows:
+    """Examples, packed into rows as the run asks; mixing: how epochs of training draw from them."""
     encoded = run.objective.encode(examples, tokenizer, run.model, run.data)
     pad = max(tokenizer.vocabulary.pad, 0)
-    return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length)
+    return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
 
 
 def _check(run: Experiment) -> None:
@@ -204,7 +204,7 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:
-    """The experiment with the steps, the warm-up and the evaluations that follow from a train file of so many rows.
+    """The experiment with the steps, the warm-up and the evaluations that follow from epochs of so many rows.
 
     "encoder" in `optimizer.frozen` becomes the encoder's own name.
     """

@@ -18,7 +18,18 @@ import numpy as np
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
 from plmjax.finetuning.sequences import SequenceObjective
-from plmjax.finetuning.task import Answers, Encoded, Examples, Record, Row, Task, check_length, exists, joined
+from plmjax.finetuning.task import (
+    Answers,
+    Encoded,
+    Examples,
+    FileTask,
+    Record,
+    Row,
+    Task,
+    check_length,
+    exists,
+    joined,
+)
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -33,7 +44,7 @@ class SentenceExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences(Task):
+class Sentences(FileTask):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
 
     Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. If a pair is too long for

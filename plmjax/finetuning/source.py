@@ -1,8 +1,8 @@
 """The examples of a task as batches of packed rows for the training loop.
 
 Short examples share a row, and each attends only to itself: there is little padding, and all batches have one shape.
-Every epoch packs the examples in another random order. The number of rows of an epoch depends on the lengths alone, so
-that the position of a step in its epoch is found by division.
+Every epoch packs the examples in another random order. All epochs have the same number of rows, so that the position of
+a step in its epoch is found by division.
 """
 
 import functools
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.data import order, packing
+from plmjax.finetuning.mixing import Mixing
 from plmjax.finetuning.task import Encoded
 from plmjax.vocabulary import Vocabulary
 
@@ -23,9 +24,20 @@ Batch = dict[str, np.ndarray]
 
 class Rows:
     """The examples of one file, several to a row of `length` tokens and, where a decoder has rows of its own, of
-    `decoder_length` tokens beside it."""
+    `decoder_length` tokens beside it.
 
-    def __init__(self, encoded: Encoded, length: int, most: int, pad: int, decoder_length: int = 0) -> None:
+    mixing: how an epoch draws from the examples; None takes each once.
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        length: int,
+        most: int,
+        pad: int,
+        decoder_length: int = 0,
+        mixing: Mixing | None = None,
+    ) -> None:
         self.encoded = encoded
         self._length, self._most, self._pad, self._decoder_length = length, most, pad, decoder_length
         # Sequences that are choices of one example stand side by side: the longest of them counts.
@@ -35,9 +47,14 @@ class Rows:
             share = -(-_lengths(encoded.decoder) * length // decoder_length)
             self._example_lengths = np.maximum(self._example_lengths, share)
         self.in_order = packing.packed(self._example_lengths, length, most)
+        self._mixing = mixing
+        self.per_epoch = len(self.in_order)
+        if mixing is not None:  # epochs differ in their lengths: a draw that depends on no seed tells
+            drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
+            self.per_epoch = len(packing.packed(drawn, length, most))
 
     def __len__(self) -> int:
-        """Rows."""
+        """Rows that hold every example once."""
         return len(self.in_order)
 
     @property
@@ -45,12 +62,20 @@ class Rows:
         """Examples of the file."""
         return len(self._example_lengths)
 
-    def shuffled(self, key: np.ndarray) -> np.ndarray:
-        """`in_order` after shuffling the examples before they are packed, and then the rows."""
-        examples = order.permute(np.arange(self.examples), self.examples, order.fold(key, 0))
+    def shuffled(self, epoch: int, key: np.ndarray) -> np.ndarray:
+        """The rows of an epoch, [per_epoch most]: its examples shuffled, then packed, then the rows shuffled.
+
+        If its draws fill more rows than `per_epoch`, the last are left out; if fewer, the first come twice.
+
+        key: of the orders of all epochs.
+        """
+        examples = np.arange(self.examples) if self._mixing is None else self._mixing.drawn(epoch, key)
+        key = order.fold(key, epoch)
+        examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold(key, 0))]
         table = packing.packed(self._example_lengths[examples], self._length, self._most)
         table = np.where(table >= 0, examples[table], -1)
-        return table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
+        table = table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
+        return np.resize(table, (self.per_epoch, self._most))
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of a batch of so many rows."""
@@ -106,9 +131,9 @@ def _lengths(encoded: Encoded) -> np.ndarray:
 
 
 class TaskSource:
-    """Two files of a task as the training loop reads them (`plmjax.training.loop.Source`).
+    """The examples of a task as the training loop reads them (`plmjax.training.loop.Source`).
 
-    Training goes through the train file again and again, each time in another order that follows from the seed.
+    Training goes through epochs of the train rows, each in another order that follows from the seed.
     """
 
     unigram_counts = None
@@ -117,7 +142,7 @@ class TaskSource:
         self.vocabulary = vocabulary
         self.train_rows, self.validation_rows = train, validation
         self._key = order.fold(seed, 3)
-        self._epoch = functools.lru_cache(2)(lambda epoch: train.shuffled(order.fold(self._key, epoch)))
+        self._epoch = functools.lru_cache(2)(lambda epoch: train.shuffled(epoch, self._key))
         digest = hashlib.sha256()
         for rows in (train, validation):
             for array in rows.encoded.arrays():
@@ -131,7 +156,7 @@ class TaskSource:
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
         places = np.arange(phase.batch_size) if places is None else places
-        first, rows = phase.first_step + start, len(self.train_rows)
+        first, rows = phase.first_step + start, self.train_rows.per_epoch
         while True:
             epochs, within = np.divmod(first * phase.batch_size + places, rows)
             table = np.stack([self._epoch(epoch)[row] for epoch, row in zip(epochs.tolist(), within, strict=True)])

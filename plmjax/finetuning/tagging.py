@@ -21,6 +21,7 @@ from plmjax.finetuning.task import (
     Answers,
     Encoded,
     Examples,
+    FileTask,
     Record,
     Row,
     Task,
@@ -47,7 +48,7 @@ class TaggedExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagging(Task):
+class Tagging(FileTask):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
     A sentence with more pieces than fit into a row is cut; its words without a prediction count as mistakes ("O", or no

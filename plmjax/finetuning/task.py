@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.finetuning.mixing import Mixing
 from plmjax.generation.writer import Settings
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.template import Template, TokenRow
@@ -44,7 +45,7 @@ Answers = tuple[dict[str, float], dict[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The files of a downstream task, and how long its rows are."""
+    """The examples of a downstream task, and how long its rows are."""
 
     examples: ClassVar[type["Examples"]]
     """What its files are read into."""
@@ -53,12 +54,8 @@ class Task:
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that can be set for another file to predict, such as the names of its columns."""
 
-    train: str = ""
-    """File of the examples to train on."""
-    validation: str = ""
-    """File of the examples to evaluate on."""
     folder: str = ""
-    """Folder of the two files; empty takes their paths as they are."""
+    """Folder of the files; empty takes their paths as they are."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""
     pack: int = 1
@@ -75,6 +72,39 @@ class Task:
         """Tokens of one global batch, padding included."""
         return batch_size * (sequence_length + self.target_length)
 
+    def read(self, split: str) -> "Examples":
+        """The examples of "train" or "validation"; UserError names the line that cannot be read."""
+        raise NotImplementedError(f"{type(self).__name__} must say which examples it has.")
+
+    def parts(self, path: str, size: int) -> Iterator["Examples"]:
+        """The examples of a file without labels, `size` at a time, as they are read."""
+        raise NotImplementedError(f"{type(self).__name__} must say how a file to predict is read.")
+
+    def evaluated_on(self, data: str) -> Self:
+        """The task with another validation file."""
+        raise NotImplementedError(f"{type(self).__name__} must say how another file is evaluated.")
+
+    def mixing(self, train: "Examples") -> Mixing | None:
+        """How an epoch draws from the train examples; None takes each once."""
+        return None
+
+    def texts(self, examples: "Examples") -> Iterator[str]:
+        """The text of examples, to train a tokenizer on."""
+        raise UserError(
+            f"Expected a tokenizer for a task of {type(self).__name__}, found none; set tokenizer.path in the "
+            f"experiment's file, or name a checkpoint that has one with --like."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FileTask(Task):
+    """A task with one file of examples to train on and one to evaluate on."""
+
+    train: str = ""
+    """File of the examples to train on."""
+    validation: str = ""
+    """File of the examples to evaluate on."""
+
     def path(self, split: str) -> str:
         """The file of "train" or "validation"; UserError where it is not named."""
         path = getattr(self, split)
@@ -83,7 +113,7 @@ class Task:
         return f"{self.folder.rstrip('/')}/{path}" if self.folder else path
 
     def read(self, split: str) -> "Examples":
-        """The examples of "train" or "validation"; UserError names the line that cannot be read."""
+        """The examples of one of the two files."""
         path = self.path(split)
         rows = [row for row in self.rows(path) if split != "train" or self.is_trainable(row)]
         if not rows:
@@ -91,7 +121,7 @@ class Task:
         return self.to_examples(path, rows)
 
     def parts(self, path: str, size: int) -> Iterator["Examples"]:
-        """The examples of a file without labels, `size` at a time, as they are read."""
+        """The examples of a file like those two."""
         rows, empty = self.rows(path, labelled=False), True
         while part := list(itertools.islice(rows, size)):
             yield self.to_examples(path, part)
@@ -99,16 +129,13 @@ class Task:
         if empty:
             raise UserError(f"Expected examples to predict in {path}, found none; name another file in --input.")
 
+    def evaluated_on(self, data: str) -> Self:
+        """The task with the validation file `data`, which may be in any folder."""
+        return dataclasses.replace(self, validation=data, folder="")
+
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """The rows of a file for `to_examples`, in order; labels are None where the file has none."""
         raise NotImplementedError(f"{type(self).__name__} must say how its files are read.")
-
-    def texts(self, examples: "Examples") -> Iterator[str]:
-        """The text of examples, to train a tokenizer on."""
-        raise UserError(
-            f"Expected a tokenizer for a task of {type(self).__name__}, found none; set tokenizer.path in the "
-            f"experiment's file, or name a checkpoint that has one with --like."
-        )
 
     def is_trainable(self, row: Row) -> bool:
         """Whether an example of the train file is trained on."""
@@ -179,9 +206,13 @@ class TaskObjective(Objective):
     generates: ClassVar[bool] = False
     """Whether predictions are made from text that the model writes (`writing`), rather than from its outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
-    """Metrics of a whole file; checkpoint.best can name one of them."""
+    """Metrics of a whole file, the same for every task of the kind."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that only choose the prediction made from the outputs, and can be set when predicting."""
+
+    def reported(self, task: Task) -> tuple[str, ...]:
+        """Metrics of an evaluation on a task; checkpoint.best can name one of them."""
+        return self.metric_names
 
     def learn(self, train: Examples) -> Self:
         """The objective with what it takes from the train file, such as the labels, filled in."""
@@ -224,7 +255,7 @@ class TaskObjective(Objective):
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its model writes text.")
 
-    def signatures(self) -> dict[str, str]:
+    def signatures(self, task: Task) -> dict[str, str]:
         """How metrics are computed that others compute in other ways: the metric's name, `_signature` -> in words."""
         return {}
 

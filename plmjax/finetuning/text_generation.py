@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
-from plmjax.finetuning import metrics
+from plmjax.finetuning.judges import BleuAndChrf, Judge, Rouge
 from plmjax.finetuning.task import Answers, Encoded, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
@@ -55,6 +55,8 @@ class TextGeneration(TaskObjective):
 
     task_class: ClassVar[type[Task]] = TextPairs
     generates: ClassVar[bool] = True
+    judge: ClassVar[Judge]
+    """How what was written is judged; a field of those that have one task."""
     prediction_settings: ClassVar[tuple[str, ...]] = (
         "beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "min_new_tokens",
         "no_repeat_ngram_size",
@@ -215,9 +217,14 @@ class TextGeneration(TaskObjective):
         found = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
         return Sums({"target": loss}, found)
 
-    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Metric -> value of the texts of a whole file."""
-        raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The judge's."""
+        return self.judge.names
+
+    def signatures(self, task: Task) -> dict[str, str]:
+        """The judge's."""
+        return self.judge.signatures()
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         """line; prediction, the text that was written."""
@@ -225,13 +232,7 @@ class TextGeneration(TaskObjective):
 
     def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """predictions.jsonl: for every pair its line, its source, its target and what was written."""
-        records = self.records(examples, encoded, outputs)
-        lines = (
-            {"line": record["line"], "source": source, "reference": target, "prediction": record["prediction"]}
-            for source, target, record in zip(examples.sources, examples.targets, records, strict=True)
-        )
-        written = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        found = self.judged(examples.targets, [record["prediction"] for record in records])
+        found, written = judged(self.judge, examples, self.records(examples, encoded, outputs))
         return found, {"predictions.jsonl": written}
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
@@ -246,32 +247,26 @@ class TextGeneration(TaskObjective):
 
 @dataclasses.dataclass(frozen=True)
 class Translation(TextGeneration):
-    """Texts that are judged by BLEU and chrF over the whole file, as sacrebleu computes them."""
+    """Texts that are judged by BLEU and chrF."""
 
-    metric_names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
-
-    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """bleu, chrf."""
-        return metrics.translation(references, texts)
-
-    def signatures(self) -> dict[str, str]:
-        """sacrebleu's."""
-        return metrics.translation_signatures()
+    judge: BleuAndChrf = BleuAndChrf()
 
 
 @dataclasses.dataclass(frozen=True)
 class Summarization(TextGeneration):
-    """Texts that are judged by ROUGE, as rouge-score computes it."""
+    """Texts that are judged by ROUGE."""
 
-    metric_names: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
+    judge: Rouge = Rouge()
 
-    def judged(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """rouge1, rouge2, rougeL."""
-        return metrics.summarization(references, texts)
 
-    def signatures(self) -> dict[str, str]:
-        """The version of rouge-score and what it is asked for."""
-        return metrics.summarization_signatures()
+def judged(judge: Judge, examples: TextPairExamples, records: list[Record]) -> tuple[dict[str, float], str]:
+    """(the judge's metrics of what was written, a line of JSON for every pair: line, source, reference, prediction)."""
+    lines = (
+        {"line": record["line"], "source": source, "reference": target, "prediction": record["prediction"]}
+        for source, target, record in zip(examples.sources, examples.targets, records, strict=True)
+    )
+    written = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    return judge.scores(examples.targets, [record["prediction"] for record in records]), written
 
 
 def fitting(

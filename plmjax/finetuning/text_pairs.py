@@ -7,11 +7,11 @@ tsv, csv or jsonl file has both texts of a pair in a row.
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from plmjax.errors import FROM_0, UserError, beginning, check_ranges, quoted
+from plmjax.errors import FROM_0, UserError, beginning, check_ranges, nearest, quoted
 from plmjax.finetuning import files
-from plmjax.finetuning.task import Examples, Row, Task
+from plmjax.finetuning.task import Examples, FileTask, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,25 @@ class TextPairExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextPairs(Task):
+class PairColumns:
+    """Where a file has the two texts of a pair, and how they are read."""
+
+    source: str = "source"
+    """Column of the text that is read; of parallel files the last suffix of the one that holds it, such as en."""
+    target: str = "target"
+    """Column of the text that is written; of parallel files the last suffix of the other one, such as de."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+    prefix: str = ""
+    """What stands before every source, such as T5's "translate English to German: "; the files do not hold it."""
+    words: tuple[str, ...] = ()
+    """LABEL=WORDS, what is written for each label of the target's column, such as 0=no 1=yes; empty takes its text."""
+    cut_sources: bool = False
+    """Whether sources that are too long for their row are cut at their end, as for summaries, or are a mistake."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPairs(PairColumns, FileTask):
     """Parallel files of lines, or rows of a tsv, csv or jsonl file, all plain or with .gz.
 
     Of parallel files `train` and `validation` name those of the sources. Cells of a tsv are taken as they stand, those
@@ -34,23 +52,16 @@ class TextPairs(Task):
     contents: ClassVar[str] = "pairs of texts"
     prediction_settings: ClassVar[tuple[str, ...]] = ("source", "columns", "prefix", "cut_sources")
 
-    source: str = "source"
-    """Column of the text that is read; of parallel files the last suffix of the one that holds it, such as en."""
-    target: str = "target"
-    """Column of the text that is written; of parallel files the last suffix of the other one, such as de."""
-    columns: tuple[str, ...] = ()
-    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
-    prefix: str = ""
-    """What stands before every source, such as T5's "translate English to German: "; the files do not hold it."""
     target_length: int = 128
     """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
-    cut_sources: bool = False
-    """Whether sources that are too long for their row are cut at their end, as for summaries, or are a mistake."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
         super().__post_init__()
         check_ranges("data", self, target_length=FROM_0)
+        for pair in self.words:
+            if not all(pair.partition("=")):
+                raise UserError(f"Expected LABEL=WORDS in --data.words, found {quoted(pair)}; write it so.")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, source, target."""
@@ -60,7 +71,7 @@ class TextPairs(Task):
                     f"Expected a source without --data.prefix {quoted(self.prefix)}, which is put before it, found "
                     f"{beginning(source)} in line {line} of {path}; leave one out."
                 )
-            yield line, self.prefix + source, target
+            yield line, self.prefix + source, self._in_words(target, f"line {line} of {path}")
 
     def texts(self, examples: TextPairExamples) -> Iterator[str]:
         """The sources and the targets."""
@@ -77,8 +88,22 @@ class TextPairs(Task):
             for line, row in files.table(path, self.columns, spare=spare):
                 where = f"line {line} of {path}"
                 source = files.text(files.cell(row, self.source, "source", where), self.source, where)
-                target = files.cell(row, self.target, "target", where) if labelled else None
-                yield line, source, files.text(target, self.target, where) if labelled else None
+                yield line, source, self._target(row, where) if labelled else None
+
+    def _target(self, row: dict[str, Any], where: str) -> str:
+        cell = files.cell(row, self.target, "target", where)
+        return files.label(cell, self.target, where) if self.words else files.text(cell, self.target, where)
+
+    def _in_words(self, target: str | None, where: str) -> str | None:
+        """What is written for a target that is a label; other targets as they are."""
+        if target is None or not self.words:
+            return target
+        words = dict(pair.split("=", 1) for pair in self.words)
+        if target not in words:
+            raise UserError(
+                f"Expected a label of --data.words, found {quoted(target)} in {where}; {nearest(target, words)}"
+            )
+        return words[target]
 
     def _parallel(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:
         if not labelled:

@@ -38,8 +38,9 @@ def evaluate(
 
     For a pretraining checkpoint `data` is a prepared dataset (its validation split) or raw text (all of it); the result
     has "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the other metrics of its objective.
-    For a fine-tuned one it is a file of labelled examples like its validation file; the result has "eval/loss" and the
-    metrics of the task, of BLEU and its like also their signatures.
+    For a fine-tuned one it is a file of labelled examples like its validation file, and for a run on a mixture
+    NAME=FILE, a file of the task NAME; the result has "eval/loss" and the metrics of the task, of a mixture
+    "eval/TASK/METRIC" and "eval/mean", and of BLEU and its like also their signatures.
 
     A language model reads raw text in rows of `window` tokens, by default those of its run, each of which asks for
     `stride` further tokens, by default as many as the rows of its run (`perplexity.sliding`); given either, it reads
@@ -57,7 +58,6 @@ def evaluate(
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
-    data = None if data is None else storage.path(data)
     run = description.experiment
     signatures: dict[str, str] = {}
     predictions: dict[str, str] = {}
@@ -72,7 +72,8 @@ def evaluate(
         metrics = evaluation(program, _given(directory, program))
         signatures, predictions = evaluation.signatures(), evaluation.predictions
     elif isinstance(run.data, Data):
-        metrics = _of_text(description, directory, data, window, stride)
+        text = None if data is None else storage.path(data)
+        metrics = _of_text(description, directory, text, window, stride)
     else:
         raise UserError(
             f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
@@ -132,10 +133,10 @@ def program_of(run: Experiment, source: feed.Source) -> Program:
     return step.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
 
 
-def _task_source(description: Description, data: Path | None, tokenizer: Any) -> tuple[Examples, TaskSource]:
+def _task_source(description: Description, data: str | Path | None, tokenizer: Any) -> tuple[Examples, TaskSource]:
     run = description.experiment
     if data is not None:
-        run = dataclasses.replace(run, data=dataclasses.replace(run.data, validation=str(data), folder=""))
+        run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
     examples = run.data.read("validation")
     rows = finetuning.rows(run, examples, tokenizer)
     return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)

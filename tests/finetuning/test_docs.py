@@ -15,6 +15,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.experiment import Mesh
+from plmjax.finetuning.mixture import Mixture
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, loop, phases, step
 
@@ -34,6 +35,10 @@ OF_EXPERIMENTS = {
     "summarize": [
         *("--data.target_length", "32", "--objective.max_new_tokens", "6", "--objective.min_new_tokens", "0"),
         *("--objective.beams", "2"),
+    ],
+    "t5_mixture": [
+        *("--model.vocab_size", "300", "--tokenizer.vocab_size", "300", "--data.target_length", "32"),
+        *("--objective.max_new_tokens", "6"),
     ],
 }
 """What else is smaller in some experiments."""
@@ -102,6 +107,21 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
         for name in ("train", "dev", "new"):
             rows = [{"dialogue": f"a film {number}", "summary": "a plot"} for number in range(8)]
             Path(f"{name}.dialogues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        mixed = {
+            "tatoeba_en_zh": ["train.tsv.gz", "dev.tsv.gz"],
+            "subjectivity": ["train.tsv.gz", "dev.tsv.gz"],
+            "dialogsum": ["train.jsonl", "dev.jsonl"],
+        }
+        rows = {
+            "tatoeba_en_zh": "a man\t一\tsomebody\n" * 8,
+            "subjectivity": "label\tsentence\nobjective\ta man\nsubjective\ta plot\n",
+            "dialogsum": json.dumps({"dialogue": "#Person1#: a man", "summary": "a man"}) + "\n",
+        }
+        for name, files in mixed.items():
+            Path(name).mkdir()
+            for file in files:
+                contents = rows[name].encode()
+                Path(name, file).write_bytes(gzip.compress(contents) if file.endswith(".gz") else contents)
     return folder
 
 
@@ -134,10 +154,20 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
         assert capsys.readouterr().out
 
 
+def test_the_task_of_a_mixture() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    before, call = program.split("TextTask(", 1)
+    names: dict = {}
+    exec(f"{before}task = TextTask({call}", names)
+    assert Mixture(tasks=(names["task"],)).pairs(names["task"]).words == ("0=no", "1=yes")
+
+
 def test_every_kind_has_its_command() -> None:
     files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
     tasks = [
-        file for kind in ("finetune", "translate", "summarize") for file in (ROOT / "experiments").glob(f"{kind}_*.py")
+        file
+        for kind in ("finetune_", "translate_", "summarize_", "t5_mixture")
+        for file in (ROOT / "experiments").glob(f"{kind}*.py")
     ]
     assert files == {str(file.relative_to(ROOT)) for file in tasks}
     assert {command[1] for command in COMMANDS} >= {"finetune", "evaluate", "predict"}

@@ -1,0 +1,69 @@
+"""One small T5 that translates, tells opinions from facts and sums up conversations, as the prefix of a text asks.
+
+plmjax finetune experiments/t5_mixture.py --from random --data.folder data
+plmjax evaluate runs/t5_mixture
+plmjax evaluate runs/t5_mixture --data multi30k=data/multi30k_en_de/test_2016_flickr.en.gz
+plmjax predict runs/t5_mixture --data.only multi30k --input captions.txt
+"""
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
+from plmjax.finetuning.judges import BleuAndChrf, ExactMatch, Rouge
+from plmjax.finetuning.mixture import MixedTextGeneration, Mixture, TextTask
+from plmjax.models.t5 import T5Config
+from plmjax.training.optimizers import Adafactor
+
+MULTI30K = TextTask(
+    name="multi30k",
+    train="multi30k_en_de/train.en.gz",
+    validation="multi30k_en_de/val.en.gz",
+    source="en",
+    target="de",
+    prefix="translate English to German: ",
+)
+TATOEBA = TextTask(
+    name="tatoeba",
+    train="tatoeba_en_zh/train.tsv.gz",
+    validation="tatoeba_en_zh/dev.tsv.gz",
+    source="en",
+    target="zh",
+    columns=("en", "zh", "attribution"),
+    prefix="translate English to Chinese: ",
+    judge=BleuAndChrf(tokenize="zh"),
+)
+SUBJECTIVITY = TextTask(
+    name="subjectivity",
+    train="subjectivity/train.tsv.gz",
+    validation="subjectivity/dev.tsv.gz",
+    source="sentence",
+    target="label",
+    prefix="subjectivity sentence: ",
+    judge=ExactMatch(),
+)
+DIALOGSUM = TextTask(
+    name="dialogsum",
+    train="dialogsum/train.jsonl",
+    validation="dialogsum/dev.jsonl",
+    source="dialogue",
+    target="summary",
+    prefix="summarize: ",
+    cut_sources=True,
+    judge=Rouge(),
+)
+
+
+def experiment() -> Experiment:
+    """Two layers of 128 features in each stack, 2 epochs."""
+    return Experiment(
+        model=T5Config.tiny(
+            vocab_size=8000, dropout_rate=0.0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=1
+        ),
+        objective=MixedTextGeneration(z_loss=1e-4, beams=1, max_new_tokens=64),
+        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=8000),
+        data=Mixture(
+            tasks=(MULTI30K, TATOEBA, SUBJECTIVITY, DIALOGSUM), sequence_length=256, target_length=160, pack=16
+        ),
+        optimizer=Adafactor(),
+        training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=2.0, evaluations=1.0),
+        checkpoint=Checkpoint(every=0, keep=2, best="-eval/mean", prefer="best"),
+    )
