@@ -55,7 +55,10 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
 
 
 def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
-    """Writes a document, and goes on from a few held-out beginnings, into WORKDIR/samples.jsonl for the report."""
+    """Writes a document and goes on from a few held-out beginnings, or says what an encoder-decoder makes of those.
+
+    The texts are in WORKDIR/samples.jsonl, for the report.
+    """
     from plmjax.data import tokenizers
     from plmjax.generation.generate import Generator, printable
     from plmjax.generation.sampling import Sampling
@@ -65,12 +68,14 @@ def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Call
     half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
     beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
     fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
-    prompts = ["", *itertools.islice(fitting, EXAMPLES)]
-    texts = Generator.load(workdir)(prompts, Settings(Sampling(), max_new_tokens=half, batch_size=len(prompts)))
+    generator = Generator.load(workdir)
+    prompts = [*([] if generator.reads_sources else [""]), *itertools.islice(fitting, EXAMPLES)]
+    texts = generator(prompts, Settings(Sampling(), max_new_tokens=half, batch_size=EXAMPLES + 1))
     samples = [text for of_prompt in texts for text in of_prompt]
     storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
     for text in samples[:2]:
-        say(printable(f"generate   {text.prompt} ...{text.text}" if text.prompt else f"generate   {text.text}"))
+        between = " -> " if generator.reads_sources else " ..." if text.prompt else ""
+        say(printable(f"generate   {text.prompt}{between}{text.text}"))
 
 
 def _held_out(result: loop.Result, source: feed.Source, tokenizer) -> Iterator[str]:
