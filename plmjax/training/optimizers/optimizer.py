@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.experiment import Choice
 from plmjax.layers.model_config import ParameterGroup
 from plmjax.training import paths
+from plmjax.training.freezing import freeze, freeze_layers
 from plmjax.training.layer_rates import layer_rates
 from plmjax.training.optimizers.averaging import AverageState
 from plmjax.training.optimizers.clipping import clip_by_global_norm
@@ -38,7 +39,7 @@ class Optimizer(Choice):
     clip_norm: float = 1.0
     """Largest global norm of the gradient; 0 clips nothing."""
     frozen: tuple[str, ...] = ()
-    """Parameters whose path begins with one of these names are not trained."""
+    """Parameters whose path begins with one of these names are not trained; layers[:6] are the first six of a stack."""
     layer_decay: float = 1.0
     """Factor from the learning rate of a layer to that of the layer below it; 1 gives all layers one rate."""
     unfreeze_every: int = 0
@@ -78,7 +79,8 @@ class Optimizer(Choice):
             groups: the parameters below the model's head from the bottom to the top, for rates of layers.
 
         Raises:
-            UserError: a frozen name that no parameter has, or rates of layers for a model without groups.
+            UserError: a frozen name that no parameter has, layers of what is no stack, or rates of layers for a model
+                without groups.
         """
         update = optax.chain(
             clip_by_global_norm(self.clip_norm),
@@ -87,18 +89,8 @@ class Optimizer(Choice):
         )
         if self.layer_decay != 1 or self.unfreeze_every:
             update = layer_rates(update, self.layer_decay, self.unfreeze_every, params, groups)
-        update = self.averaged(update)
-        if not self.frozen:
-            return update
-        _check_frozen(self.frozen, params)
-
-        def frozen(tree: Params) -> Params:
-            return paths.map_named(lambda name, _: _begins(name, self.frozen), tree)
-
-        def trained(tree: Params) -> Params:
-            return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
-
-        return optax.chain(optax.masked(update, trained), optax.masked(optax.set_to_zero(), frozen))
+        update = freeze_layers(update, self.frozen, params)
+        return freeze(self.averaged(update), self.frozen, params)
 
 
 class HeardState(NamedTuple):
@@ -182,23 +174,3 @@ def map_states(kind: type, function: Callable[[Any], Any], state: optax.OptState
     """An optimizer's state with `function(node)` in place of every state of one kind."""
     is_kind = lambda node: isinstance(node, kind)  # noqa: E731
     return jax.tree.map(lambda node: function(node) if is_kind(node) else node, state, is_leaf=is_kind)
-
-
-def _begins(name: str, prefixes: tuple[str, ...]) -> bool:
-    return any(f"{name}/".startswith(f"{prefix}/") for prefix in prefixes)
-
-
-def _check_frozen(prefixes: tuple[str, ...], params: Params) -> None:
-    names = jax.tree.leaves(paths.map_named(lambda name, _: name, params))
-    for prefix in prefixes:
-        if not any(_begins(name, (prefix,)) for name in names):
-            parts = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
-            raise UserError(
-                f"Expected --optimizer.frozen to name the beginning of a parameter's path, found {quoted(prefix)}; "
-                f"{nearest(prefix, parts)}"
-            )
-    if all(_begins(name, prefixes) for name in names):
-        raise UserError(
-            f"Expected --optimizer.frozen to leave parameters to train, found {' '.join(prefixes)}, which is all of "
-            f"them; freeze fewer."
-        )

@@ -1,0 +1,146 @@
+"""Parameters that are not trained: all that a path begins with, or some layers of a stack.
+
+    bert/embeddings              all below this path
+    bert/encoder/layers[:6]      of all below it the first six layers, counted as in a slice of Python
+    bert/encoder/layers[0]       the first layer alone
+
+A frozen parameter has no gradient, so that the global norm leaves it out, and no update, so that it does not decay
+either. Where a whole parameter is frozen the optimizer has no state of it; where layers of one are, their part stays 0.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.training import paths
+
+Params = Any
+OPTION = "--optimizer.frozen"
+
+
+class Frozen(NamedTuple):
+    """One name of `frozen`. layers: which of a stack; None for the whole parameters."""
+
+    prefix: str
+    layers: slice | None
+
+    def covers(self, name: str) -> bool:
+        """Whether a parameter's path begins with it."""
+        return f"{name}/".startswith(f"{self.prefix}/")
+
+
+def freeze_layers(
+    update: optax.GradientTransformation, names: Sequence[str], params: Params
+) -> optax.GradientTransformation:
+    """`update` without gradients and updates of the layers that `names` say.
+
+    Args:
+        params: boxed with their logical axes, abstract ones too.
+
+    Raises:
+        UserError: layers of a path below which no parameter is stacked.
+    """
+    frozen = dict(_frozen_layers(names, params))
+    if not frozen:
+        return update
+
+    def trained(tree: Params) -> Params:
+        def kept(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
+            name = paths.name(path)
+            return jnp.where(frozen[name], 0, leaf) if name in frozen else leaf
+
+        return jax.tree_util.tree_map_with_path(kept, tree)
+
+    def apply(gradients: Params, state: optax.OptState, params: Params = None) -> tuple[Params, optax.OptState]:
+        updates, state = update.update(trained(gradients), state, params)
+        return trained(updates), state
+
+    return optax.GradientTransformation(update.init, apply)
+
+
+def freeze(update: optax.GradientTransformation, names: Sequence[str], params: Params) -> optax.GradientTransformation:
+    """`update` of the parameters that no name of whole ones covers; the others stay as they are.
+
+    Raises:
+        UserError: a name that no parameter's path begins with, or names that leave nothing to train.
+    """
+    if not names:
+        return update
+    _check(names, params)
+    whole = [one for one in map(_parsed, names) if one.layers is None]
+
+    def frozen(tree: Params) -> Params:
+        return paths.map_named(lambda name, _: any(one.covers(name) for one in whole), tree)
+
+    def trained(tree: Params) -> Params:
+        return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
+
+    return optax.chain(optax.masked(update, trained), optax.masked(optax.set_to_zero(), frozen))
+
+
+def _parsed(name: str) -> Frozen:
+    """A name, and the layers behind it."""
+    found = re.fullmatch(r"(.+)\[(-?\d+)?(:)?(-?\d+)?\]", name)
+    if found is None:
+        return Frozen(name, None)
+    prefix, *ends = found.groups()
+    first, last = (None if end is None else int(end) for end in (ends[0], ends[2]))
+    if ends[1] is None:
+        if first is None or last is not None:
+            raise UserError(f"Expected layers such as [0] or [1:3] in {OPTION}, found {quoted(name)}; correct it.")
+        return Frozen(prefix, slice(first, first + 1 or None))
+    return Frozen(prefix, slice(first, last))
+
+
+def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Path -> which of its layers are frozen, bool of a shape that broadcasts to the parameter's."""
+    leaves: dict[str, Any] = {}
+    paths.map_named(leaves.__setitem__, params)
+    chosen = [one for one in map(_parsed, names) if one.layers is not None]
+    stacked = {
+        name: leaf
+        for name, leaf in leaves.items()
+        if isinstance(leaf, nn.LogicallyPartitioned) and paths.LAYERS in leaf.names
+    }
+    for one in chosen:
+        if not any(one.covers(name) for name in stacked):
+            raise UserError(
+                f"Expected {OPTION} to name the path of stacked layers before [], found {quoted(one.prefix)}; "
+                f"{nearest(one.prefix, _beginnings(stacked))}"
+            )
+    for name, leaf in stacked.items():
+        axis = leaf.names.index(paths.LAYERS)
+        frozen = np.zeros(leaf.value.shape[axis], bool)
+        for one in chosen:
+            if one.covers(name):
+                frozen[one.layers] = True
+        if frozen.any():
+            yield name, frozen.reshape([-1 if other == axis else 1 for other in range(leaf.value.ndim)])
+
+
+def _check(frozen: Sequence[str], params: Params) -> None:
+    names = jax.tree.leaves(paths.map_named(lambda name, _: name, params))
+    parsed = [_parsed(name) for name in frozen]
+    for one in parsed:
+        if not any(one.covers(name) for name in names):
+            raise UserError(
+                f"Expected {OPTION} to name the beginning of a parameter's path, found {quoted(one.prefix)}; "
+                f"{nearest(one.prefix, _beginnings(names))}"
+            )
+    if all(any(one.layers is None and one.covers(name) for one in parsed) for name in names):
+        raise UserError(
+            f"Expected {OPTION} to leave parameters to train, found {' '.join(frozen)}, which is all of them; freeze "
+            f"fewer."
+        )
+
+
+def _beginnings(names: Iterable[str]) -> set[str]:
+    """All that the paths begin with."""
+    return {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
