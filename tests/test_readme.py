@@ -25,7 +25,8 @@ SHORTER = {
     "pretrain": SMALL,
     "finetune": ["--training.batch_size", "16", "--data.sequence_length", "16"],
     "plan": (
-        "--model.num_hidden_layers 2 --model.hidden_size 256 --model.num_attention_heads 4 --model.vocab_size 2048"
+        "--model.num_hidden_layers 2 --model.hidden_size 128 --model.num_attention_heads 2 --model.vocab_size 2048 "
+        "--model.intermediate_size 256 --training.batch_size 128"
     ).split(),
     "bench": [*SMALL, "--measured_steps", "2"],
 }
