@@ -14,10 +14,15 @@ Adam, its decay and dropout 0.1 are GPT's (Radford et al. 2018, section 4.1).
 Deviation: a tokenizer is trained on the text, whose token between documents is 0. With the published vocabulary in
 `--tokenizer.path` add `--model.bos_token_id 50256 --model.eos_token_id 50256`.
 
-Plan of `xl` for v3:8x8 (libtpu 0.0.52, jax 0.10.2), over data 16 x fsdp 8; all times are estimates, none is measured: a
-step of 2,624 ms (roofline 842 ms), MFU 26%, 3.8 GiB of the 16 of a core; 73 hours and 4,665 chip-hours for the whole
-run. It finds that gradients are reduced whole before they are cut: 1.7G elements a step for a gradient of 195M. The
-other sizes have not been planned.
+Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured, and memory is of the 16 GiB of
+a core. The first three divide the batch alone, `xl` is over data 16 x fsdp 8. Of `xl` the plan finds that gradients are
+reduced whole before they are cut: 1.7G elements a step for a gradient of 195M.
+
+    size     ms a step   roofline   MFU   GiB   hours   chip-hours
+    small          250        127   23%   8.5     6.9          444
+    medium         733        283   22%   3.6    20.4        1,303
+    large        1,420        520   24%   6.6    39.4        2,524
+    xl           2,624        842   26%   3.8    73          4,665
 
 Result to expect: perplexities of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, which was not trained on (table 3 of the
 paper). None of these runs was made.

@@ -39,12 +39,17 @@ RUNS = [
 PUBLISHED = {
     "experiments/albert_base_8x8.py": "v3:8x8",
     "experiments/albert_base_8x8.py:xxlarge": "v3:8x8",
+    "experiments/bart_large_8x8.py": "v3:8x8",
     "experiments/bert_base_4x4.py": "v2:4x4",
     "experiments/bert_large_8x8.py": "v3:8x8",
     "experiments/electra_base_4x4.py": "v3:4x4",
     "experiments/electra_large_8x8.py": "v3:8x8",
     "experiments/electra_small.py": "v3:2x2",
+    "experiments/gpt2_8x8.py": "v3:8x8",
+    "experiments/gpt2_8x8.py:large": "v3:8x8",
+    "experiments/gpt2_8x8.py:medium": "v3:8x8",
     "experiments/roberta_base_8x8.py": "v3:8x8",
+    "experiments/transformer_base.py:big": "v3:2x2",
 }
 
 
