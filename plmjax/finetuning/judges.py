@@ -35,7 +35,7 @@ class BleuAndChrf(Judge):
 
     def __post_init__(self) -> None:
         """Checks the name."""
-        check_choice("tokenize of BLEU", self.tokenize, metrics.BLEU_TOKENIZERS)
+        check_choice("tokenizer of BLEU", self.tokenize, metrics.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """bleu, chrf."""

@@ -56,8 +56,6 @@ class MixtureExamples(Examples):
 class Mixture(Task):
     """Text-to-text tasks with files of their own, and the rates at which they are drawn."""
 
-    examples: ClassVar[type[Examples]] = MixtureExamples
-    contents: ClassVar[str] = "pairs of texts"
     prediction_settings: ClassVar[tuple[str, ...]] = ("only",)
 
     tasks: tuple[TextTask, ...] = ()
@@ -95,7 +93,6 @@ class Mixture(Task):
                     f"Expected names of the mixture's tasks in --data.only, found {quoted(name)}; "
                     f"{nearest(name, names)}"
                 )
-
         for task in self.tasks:
             with self.named_options(task):
                 self.pairs(task)

@@ -47,10 +47,6 @@ Answers = tuple[dict[str, float], dict[str, str]]
 class Task:
     """The examples of a downstream task, and how long its rows are."""
 
-    examples: ClassVar[type["Examples"]]
-    """What its files are read into."""
-    contents: ClassVar[str] = "labelled rows"
-    """What its files contain, in words, for messages."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that can be set for another file to predict, such as the names of its columns."""
 
@@ -99,6 +95,11 @@ class Task:
 @dataclasses.dataclass(frozen=True)
 class FileTask(Task):
     """A task with one file of examples to train on and one to evaluate on."""
+
+    examples: ClassVar[type["Examples"]]
+    """What its files are read into."""
+    contents: ClassVar[str] = "labelled rows"
+    """What its files contain, in words, for messages."""
 
     train: str = ""
     """File of the examples to train on."""

@@ -250,3 +250,10 @@ def test_a_mistake_in_an_experiment_file_has_its_line(tmp_path: Path) -> None:
         UserError, match=r"'translate English to German:' in multi30k and in other; .*line 8 of .*twice"
     ):
         experiments.load(str(file))
+
+
+def test_mistakes_of_a_command(fails, mixture: Mixture, tmp_path: Path) -> None:
+    command = ("finetune", "t5_mixture", "--from", "random", "--workdir", tmp_path / "run")
+    assert "did you mean 'multi30k'?" in fails(*command, "--data.only", "multi3k")
+    assert "found no file" in fails(*command, "--data.folder", mixture.folder)
+    assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def parallel(tmp_path: Path) -> str:
     return str(tmp_path / "train.en")
 
 
-def read(path: str | Path, **settings: str) -> list[tuple]:
+def read(path: str | Path, **settings: Any) -> list[tuple]:
     return list(TextPairs(**settings).rows(str(path)))
 
 
@@ -80,3 +81,14 @@ def test_mistakes_in_tables(tmp_path: Path) -> None:
         read(tmp_path / "rows.jsonl", source="en", target="summary")
     with pytest.raises(UserError, match=r"\.tsv, \.csv or \.jsonl file"):
         read(tmp_path / "rows.en", source="english", target="german")
+
+
+def test_labels_are_written_in_words(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": 1}\n{"source": "b", "target": false}\n')
+    words = ("1=very good", "false=a=b")
+    assert read(tmp_path / "rows.jsonl", words=words) == [(1, "a", "very good"), (2, "b", "a=b")]
+    assert next(TextPairs(words=words).rows(str(tmp_path / "rows.jsonl"), labelled=False)) == (1, "a", None)
+    with pytest.raises(UserError, match=r"label of --data\.words, found 'false' in line 2 of \S*rows\.jsonl; known: 1"):
+        read(tmp_path / "rows.jsonl", words=("1=good",))
+    with pytest.raises(UserError, match=r"LABEL=WORDS in --data\.words, found 'good'; write it so"):
+        TextPairs(words=("good",))
