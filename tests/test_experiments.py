@@ -20,6 +20,7 @@ from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
+from plmjax.layers.model_config import ModelConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
@@ -53,18 +54,17 @@ PUBLISHED = {
 }
 
 
+def fine_tuned(run: Experiment) -> ModelConfig:
+    """A model such as the run's checkpoint may hold."""
+    if getattr(run.objective, "generates", False):
+        return BartConfig.tiny()
+    return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()
+
+
 def complete(run: Experiment) -> Experiment:
     """The run with what only its checkpoint, its data and its slice say: a model, labels, steps and a mesh."""
     if run.model is None:
-        reads_on = getattr(run.objective, "language_model", 0)  # which a decoder alone does
-        tiny = (
-            BartConfig.tiny()
-            if getattr(run.objective, "generates", False)
-            else GptConfig.tiny()
-            if reads_on
-            else BertConfig.tiny()
-        )
-        model = run.start.model(tiny)
+        model = run.start.model(fine_tuned(run))
         run = dataclasses.replace(run, model=model)
     if not run.training.steps:
         run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=10))

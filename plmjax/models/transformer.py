@@ -333,6 +333,27 @@ def _feed_forward(config: EncoderDecoderConfig, inner_size: int, execution: Exec
     return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
 
 
+def encoded(
+    layers: EncoderLayer,
+    depth: int,
+    execution: Execution,
+    x: jax.Array,
+    visibility: Visibility,
+    *,
+    deterministic: bool,
+    output_hidden_states: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """What an encoder's layers make of vectors: [B S D] -> [B S D], and when asked for all states [depth+1 B S D]."""
+    x = nn.with_logical_constraint(x, ROW)
+
+    def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
+        x = layer(x, visibility, deterministic=deterministic)
+        return x, x if output_hidden_states else None
+
+    last, states = stack(body, layers, depth, execution, x)
+    return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+
+
 class TransformerModel(nn.Module):
     """The words of both sides, and the layers of each side, whose parameters are stacked [L ...]."""
 
@@ -392,23 +413,21 @@ class TransformerModel(nn.Module):
         """
         check_segments(segment_ids, decoder_segment_ids)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        encoded, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
+        read, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
         of_source = Visibility(attention_mask, decoder_segment_ids, segment_ids)
-        output = self._decoded(decoder_input_ids, rows, encoded, of_source, **how)
-        return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=encoder_states)
+        output = self._decoded(decoder_input_ids, rows, read, of_source, **how)
+        return output.replace(encoder_last_hidden_state=read, encoder_hidden_states=encoder_states)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
         """Reads sources, as `__call__`, for targets that are written token by token."""
-        encoded, _ = self._encoded(
-            input_ids, attention_mask, None, None, deterministic=True, output_hidden_states=False
-        )
+        read, _ = self._encoded(input_ids, attention_mask, None, None, deterministic=True, output_hidden_states=False)
 
-        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
-            return encoded, layer.key_values(encoded)
+        def body(layer: DecoderLayer, read: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
+            return read, layer.key_values(read)
 
-        _, key_values = stack(body, self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
+        _, key_values = stack(body, self.decoder_layers, self.config.decoder_layers, self.execution, read)
         return Source(key_values, jnp.ones_like(input_ids) if attention_mask is None else attention_mask)
 
     def decode(
@@ -443,20 +462,24 @@ class TransformerModel(nn.Module):
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
         """The last of the encoder's states [B S D], and all of them when asked for."""
+        positions, visibility = self._source_row(input_ids, attention_mask, positions, segment_ids)
+        x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
+        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, visibility, **how)
+
+    def _source_row(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        positions: jax.Array | None,
+        segment_ids: jax.Array | None,
+    ) -> tuple[jax.Array, Visibility]:
+        """The positions of the source's tokens, int [B S], and what each of them sees."""
         config = self.config
         check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
-        visibility = Visibility.of_rows(attention_mask, segment_ids)
-        x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
-        x = nn.with_logical_constraint(x, ROW)
-
-        def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, visibility, deterministic=deterministic)
-            return x, x if output_hidden_states else None
-
-        last, states = stack(body, self.encoder_layers, config.encoder_layers, self.execution, x)
-        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+        return positions, Visibility.of_rows(attention_mask, segment_ids)
 
     def _decoded(
         self,

@@ -40,7 +40,7 @@ def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a BART of random parameters, whose tokenizer knows the words of the tasks."""
     folder = tmp_path_factory.mktemp("bart")
     tokenizer = tokenizers.train("byte-bpe", 300, [" ".join(WORDS)] * 3, folder / "tokenizer", lowercase=False)
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     model = BartConfig.tiny(
         vocab_size=tokenizer.vocabulary.size, max_position_embeddings=48, dropout=0.0, init_std=0.1, **sizes
     )

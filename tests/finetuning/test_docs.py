@@ -31,7 +31,15 @@ SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch
 
 OF_EXPERIMENTS = {
     "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],
-    "translate": ["--model.vocab_size", "280", "--tokenizer.vocab_size", "280", "--objective.max_new_tokens", "6"],
+    "translate_multi30k": [
+        "--model.vocab_size",
+        "280",
+        "--tokenizer.vocab_size",
+        "280",
+        "--objective.max_new_tokens",
+        "6",
+    ],
+    "translate_bart": ["--data.target_length", "32", "--objective.max_new_tokens", "6"],
     "summarize": [
         *("--data.target_length", "32", "--objective.max_new_tokens", "6", "--objective.min_new_tokens", "0"),
         *("--objective.beams", "2"),
