@@ -1,0 +1,85 @@
+"""A training step of ours and one of PyTorch's, alternately on the CPU; what the benchmarks of steps share.
+
+Each runs in a process of its own and takes a step when told to. A step is measured in CPU-seconds of its process, which
+a busy machine distorts less than time on the clock, and each process is bound to one core: with more, OpenMP's threads
+count the time they spend waiting for each other. Linux only.
+"""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plmjax.experiment import Experiment
+
+Step = Callable[[], float]
+"""Takes one step and returns its loss."""
+
+
+def plmjax_step(run: "Experiment") -> Step:
+    """The step that `plmjax pretrain` runs, on made-up rows of the experiment's layout, the same each time."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    import jax
+
+    from plmjax.parallel import mesh
+    from plmjax.training import phases, placement, step
+    from plmjax.vocabulary import Vocabulary
+
+    phase = phases.resolve(run)[0]
+    size = run.model.vocab_size
+    vocabulary = Vocabulary.placeholder(size)
+    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, placement.of_layout(run))
+    batch = run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, 0)
+    state = program.initialize(0)
+
+    def take() -> float:
+        nonlocal state
+        state, metrics = program.train(state, batch)
+        return float(metrics["loss"])
+
+    return take
+
+
+def compare(plmjax: Callable[[int], Step], pytorch: Callable[[int], Step], layers: int, repeats: int) -> None:
+    """Alternates the steps that two functions make of a number of layers; prints medians, spreads and the ratio."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = {}, []
+    for name, build in (("plmjax", plmjax), ("pytorch", pytorch)):
+        pipes[name], end = context.Pipe()
+        processes.append(context.Process(target=_work, args=(build, layers, end), daemon=True))
+        processes[-1].start()
+        end.close()  # so that a worker that dies ends the wait for its answer
+
+    measured = {name: [] for name in pipes}
+    for repeat in range(-2, repeats):  # two steps warm up: compilation, memory, caches
+        for name, pipe in pipes.items():
+            pipe.send(True)
+            answer = pipe.recv()
+            if repeat >= 0:
+                measured[name].append(answer)
+    for name, answers in measured.items():
+        cpu, clock, losses = zip(*answers, strict=True)
+        print(
+            f"{name:8} {statistics.median(cpu):6.3f} CPU-seconds a step ({min(cpu):.3f} to {max(cpu):.3f}), "
+            f"{statistics.median(clock):6.3f} s on the clock, last loss {losses[-1]:.3f}"
+        )
+    cpu = {name: statistics.median(answer[0] for answer in answers) for name, answers in measured.items()}
+    print(f"plmjax is {cpu['pytorch'] / cpu['plmjax']:.3f} x as fast as PyTorch a CPU-second")
+    for pipe in pipes.values():
+        pipe.send(False)
+    for process in processes:
+        process.join()
+
+
+def _work(build: Callable[[int], Step], layers: int, pipe: Connection) -> None:
+    """Takes a step for every message and answers (CPU-seconds, seconds, loss)."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    take = build(layers)
+    while pipe.recv():
+        cpu, clock = time.process_time(), time.perf_counter()
+        loss = take()
+        pipe.send((time.process_time() - cpu, time.perf_counter() - clock, loss))
