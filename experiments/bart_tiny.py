@@ -3,9 +3,12 @@
     plmjax pretrain experiments/bart_tiny.py
     plmjax pretrain experiments/bart_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 4.17 nats a target after 1,000 steps (4.98 after 500), unigram entropy of the same targets 6.66;
-33 % of the targets are guessed right. This is half of the run: the rest is not recorded yet. 1,000 to 2,000 tokens a
-second on two cores while several other programs computed on them.
+Result on 42 MB of Wikipedia (`--data.input wikipedia_en/train --data.format wikiextractor`): held-out loss 5.25, 4.31,
+3.95 and 3.78 nats a target after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the same targets 6.93; 42 % of
+the targets are guessed right. 13 minutes of processor time, preparation included; 29 on the clock of two cores on which
+several other programs computed.
+
+Of the documentation half of a run is recorded: 4.98 after 500 and 4.17 after 1,000 steps, unigram entropy 6.66.
 
 As published but for its size: spans of 30 % of the words hidden, all sentences in another order, textbook Adam (0.9,
 0.98) with decay of all parameters, gradients clipped at 0.1.

@@ -45,6 +45,9 @@ ADAPTERS: dict[str, Adapter] = {
 }
 """model_type of config.json -> adapter."""
 
+GENERATION = "generation_config.json"
+"""Holds settings of generation, which older versions of transformers keep in config.json."""
+
 TOLERANCE = 1e-5
 """Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
 
@@ -78,8 +81,10 @@ def load(
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The content of config.json."""
-    return read_json(directory / CONFIG, "a transformers config")
+    """The content of config.json, with the first token of written texts where transformers keeps it today."""
+    settings, file = read_json(directory / CONFIG, "a transformers config"), directory / GENERATION
+    written = read_json(file, "transformers' settings of generation") if file.is_file() else {}
+    return settings | {name: written[name] for name in ("forced_bos_token_id",) if name in written}
 
 
 def assemble(

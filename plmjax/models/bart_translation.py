@@ -19,7 +19,7 @@ layers of the sizes of BART's.
 """
 
 import dataclasses
-from typing import Any, ClassVar, NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
 import flax.linen as nn
 import jax
@@ -153,5 +153,4 @@ class BartForTranslation(BartForConditionalGeneration):
     def setup(self) -> None:
         """The source encoder, and the model that reads it."""
         self.source_encoder = SourceEncoder(self.config, self.execution)
-        parts: tuple[Any, ...] = (self.config, self.execution, self.source_encoder)
-        self.model = BartBehindEncoder(*parts, name=self.config.encoder_name)
+        self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.encoder_name)

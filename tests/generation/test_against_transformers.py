@@ -144,3 +144,5 @@ def test_texts_of_bart(tmp_path: Path) -> None:
     ours = Writer(BART, bart_parameters(), VOCABULARY)
     check(settings, model, ours, **options, **ONCE)
     assert {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts} == {5}
+    model.save_pretrained(tmp_path / "again")
+    assert huggingface.load(tmp_path / "again")[0].config == BART
