@@ -1,9 +1,23 @@
 """One small T5 that translates, tells opinions from facts and sums up conversations, as the prefix of a text asks.
 
-plmjax finetune experiments/t5_mixture.py --from random --data.folder data
-plmjax evaluate runs/t5_mixture
-plmjax evaluate runs/t5_mixture --data multi30k=data/multi30k_en_de/test_2016_flickr.en.gz
-plmjax predict runs/t5_mixture --data.only multi30k --input captions.txt
+    plmjax finetune experiments/t5_mixture.py --from random --data.folder data
+    plmjax evaluate runs/t5_mixture
+    plmjax evaluate runs/t5_mixture --data multi30k=data/multi30k_en_de/test_2016_flickr.en.gz
+    plmjax predict runs/t5_mixture --data.only multi30k --input captions.txt
+
+The tasks are Multi30k (captions in German), Tatoeba (sentences in Chinese), the subjectivity corpus, and DialogSum, of
+whose development file the first 450 conversations are train.jsonl and the last 50 dev.jsonl. Their 61,208 examples are
+drawn in proportion to their number: 47 % captions, 39 % sentences, 13 % labels, 0.7 % summaries.
+
+As T5 learns (Raffel et al. 2020) but for its size: prefixes, Adafactor with a relative step of 0.01, z-loss. Texts are
+written greedily. The tokenizer is trained on the texts of all tasks and keeps every byte: T5's own has no Chinese. From
+a T5 that has read English alone take the other tasks: --data.only multi30k subjectivity dialogsum.
+
+Result of the first of the two epochs, 809 steps, on the validation files, as it was logged: BLEU 13.1 and chrF 33.8 of
+multi30k, BLEU 0.96 and chrF 4.3 of tatoeba (tok:zh), 85.6 % exact labels of subjectivity (half of them are subjective),
+ROUGE-1 10.9, ROUGE-2 1.3 and ROUGE-L 9.3 of dialogsum. Translations into Chinese and summaries are hardly learned yet.
+
+Deviation: nothing is dropped out, as in t5_tiny.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training

@@ -46,7 +46,7 @@ OF_EXPERIMENTS = {
     ],
     "t5_mixture": [
         *("--model.vocab_size", "300", "--tokenizer.vocab_size", "300", "--data.target_length", "32"),
-        *("--objective.max_new_tokens", "6"),
+        *("--objective.max_new_tokens", "6", "--model.num_layers", "1", "--model.num_decoder_layers", "1"),
     ],
 }
 """What else is smaller in some experiments."""
