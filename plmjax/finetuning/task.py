@@ -43,7 +43,7 @@ Answers = tuple[dict[str, float], dict[str, str]]
 """(metric -> value, name of a file of predictions -> its contents)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)  # so that the files of a task come first where it is written
 class Task:
     """The examples of a downstream task, and how long its rows are."""
 

@@ -93,7 +93,8 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
     """The meshes that give every device the same number of rows and divide the parameters evenly."""
     resolved = phases.resolve(run)
-    cut = _cut_dimensions(run, resolved[0], vocabulary, shapes)
+    divided = any(sizes[1:] != (1, 1) for sizes in every)
+    cut = _cut_dimensions(run, resolved[0], vocabulary, shapes) if divided else {}
     found = [sizes for sizes in every if _divides(sizes, resolved, cut)]
     # With enough rows for every device, an odd batch size is no reason to shard the layers.
     return [] if found and found[0][2] > every[0][2] and _rows(resolved) >= math.prod(every[0]) else found

@@ -264,7 +264,7 @@ def build(
         return objective.evaluation_carry(config, evaluation_phase.batch_size, evaluation_phase.sequence_length)
 
     boxed = jax.eval_shape(sharding.scoped(init, mesh), jax.random.key(0))
-    boxed_params = boxed.pop("params")
+    boxed_params = boxed["params"]
     boxed_carry, boxed_evaluation_carry = jax.eval_shape(carry), jax.eval_shape(evaluation_carry)
     boxed_constants = constants.shapes(objective, config, vocabulary)
     optimizer = optax.identity()  # for a model that is evaluated and never trained
@@ -272,19 +272,22 @@ def build(
         groups = experiment.model.parameter_groups
         optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
 
-    def initialize(key: jax.Array) -> State:
-        variables = nn.meta.unbox(init(jax.random.fold_in(key, 0)))
-        params = variables.pop("params")
+    def first_state(variables: dict[str, Any], key: jax.Array) -> State:
+        collections = nn.meta.unbox(variables)
+        params = collections.pop("params")
         return State(
             step=jnp.zeros((), jnp.int32),
             params=params,
-            collections=variables,
+            collections=collections,
             optimizer_state=optimizer.init(params),
             carry=nn.meta.unbox(carry()),
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    abstract = jax.eval_shape(sharding.scoped(initialize, mesh), jax.random.key(0))
+    def initialize(key: jax.Array) -> State:
+        return first_state(init(jax.random.fold_in(key, 0)), key)
+
+    abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
     params_shardings = sharding.boxed(boxed_params, mesh)
     gradient_dtype, gradient_shardings = jnp.dtype(experiment.training.gradient_dtype), params_shardings
     if experiment.mesh.zero:
@@ -293,7 +296,7 @@ def build(
     shardings = State(
         step=whole,
         params=params_shardings,
-        collections=sharding.boxed(boxed, mesh),
+        collections=sharding.boxed({name: tree for name, tree in boxed.items() if name != "params"}, mesh),
         optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, gradient_shardings, mesh),
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
