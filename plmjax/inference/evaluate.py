@@ -65,7 +65,9 @@ def evaluate(
         perplexity.language_model(run)
     if isinstance(run.data, Task):
         tokenizer = start.tokenizer_of(description)
-        examples, source = _task_source(description, data, tokenizer)
+        if data is not None:
+            run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
+        examples, source = _task_source(run, tokenizer)
         output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
         evaluation = TaskEvaluation(run, examples, source, tokenizer)
         program = program_of(run, source)
@@ -133,10 +135,7 @@ def program_of(run: Experiment, source: feed.Source) -> Program:
     return step.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
 
 
-def _task_source(description: Description, data: str | Path | None, tokenizer: Any) -> tuple[Examples, TaskSource]:
-    run = description.experiment
-    if data is not None:
-        run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
+def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]:
     examples = run.data.read("validation")
     rows = finetuning.rows(run, examples, tokenizer)
     return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)

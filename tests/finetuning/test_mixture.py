@@ -20,9 +20,11 @@ from plmjax.finetuning.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.text_generation import Translation
 from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.inference import evaluate as evaluation
 from plmjax.inference.evaluate import program_of
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.objective import Given
+from plmjax.training import checkpoints, start
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.phases import ResolvedPhase
 from tests.finetuning import parity
@@ -178,6 +180,22 @@ def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) ->
         list(mixture.parts("new.txt", 9))
     with pytest.raises(UserError, match=r"one task of the mixture to evaluate other=x\.tsv, .*--data NAME=FILE"):
         mixture.evaluated_on("other=x.tsv")
+
+
+def test_another_file_is_reported_as_its_task_alone(
+    mixture: Mixture, evaluated: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, files, _, program = evaluated
+    params = jax.tree.map(lambda one: 2 * one, jax.device_get(program.initialize(3).params))
+    checkpoints.save_parameters(tmp_path / "run", params, experiment(mixture), {})
+    monkeypatch.setattr(start, "tokenizer_of", lambda description: Numbers())
+    monkeypatch.setattr(evaluation, "program_of", lambda run, source: program)
+    found = evaluation.evaluate(tmp_path / "run", f"numbers={mixture.folder}/few.tsv")
+    names = ("bleu", "chrf", "bleu_signature", "chrf_signature")
+    assert set(found) == {"eval/loss", "eval/mean", *(f"eval/numbers/{name}" for name in names)}
+    assert found["eval/numbers/chrf"] == pytest.approx(metrics["numbers/chrf"])
+    written = (tmp_path / "run" / "evaluations" / "numbers-few" / "predictions.numbers.jsonl").read_text()
+    assert [json.loads(line) for line in written.splitlines()] == files["predictions.numbers.jsonl"]
 
 
 @pytest.mark.parametrize(
