@@ -15,6 +15,11 @@ Or the published way, into the language of its pretraining, by a new encoder and
     plmjax finetune experiments/translate_bart.py:all_parameters --from runs/to_english_first \
         --workdir runs/to_english --data.folder multi30k
 
+Result of English to German on test_2016_flickr after one epoch, 1,079 steps of 2,048 tokens: from bart_tiny, which was
+pretrained on Wikipedia, BLEU 20.0, chrF 45.8 and 1.61 nats a token; from random parameters BLEU 16.8, chrF 42.2 and
+1.77 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0; one seed). 9 minutes of processor time each, with an
+evaluation. The two stages were not run on these captions.
+
 A tokenizer of English cuts German into small pieces: 35 tokens a caption. One of the 29,000 captions is longer than
 the 128 positions and must be left out of both train files where German is written: `sed 14272d`.
 """
