@@ -1,6 +1,7 @@
 """Eight simulated CPU devices for every test, set before JAX is imported."""
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -94,6 +95,34 @@ def programs_fit_in_the_address_space() -> Iterator[None]:
         gc.collect()
 
 
+@contextlib.contextmanager
+def on_one_device() -> Iterator[None]:
+    """Runs of this process take one of the simulated devices, where they compile and compute in two thirds of the time.
+
+    For what proves no mesh: tasks, predictions, commands, files.
+    """
+    from plmjax.training import loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+        yield
+
+
+ON_ONE_DEVICE = (
+    "exchange", "finetuning", "generation", "inference", "pretraining", "test_language_models.py",
+    "test_python_docs.py", "test_readme.py", "test_storage.py",
+)  # fmt: skip
+"""Files and folders of tests whose runs take one device."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices_of_runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One device where that proves as much as all eight."""
+    here = Path(__file__).parent
+    with on_one_device() if request.path.relative_to(here).parts[0] in ON_ONE_DEVICE else contextlib.nullcontext():
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real text beside the checkout; tests that need it are skipped where it is absent."""
@@ -136,7 +165,8 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from plmjax import cli
 
     workdir = tmp_path_factory.mktemp("runs") / "small"
-    cli.run(["pretrain", "experiments/bert_tiny.py", "--workdir", str(workdir), "--data.input", str(prose), *SMALL])
+    with on_one_device():
+        cli.run(["pretrain", "experiments/bert_tiny.py", "--workdir", str(workdir), "--data.input", str(prose), *SMALL])
     return workdir
 
 

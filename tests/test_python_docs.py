@@ -12,7 +12,6 @@ from plmjax.errors import UserError
 from plmjax.inference.rows import inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.roberta import RobertaConfig
-from plmjax.training import loop
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -23,14 +22,12 @@ SHORTER = {
     "jax.devices()": "jax.devices()[:1]",
 }
 """What makes seconds of minutes; nothing else of the page is changed."""
-find_devices = loop.devices
 
 
 def test_the_page_is_one_program(
     tmp_path: Path, small_run: Path, decoder_run: Path, prose: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loop, "devices", lambda platform: find_devices(platform)[:1])
     shutil.copytree(small_run / "export", "exported")
     shutil.copytree(decoder_run, "runs/gpt2_tiny")
     Path("my_text").mkdir()

@@ -1,7 +1,6 @@
 """GPT's fine-tuning: special tokens that it was pretrained without, the next token as a second term, both orders."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,13 @@ from plmjax.inference.predict import predict
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassification
 from plmjax.objectives.next_token import NextToken
-from plmjax.training import checkpoints, loop
+from plmjax.training import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.families.decoders import GPT
 from tests.finetuning.conftest import WORDS
 from tests.systems.modules import outputs, random_params
 
 TABLE = "gpt/table/embedding"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device() -> Iterator[None]:
-    """What is trained here is small."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
-        yield
 
 
 @pytest.fixture(scope="module")

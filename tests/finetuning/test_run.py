@@ -30,6 +30,11 @@ from plmjax.training.schedules import Linear
 from plmjax.training.start import transfer
 
 
+@pytest.fixture(scope="module", autouse=True)
+def devices_of_runs() -> None:
+    """All eight: here a task is trained over a mesh."""
+
+
 def experiment(sentiment, **changes) -> Experiment:
     run = Experiment(
         model=None,
