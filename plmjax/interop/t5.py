@@ -12,7 +12,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.data.layouts import PairedStreams
+from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
@@ -21,7 +21,7 @@ from plmjax.interop.conversion import Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
 from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
 from plmjax.objectives.objective import Objective
-from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 
 REQUIRED = {"is_encoder_decoder": True, "quantization_config": None}
 """Settings of transformers that change what is computed, with the one value that this model implements."""
@@ -112,8 +112,9 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data]:
-    """The objective that trains a module, and data without a path."""
-    return SequenceToSequence(), Data(PairedStreams(start="pad"), sequence_length=512)
+    """Span corruption as released, whose sources are of 512 tokens, and data without a path."""
+    objective = SpanCorruption(z_loss=1e-4)
+    return objective, Data(Blocks(), sequence_length=objective.row_length(512))
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
