@@ -6,8 +6,8 @@
         --data.train train.jsonl --data.validation validation.jsonl
     plmjax predict runs/summaries --input new.jsonl
 
-Dialogues that are too long for a row are cut at their end, and how many is said; a model with more positions takes more
-of them: `--data.sequence_length 1024` of BART-Base.
+Texts that are too long for a row are cut at their end, and how many is said; a model with more positions takes more of
+them: `--data.sequence_length 1024` of BART-Base.
 
 Training as BART's authors fine-tuned on XSum, whose summaries are of one sentence too (fairseq examples/bart): label
 smoothing of 0.1, AdamW at 3e-5 with a warm-up of 2.5 % and linear decay, gradients clipped at 0.1, dropout of 0.1.
@@ -36,7 +36,13 @@ def experiment() -> Experiment:
             no_repeat_ngram_size=3,
         ),
         data=TextPairs(
-            source="dialogue", target="summary", sequence_length=128, target_length=128, pack=4, cut_sources=True
+            source="dialogue",
+            target="summary",
+            sequence_length=128,
+            target_length=128,
+            pack=4,
+            cut_sources=True,
+            cut_targets=True,
         ),
         optimizer=AdamW(learning_rate=3e-5, clip_norm=0.1),
         training=Training(steps=0, batch_size=8, log_every=50),

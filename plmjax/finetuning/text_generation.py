@@ -150,7 +150,7 @@ class TextGeneration(TaskObjective):
         room = task.sequence_length - template.specials(1)
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         most = task.target_length - template.specials(1)
-        targets = fitting(examples, targets, most, "target", "--data.target_length", cut=False)
+        targets = fitting(examples, targets, most, "target", "--data.target_length", cut=task.cut_targets)
         asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
         given = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
         decoder = _encoded(given, token_fields=_asked_for(asked, [0] * len(asked)))
@@ -181,7 +181,7 @@ class TextGeneration(TaskObjective):
         room = task.sequence_length - 2 - self.max_new_tokens
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         most = self.max_new_tokens - 1
-        targets = fitting(examples, targets, most, "target", "--objective.max_new_tokens", cut=False)
+        targets = fitting(examples, targets, most, "target", "--objective.max_new_tokens", cut=task.cut_targets)
         rows = [[start, *one, delimiter, *other, end] for one, other in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
         fields = _asked_for([row[1:] for row in rows], prompts)
@@ -284,10 +284,9 @@ def fitting(
     longer = [number for number, text in enumerate(texts) if len(text) > most]
     if longer and not cut:
         first = longer[0]
-        hint = f"raise {option}" + (" or set --data.cut_sources True" if side == "source" else "")
         raise UserError(
             f"Expected a {side} of at most {most} tokens, found {len(texts[first])} in {examples.where(first)} and "
-            f"{len(longer)} such {side}s in all; {hint}."
+            f"{len(longer)} such {side}s in all; raise {option} or set --data.cut_{side}s True."
         )
     if longer:
         log.warning(

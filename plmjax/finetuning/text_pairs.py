@@ -38,6 +38,8 @@ class PairColumns:
     """LABEL=WORDS, what is written for each label of the target's column, such as 0=no 1=yes; empty takes its text."""
     cut_sources: bool = False
     """Whether sources that are too long for their row are cut at their end, as for summaries, or are a mistake."""
+    cut_targets: bool = False
+    """Whether only the beginning of a target that is too long is learned, or it is a mistake; metrics take it whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ class TextPairs(PairColumns, FileTask):
 
     examples: ClassVar[type[Examples]] = TextPairExamples
     contents: ClassVar[str] = "pairs of texts"
-    prediction_settings: ClassVar[tuple[str, ...]] = ("source", "columns", "prefix", "cut_sources")
+    prediction_settings: ClassVar[tuple[str, ...]] = ("source", "columns", "prefix", "cut_sources", "cut_targets")
 
     target_length: int = 128
     """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""

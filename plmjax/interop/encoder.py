@@ -8,7 +8,7 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax.interop import config_json, labels, tensor_names
-from plmjax.interop.adapter import Architecture
+from plmjax.interop.adapter import Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import EncoderConfig
@@ -127,19 +127,10 @@ def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], architectu
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """int64 [2 T] input_ids, attention_mask (the second row is padded) and token_type_ids; T is at most 32.
-
-    No token but the filling is the padding token.
-    """
-    generator = np.random.default_rng(0)
-    length = min(32, config.longest)
-    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
-    ids = generator.integers(0, config.vocab_size - 1, (2, length))
-    return {
-        "input_ids": np.where(mask, ids + (ids >= config.pad_token_id), config.pad_token_id),
-        "attention_mask": mask.astype(np.int64),
-        "token_type_ids": generator.integers(0, config.type_vocab_size, (2, length)),
-    }
+    """As `example_rows`, with token_type_ids; rows are of at most 32 tokens."""
+    generator, length = np.random.default_rng(0), min(32, config.longest)
+    rows = example_rows(generator, length, config.vocab_size, config.pad_token_id)
+    return rows | {"token_type_ids": generator.integers(0, config.type_vocab_size, (2, length))}
 
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:

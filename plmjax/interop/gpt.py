@@ -14,7 +14,7 @@ from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
-from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
 from plmjax.interop.tensors import Tensors
@@ -125,15 +125,9 @@ def optional(name: str) -> bool:
 
 
 def example(config: GptConfig) -> dict[str, np.ndarray]:
-    """int64 [2 T] input_ids and attention_mask (the second row is padded); T is at most 32.
-
-    No token but the filling is the padding token.
-    """
-    generator = np.random.default_rng(0)
+    """As `example_rows`, of at most 32 tokens."""
     length, padding = min(32, config.longest), config.pad_token_id or 0
-    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
-    ids = generator.integers(0, config.vocab_size - 1, mask.shape)
-    return {"input_ids": np.where(mask, ids + (ids >= padding), padding), "attention_mask": mask.astype(np.int64)}
+    return example_rows(np.random.default_rng(0), length, config.vocab_size, padding)
 
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

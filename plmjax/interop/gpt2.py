@@ -13,7 +13,7 @@ import numpy as np
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
-from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
 from plmjax.interop.tensors import Tensors
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
@@ -114,11 +114,8 @@ def optional(name: str) -> bool:
 
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
-    """int64 [2 T] input_ids and attention_mask (the second row is padded); T is at most 32."""
-    generator = np.random.default_rng(0)
-    length = min(32, config.longest)
-    mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
-    return {"input_ids": generator.integers(0, config.vocab_size, mask.shape), "attention_mask": mask.astype(np.int64)}
+    """As `example_rows`, of at most 32 tokens."""
+    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, None)
 
 
 ADAPTER = Adapter(

@@ -15,7 +15,7 @@ import numpy as np
 from plmjax.data.layouts import PairedStreams
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
-from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter
 from plmjax.interop.tensors import Tensors
 from plmjax.models.transformer import (
@@ -142,19 +142,11 @@ def optional(name: str) -> bool:
 
 
 def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
-    """int64 [2 S] input_ids and attention_mask, [2 T] decoder_input_ids and decoder_attention_mask.
-
-    S is at most 32, T one less where it can be; the second row of each is padded. No token but the filling is the
-    padding token.
-    """
-    generator = np.random.default_rng(0)
-    longest, padding, batch = min(32, config.longest), config.pad_token_id, {}
-    for side, length in (("", longest), ("decoder_", max(1, longest - 1))):
-        mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
-        ids = generator.integers(0, config.vocab_size - 1, mask.shape)
-        batch[f"{side}input_ids"] = np.where(mask, ids + (ids >= padding), padding)
-        batch[f"{side}attention_mask"] = mask.astype(np.int64)
-    return batch
+    """As `example_rows` for both sides; sources are of at most 32 tokens, targets of one less where they can be."""
+    generator, longest = np.random.default_rng(0), min(32, config.longest)
+    sizes = (config.vocab_size, config.pad_token_id)
+    target = example_rows(generator, max(1, longest - 1), *sizes, side="decoder_")
+    return example_rows(generator, longest, *sizes) | target
 
 
 ADAPTER = Adapter(

@@ -16,7 +16,7 @@ from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
-from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
 from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
@@ -135,16 +135,10 @@ def optional(name: str) -> bool:
 
 
 def example(config: T5Config) -> dict[str, np.ndarray]:
-    """int64: rows of 24 and 13 source tokens [2 24], and of 9 and 6 target tokens [2 9]."""
+    """As `example_rows` for both sides: sources of 24 tokens, targets of 9."""
     generator = np.random.default_rng(0)
-
-    def rows(length: int, shorter: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = generator.integers(0, config.vocab_size, (2, length))
-        return ids, (np.arange(length) < np.array([[length], [shorter]])).astype(np.int64)
-
-    (source, source_mask), (target, target_mask) = rows(24, 13), rows(9, 6)
-    encoder_side = {"input_ids": source, "attention_mask": source_mask}
-    return encoder_side | {"decoder_input_ids": target, "decoder_attention_mask": target_mask}
+    sizes = (config.vocab_size, config.pad_token_id)
+    return example_rows(generator, 24, *sizes) | example_rows(generator, 9, *sizes, side="decoder_")
 
 
 OUTPUTS = {"encoder_last_hidden_state": "encoder_last_hidden_state"}

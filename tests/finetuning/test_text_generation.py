@@ -149,8 +149,12 @@ def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
         GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
     cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_sources=True))
     assert cut.tokens.tolist()[:3] == [11, 12, END] and "1 of 3 sources in dev.en are longer than 2" in caplog.text
+    short = dataclasses.replace(TASK, target_length=3, cut_sources=True)
     with pytest.raises(UserError, match=r"target of at most 2 tokens, found 3 in line 2 .* --data\.target_length"):
-        GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=3, cut_sources=True))
+        GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
+    cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
+    asked = cut.token_fields["next_ids"][cut.offsets[1] : cut.offsets[2]]
+    assert len(asked) == 3 and asked[-1] == END and "targets in dev.en are longer than 2" in caplog.text
     with pytest.raises(UserError, match=r"target of at most 2 tokens, .* raise --objective\.max_new_tokens"):
         one_row = TextPairs(sequence_length=12, target_length=0)
         dataclasses.replace(GREEDY, max_new_tokens=3).encode(EXAMPLES, Numbers(), DECODER, one_row)
