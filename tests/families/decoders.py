@@ -22,7 +22,7 @@ GPT = gpt.GptConfig(
     attn_pdrop=0.0,
     pad_token_id=3,
 )
-GPT_SHARDED = dataclasses.replace(GPT.with_dropout(0.2), vocab_size=56, n_positions=24, n_layer=2, n_head=4)
+GPT_TRAINED = dataclasses.replace(GPT.with_dropout(0.2), vocab_size=56, n_positions=24, n_layer=2, n_head=4)
 
 GPT_ROW = Family(
     adapter=gpt_interop.ADAPTER,
@@ -38,8 +38,8 @@ GPT_ROW = Family(
         ),
     ),
     switches=({"activation_function": "relu"},),
-    trained=Head(gpt.GptForCausalLM(GPT.with_dropout(0.2))),
-    sharded=(Head(gpt.GptForCausalLM(GPT_SHARDED)), "gpt/table/embedding", (40, 12)),
+    trained=Head(gpt.GptForCausalLM(GPT_TRAINED)),
+    sharded=("gpt/table/embedding", (40, 12)),
     counts={"base": (gpt.GptConfig.base(), ((gpt.GptModel, 116_534_784), (gpt.GptForCausalLM, 116_534_784)))},
     initial=gpt.GptForCausalLM(gpt.GptConfig.tiny(vocab_size=2000)),
     truncated=False,
@@ -68,6 +68,8 @@ GPT2 = gpt2.Gpt2Config(
     eos_token_id=None,
 )
 
+GPT2_TRAINED = dataclasses.replace(GPT2.with_dropout(0.2), vocab_size=56, n_layer=2, n_head=4, n_inner=32)
+
 
 def gpt2_counts(config: gpt2.Gpt2Config, parameters: int) -> tuple:
     return config, ((gpt2.Gpt2Model, parameters), (gpt2.Gpt2ForCausalLM, parameters))
@@ -79,16 +81,8 @@ GPT2_ROW = Family(
     bodies=(gpt2.Gpt2Model(GPT2),),
     stored=(gpt2.Gpt2ForCausalLM(dataclasses.replace(GPT2, activation_function="relu")),),
     switches=({"activation_function": "gelu", "n_inner": None},),
-    trained=Head(gpt2.Gpt2ForCausalLM(GPT2.with_dropout(0.2))),
-    sharded=(
-        Head(
-            gpt2.Gpt2ForCausalLM(
-                dataclasses.replace(GPT2.with_dropout(0.2), vocab_size=56, n_layer=2, n_head=4, n_inner=32)
-            )
-        ),
-        "gpt2/layers/attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(gpt2.Gpt2ForCausalLM(GPT2_TRAINED)),
+    sharded=("gpt2/layers/attention/query/kernel", (2, 12, 2, 6)),
     counts={
         "small": gpt2_counts(gpt2.Gpt2Config.small(), 124_439_808),
         "medium": gpt2_counts(gpt2.Gpt2Config.medium(), 354_823_168),

@@ -30,9 +30,16 @@ WRITER_SIZES = {
     "decoder_start_token_id": 4,
 }
 """Odd ones, with unequal sides."""
-WRITER_DROPOUT = {"dropout": 0.2, "encoder_layers": 2, "decoder_layers": 2}
+WRITER_TRAINED = {
+    "vocab_size": 56,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "dropout": 0.2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
 """A random mask takes long to compile, and so does every layer of an unrolled loop."""
-WRITER_DIVIDED = {"vocab_size": 56, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 TRANSFORMER = transformer.TransformerConfig(**WRITER_SIZES)
 MARIAN = dataclasses.replace(TRANSFORMER, output_bias=True)
 
@@ -53,16 +60,8 @@ TRANSFORMER_ROW = Family(
         {"activation_function": "swish", "scale_embedding": False},
         {"activation_function": "gelu", "d_model": 15, "encoder_attention_heads": 3, "encoder_layers": 1},
     ),
-    trained=Head(transformer.TransformerForConditionalGeneration(dataclasses.replace(MARIAN, **WRITER_DROPOUT))),
-    sharded=(
-        Head(
-            transformer.TransformerForConditionalGeneration(
-                dataclasses.replace(TRANSFORMER, **WRITER_DIVIDED, **WRITER_DROPOUT)
-            )
-        ),
-        "transformer/decoder_layers/cross_attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(transformer.TransformerForConditionalGeneration(dataclasses.replace(MARIAN, **WRITER_TRAINED))),
+    sharded=("transformer/decoder_layers/cross_attention/query/kernel", (2, 12, 2, 6)),
     counts={
         "base": transformer_counts(transformer.TransformerConfig.base(), 63_082_496),
         "big": transformer_counts(transformer.TransformerConfig.big(), 214_245_376),
@@ -100,12 +99,8 @@ BART_ROW = Family(
         bart.BartForSequenceClassification(dataclasses.replace(BART, classifier_dropout=0.3), num_labels=4),
     ),
     switches=({"activation_function": "relu", "d_model": 15, "encoder_attention_heads": 3},),
-    trained=Head(bart.BartForConditionalGeneration(dataclasses.replace(BART, **WRITER_DROPOUT))),
-    sharded=(
-        Head(bart.BartForConditionalGeneration(dataclasses.replace(BART, **WRITER_DIVIDED, **WRITER_DROPOUT))),
-        "bart/encoder_layers/attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(bart.BartForConditionalGeneration(dataclasses.replace(BART, **WRITER_TRAINED))),
+    sharded=("bart/encoder_layers/attention/query/kernel", (2, 12, 2, 6)),
     counts={
         "base": bart_counts(bart.BartConfig.base(), 139_420_416),
         "large": bart_counts(bart.BartConfig.large(), 406_291_456),
@@ -138,6 +133,10 @@ T5 = t5.T5Config(
     decoder_start_token_id=3,
 )
 
+T5_TRAINED = dataclasses.replace(
+    T5.with_dropout(0.2), vocab_size=56, d_kv=6, d_ff=32, num_heads=4, num_decoder_layers=2
+)
+
 
 def t5_counts(config: t5.T5Config, parameters: int) -> tuple:
     own = 0 if config.tie_word_embeddings else config.vocab_size * config.d_model
@@ -150,18 +149,8 @@ T5_ROW = Family(
     bodies=(t5.T5Model(T5),),
     stored=(t5.T5ForConditionalGeneration(dataclasses.replace(T5, feed_forward_proj="gated-gelu")),),
     switches=({"feed_forward_proj": "gated-gelu", "num_layers": 1},),
-    trained=Head(t5.T5ForConditionalGeneration(dataclasses.replace(T5.with_dropout(0.2), num_layers=3))),
-    sharded=(
-        Head(
-            t5.T5ForConditionalGeneration(
-                dataclasses.replace(
-                    T5.with_dropout(0.2), vocab_size=56, d_kv=6, d_ff=32, num_heads=4, num_decoder_layers=2
-                )
-            )
-        ),
-        "t5/decoder/layers/cross_attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(t5.T5ForConditionalGeneration(T5_TRAINED)),
+    sharded=("t5/decoder/layers/cross_attention/query/kernel", (2, 12, 2, 6)),
     counts={
         "small": t5_counts(t5.T5Config.small(), 60_506_624),
         "base": t5_counts(t5.T5Config.base(), 222_903_552),

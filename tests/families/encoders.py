@@ -16,9 +16,7 @@ from tests.strangers import experiments
 # --------------------------------------------------------------------------------------------------------- BERT
 
 BERT = bert.BertConfig(**SIZES, max_position_embeddings=19)
-BERT_SHARDED = dataclasses.replace(
-    BERT, vocab_size=56, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, **DROPOUT
-)
+BERT_TRAINED = dataclasses.replace(BERT, vocab_size=56, num_attention_heads=4, intermediate_size=32, **DROPOUT)
 NEXT = "seq_relationship_logits"
 
 
@@ -41,12 +39,8 @@ BERT_ROW = Family(
         bert.BertForSequenceClassification(dataclasses.replace(BERT, classifier_dropout=0.3), num_labels=4),
     ),
     switches=({"hidden_act": "gelu"}, {"hidden_act": "relu"}),
-    trained=Head(bert.BertForPreTraining(dataclasses.replace(BERT, **DROPOUT)), (NEXT,)),
-    sharded=(
-        Head(bert.BertForPreTraining(BERT_SHARDED), (NEXT,)),
-        "bert/encoder/layers/attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(bert.BertForPreTraining(BERT_TRAINED), (NEXT,)),
+    sharded=("bert/encoder/layers/attention/query/kernel", (3, 12, 2, 6)),
     counts={
         "base": bert_counts(bert.BertConfig.base(), 109_482_240, 110_106_428),
         "large": bert_counts(bert.BertConfig.large(), 335_141_888, 336_226_108),
@@ -70,7 +64,7 @@ BERT_ROW = Family(
 # ------------------------------------------------------------------------------------------------------ RoBERTa
 
 ROBERTA = roberta.RobertaConfig(**SIZES, max_position_embeddings=LENGTH + 4, pad_token_id=3)
-ROBERTA_SHARDED = dataclasses.replace(
+ROBERTA_TRAINED = dataclasses.replace(
     ROBERTA, vocab_size=56, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, **DROPOUT
 )
 
@@ -100,12 +94,8 @@ ROBERTA_ROW = Family(
         ),
     ),
     switches=({"hidden_act": "gelu_new"}, {"hidden_act": "relu"}),
-    trained=Head(roberta.RobertaForMaskedLM(dataclasses.replace(ROBERTA, **DROPOUT))),
-    sharded=(
-        Head(roberta.RobertaForMaskedLM(ROBERTA_SHARDED)),
-        "roberta/encoder/layers/attention/query/kernel",
-        (2, 12, 2, 6),
-    ),
+    trained=Head(roberta.RobertaForMaskedLM(ROBERTA_TRAINED)),
+    sharded=("roberta/encoder/layers/attention/query/kernel", (2, 12, 2, 6)),
     counts={
         "base": roberta_counts(roberta.RobertaConfig.base(), 124_645_632, 124_697_433),
         "large": roberta_counts(roberta.RobertaConfig.large(), 355_359_744, 355_412_057),
@@ -119,11 +109,10 @@ ROBERTA_ROW = Family(
 # ------------------------------------------------------------------------------------------------------- ALBERT
 
 ALBERT = albert.AlbertConfig(**SIZES, embedding_size=11, max_position_embeddings=19)
-ALBERT_SHARDED = dataclasses.replace(
+ALBERT_TRAINED = dataclasses.replace(
     ALBERT,
     vocab_size=56,
     embedding_size=10,
-    num_hidden_layers=2,
     num_attention_heads=4,
     intermediate_size=32,
     **DROPOUT,
@@ -160,13 +149,9 @@ ALBERT_ROW = Family(
         albert.AlbertForSequenceClassification(dataclasses.replace(ALBERT, classifier_dropout_prob=0.2), num_labels=4),
     ),
     switches=({"hidden_act": "gelu"}, {"embedding_size": 24}),
-    trained=Head(albert.AlbertForPreTraining(dataclasses.replace(ALBERT, **DROPOUT)), (ORDER,)),
+    trained=Head(albert.AlbertForPreTraining(ALBERT_TRAINED), (ORDER,)),
     executed=(Head(albert.AlbertForPreTraining(ALBERT_GROUPED), (ORDER,)),),
-    sharded=(
-        Head(albert.AlbertForPreTraining(ALBERT_SHARDED), (ORDER,)),
-        "albert/encoder/group_0/layer_0/attention/query/kernel",
-        (12, 2, 6),
-    ),
+    sharded=("albert/encoder/group_0/layer_0/attention/query/kernel", (12, 2, 6)),
     counts=albert_counts("base", 11_683_584, 11_813_810)
     | albert_counts("large", 17_683_968, 17_847_474)
     | albert_counts("xlarge", 58_724_864, 59_021_490)
@@ -187,7 +172,7 @@ ELECTRA = electra.ElectraConfig(
     embedding_size=14,
     hidden_act="gelu_new",
 )
-ELECTRA_SHARDED = dataclasses.replace(
+ELECTRA_TRAINED = dataclasses.replace(
     ELECTRA,
     vocab_size=56,
     num_hidden_layers=2,
@@ -234,12 +219,8 @@ ELECTRA_ROW = Family(
     ),
     bodies=(electra.ElectraModel(ELECTRA),),
     switches=({"hidden_act": "gelu"}, NOT_PROJECTED),
-    trained=Head(BothNetworks(dataclasses.replace(ELECTRA, **DROPOUT)), ("pooler_output",)),
-    sharded=(
-        Head(BothNetworks(ELECTRA_SHARDED), ("pooler_output",)),
-        "generator/encoder/layers/attention/query/kernel",
-        (2, 6, 1, 6),
-    ),
+    trained=Head(BothNetworks(ELECTRA_TRAINED), ("pooler_output",)),
+    sharded=("generator/encoder/layers/attention/query/kernel", (2, 6, 1, 6)),
     counts={
         "small": electra_counts(electra.ElectraConfig.small(), *SMALL),
         "default": electra_counts(electra.ElectraConfig(), *SMALL),

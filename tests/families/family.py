@@ -147,10 +147,11 @@ class Family:
     heads: modules that equal those of transformers and keep the invariants.
     bodies: modules that equal those of transformers; the first is the encoder, whose tokens' view is proved.
     switches: fields of the config that change what is computed -> compared with transformers for the first head.
-    trained: the module whose loss, gradients included, every execution and every mesh leaves as it is, with dropout.
+    trained: the module whose loss, gradients included, every execution and every mesh leaves as it is, with dropout;
+        two devices divide its sizes.
     stored: other modules that a checkpoint may hold: without pooler, with other settings.
     executed: modules beside `trained` whose layers are looped over in another way.
-    sharded: `trained` with sizes that two devices divide, and one parameter's path with its shape on a 2 x 2 x 2 mesh.
+    sharded: one parameter's path and its shape on a device of a 2 x 2 x 2 mesh.
     counts: name of a published size -> its config and (module of the config, parameters) pairs.
     initial: a module with tables large enough to measure what its parameters are drawn from.
     own_loop: whether its loop over the layers is its own; one that it has from another system is proved there, and here
@@ -173,7 +174,7 @@ class Family:
     bodies: tuple[nn.Module, ...]
     switches: tuple[dict[str, Any], ...]
     trained: Head
-    sharded: tuple[Head, str, tuple[int, ...]]
+    sharded: tuple[str, tuple[int, ...]]
     counts: Mapping[str, tuple[Any, tuple[tuple[Callable[[Any], nn.Module], int], ...]]]
     initial: nn.Module
     step: Callable[[], Experiment]

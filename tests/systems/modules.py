@@ -22,6 +22,7 @@ def tokens(module: nn.Module, length: int) -> dict[str, jax.Array]:
     return {f"{side}input_ids": jnp.zeros((1, length), jnp.int32) for side in taken_sides(module)}
 
 
+@functools.cache
 def boxed_shapes(module: nn.Module, length: int = 4) -> Any:
     """The module's parameters as shapes with their logical axes; computes nothing."""
     init = lambda key: module.init(key, **tokens(module, length))  # noqa: E731

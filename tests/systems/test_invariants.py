@@ -160,19 +160,17 @@ def loss_and_gradient(module: nn.Module, of_sequences: tuple[str, ...], params: 
 EXECUTIONS = {
     f"{one.remat}-{one.unroll}": one
     for one in (
+        Execution(remat="full", unroll=2),
         Execution(unroll=2),
-        Execution(unroll=3),
-        Execution(remat="full", unroll=3),
         *(Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"),
     )
 }
-EVERYWHERE = ("none-2", "full-3")
 # A program each, up to 5 s, of loops that another system's tests prove: pytest -m slow tests/systems
 EXECUTED = [
     pytest.param(
         *(name, head, execution),
         id=f"{name}-{number}-{way}",
-        marks=() if (family.own_loop and number == 0) or way in EVERYWHERE else pytest.mark.slow,
+        marks=() if (family.own_loop and number == 0) or way == "full-2" else pytest.mark.slow,
     )
     for name, family in FAMILIES.items()
     for number, head in enumerate((family.trained, *family.executed))
@@ -182,8 +180,10 @@ EXECUTED = [
 
 @functools.cache
 def looped(name: str, head: Head) -> Any:
-    """Loss and gradient of a plain loop over the layers, for parameters and a batch that are the same for all."""
+    """Loss and gradient of a plain loop over the layers on one device, for parameters and eight rows."""
     params, batch = random_params(head.module), FAMILIES[name].batch(head.module)
+    lengths = {name: field.shape[1] // 4 * 4 for name, field in batch.items()}
+    batch = {name: np.resize(field[:, : lengths[name]], (8, lengths[name])) for name, field in batch.items()}
     return params, batch, loss_and_gradient(head.module, head.of_sequences, params, batch)
 
 
@@ -195,15 +195,11 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@every_family
-def test_sharded_equals_unsharded(family: Family) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_sharded_equals_unsharded(name: str) -> None:
     """Over a mesh of 2 x 2 x 2, dropout masks included."""
-    head, path, shape = family.sharded
-    module, params = head.module, random_params(head.module)
-    batch = family.batch(module)
-    lengths = {name: field.shape[1] // 4 * 4 for name, field in batch.items()}
-    batch = {name: np.resize(field[:, : lengths[name]], (8, lengths[name])) for name, field in batch.items()}
-    expected = loss_and_gradient(module, head.of_sequences, params, batch)
+    head, (path, shape) = FAMILIES[name].trained, FAMILIES[name].sharded
+    module, (params, batch, expected) = head.module, looped(name, head)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
     placed = jax.device_put(params, sharding.boxed(boxed_shapes(module), mesh))
     with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
