@@ -1,11 +1,14 @@
 """The cross-entropy over a vocabulary, all scores at once and in chunks of positions: time and memory on the CPU.
 
     python benchmarks/vocabulary.py [--rows 4] [--length 512] [--vocabulary 50257] [--features 768]
+    python benchmarks/vocabulary.py --plan experiments/gpt2_8x8.py --topology v3:8x8
 
 Loss and gradients with respect to hidden states and table, float32, each as one compiled program: all scores at once
 and JAX's own backward pass; chunks with a backward pass that makes the scores again (`cross_entropy`); chunks whose
 gradients are made in the forward pass (`weighted_cross_entropy`). They run alternately. Processor time is what other
 work on the machine disturbs least. Memory is what the compiler sets aside for the program besides what goes in and out.
+
+With --plan, the memory and the estimated time of an experiment's whole step on a TPU slice, in chunks and at once.
 """
 
 import argparse
@@ -18,8 +21,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 
+from plmjax import experiment as experiments
+from plmjax.layers import vocabulary_scores
 from plmjax.layers.vocabulary_scores import VocabularyScores
 from plmjax.objectives.objective import cross_entropy
+from plmjax.plan.plan import plan
 
 
 def at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
@@ -40,12 +46,26 @@ def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -
 NAMES = {"all scores at once": at_once, "cross_entropy": by_position, "weighted_cross_entropy": weighted}
 
 
+def show_plans(name: str, topology: str) -> None:
+    """Prints a table in Markdown of an experiment's step, with the usual chunks and with a single one."""
+    print("| scores | GiB a device | ms a step |\n|---|---|---|")
+    for scores, numbers in {"in chunks": vocabulary_scores.CHUNK, "all at once": 2**60}.items():
+        vocabulary_scores.CHUNK = numbers
+        for phase in plan(experiments.load(name), topology)["phases"]:
+            memory, seconds = phase["memory"]["total"], phase["estimate"]["step_seconds"]
+            print(f"| {scores} | {memory / 2**30:.2f} | {seconds * 1e3:.0f} |", flush=True)
+
+
 def main() -> None:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--plan", metavar="EXPERIMENT")
+    parser.add_argument("--topology", default="v3:8x8")
     for name, size in {"rows": 4, "length": 512, "vocabulary": 50257, "features": 768, "repeats": 7}.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     sizes = parser.parse_args()
+    if sizes.plan:
+        return show_plans(sizes.plan, sizes.topology)
     keys = jax.random.split(jax.random.key(0), 3)
     hidden = jax.random.normal(keys[0], (sizes.rows, sizes.length, sizes.features))
     table = 0.02 * jax.random.normal(keys[1], (sizes.vocabulary, sizes.features))

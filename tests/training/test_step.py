@@ -28,8 +28,8 @@ MESHED = [
 ]
 TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "classification")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
-# Microbatches are weighed by the objective, whatever the model: those of the others are one of these, and cost 6 to 20 s
-# each: pytest -m slow tests/training/test_step.py
+# Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
+# s each: pytest -m slow tests/training/test_step.py
 ACCUMULATED = [pytest.param(name, marks=() if name in TERMS else pytest.mark.slow) for name in STEPS]
 # Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
 SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
