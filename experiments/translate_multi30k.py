@@ -14,9 +14,10 @@ inverse square root of the step, texts by beam search with 4 beams and alpha 0.6
 Up to 12 pairs share a row of 128 tokens on each side, so that a step of 8 rows has at most 1,024 tokens of source and
 1,024 of target.
 
-Result of the first two of the eight epochs, 956 steps: BLEU 8.4 after the first and 19.8 after the second on the
-validation file, and 20.6 on test_2016_flickr (chrF 43.4; nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0).
-The run was not made to its end.
+Result of the eight epochs, 3,827 steps: BLEU 8.4, 19.8, 26.0, 29.3, 31.5, 32.4, 34.5 and 35.0 on the validation file,
+and 34.5 on test_2016_flickr (chrF 58.7; nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0). A step takes 0.6 s
+where two cores of an AMD EPYC have nothing else to do, which makes 40 minutes, and an evaluation 25 s; the run was
+stopped and went on several times beside other programs.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
