@@ -5,6 +5,7 @@ a busy machine distorts less than time on the clock, and each process is bound t
 count the time they spend waiting for each other. Linux only.
 """
 
+import argparse
 import multiprocessing
 import os
 import statistics
@@ -14,6 +15,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from plmjax.experiment import Experiment
 
 Step = Callable[[], float]
@@ -44,18 +47,44 @@ def plmjax_step(run: "Experiment") -> Step:
     return take
 
 
-def compare(plmjax: Callable[[int], Step], pytorch: Callable[[int], Step], layers: int, repeats: int) -> None:
-    """Alternates the steps that two functions make of a number of layers; prints medians, spreads and the ratio."""
+def pytorch_step(model: "torch.nn.Module", loss: "Callable[[], torch.Tensor]") -> Step:
+    """Backward pass of a loss, clipping by the global norm, and torch's fused AdamW."""
+    import torch
+
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+    def take() -> float:
+        found = loss()
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(found.detach())
+
+    return take
+
+
+def main(description: str, plmjax: Callable[[int], Step], pytorch: Callable[[int], Step], layers: int) -> None:
+    """A benchmark's command line. Alternates the steps that two functions make of a number of layers; prints medians,
+    spreads and the ratio.
+
+    description: of the benchmark, whose first line is shown. layers: as many unless the command line says otherwise.
+    """
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=layers)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for name, build in (("plmjax", plmjax), ("pytorch", pytorch)):
         pipes[name], end = context.Pipe()
-        processes.append(context.Process(target=_work, args=(build, layers, end), daemon=True))
+        processes.append(context.Process(target=_work, args=(build, options.layers, end), daemon=True))
         processes[-1].start()
         end.close()  # so that a worker that dies ends the wait for its answer
 
     measured = {name: [] for name in pipes}
-    for repeat in range(-2, repeats):  # two steps warm up: compilation, memory, caches
+    for repeat in range(-2, options.repeats):  # two steps warm up: compilation, memory, caches
         for name, pipe in pipes.items():
             pipe.send(True)
             answer = pipe.recv()

@@ -5,9 +5,7 @@
 Batch 4, length 128, every token told, float32, dropout 0.1, clipping by the global norm, AdamW.
 """
 
-import argparse
-
-from beside_pytorch import Step, compare, plmjax_step
+from beside_pytorch import Step, main, plmjax_step, pytorch_step
 
 ROWS, LENGTH, VOCABULARY = 4, 128, 50257
 
@@ -36,30 +34,11 @@ def theirs(layers: int) -> Step:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_layer=layers)).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_layer=layers))
     torch.manual_seed(0)
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH))
-
-    def take() -> float:
-        loss = model(ids, labels=ids).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(loss.detach())
-
-    return take
-
-
-def main() -> None:
-    """Alternates the two."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    compare(ours, theirs, arguments.layers, arguments.repeats)
+    return pytorch_step(model, lambda: model(ids, labels=ids).loss)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, ours, theirs, layers=12)

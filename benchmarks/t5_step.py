@@ -6,9 +6,7 @@ Batch 8, sources of 128 tokens and targets of 29 made from rows of 141 by span c
 clipping by the global norm, AdamW. Ours corrupts its rows anew in every step; PyTorch is given sources and targets.
 """
 
-import argparse
-
-from beside_pytorch import Step, compare, plmjax_step
+from beside_pytorch import Step, main, plmjax_step, pytorch_step
 
 ROWS, SOURCE, VOCABULARY = 8, 128, 32128
 
@@ -41,31 +39,12 @@ def theirs(layers: int) -> Step:
 
     source, target = SpanCorruption().lengths(SpanCorruption().row_length(SOURCE))
     config = T5Config(vocab_size=VOCABULARY, num_layers=layers, num_decoder_layers=layers, decoder_start_token_id=0)
-    model = T5ForConditionalGeneration(config).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    model = T5ForConditionalGeneration(config)
     torch.manual_seed(0)
     ids = torch.randint(5, VOCABULARY, (ROWS, source))
     labels = torch.randint(5, VOCABULARY, (ROWS, target))
-
-    def take() -> float:
-        loss = model(ids, labels=labels).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(loss.detach())
-
-    return take
-
-
-def main() -> None:
-    """Alternates the two."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    compare(ours, theirs, arguments.layers, arguments.repeats)
+    return pytorch_step(model, lambda: model(ids, labels=labels).loss)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, ours, theirs, layers=6)
