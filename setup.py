@@ -51,6 +51,7 @@ EXTRAS = {
         *SUBMISSION,
         *HDF5,
         *WANDB,
+        "gensim>=4.4",
         "jsonschema>=4.26",
         "libtpu>=0.0.52",
         "pytest>=9",

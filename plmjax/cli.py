@@ -24,6 +24,7 @@ VERBS: dict[str, Callable] = {
     "predict": commands.predict,
     "embed": commands.embed,
     "fill-mask": commands.fill_mask,
+    "nearest": commands.nearest,
     "generate": commands.generate,
     "plan": commands.plan,
     "bench": commands.bench,

@@ -196,7 +196,7 @@ def _load_classes(experiment: str | None) -> None:
 def evaluate(
     checkpoint: Positional[Location],
     data: str | None = None,
-    task: Literal["lambada", "blimp"] | None = None,
+    task: Literal["lambada", "blimp", "similarity", "analogy"] | None = None,
     window: int | None = None,
     stride: int | None = None,
     output: Location | None = None,
@@ -206,13 +206,14 @@ def evaluate(
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
     Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
-    trained for.
+    trained for. Word vectors are scored on word similarities and analogies.
 
     Args:
-        checkpoint: Run directory or checkpoint.
+        checkpoint: Run directory or checkpoint; for word vectors, their file.
         data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task, of
             a mixture NAME=FILE with the name of one of its tasks.
-        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data.
+        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data;
+            or score word vectors on similarities of words, or on analogies, in --data.
         window: Tokens that a language model reads at once; those of a row of its run by default.
         stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
             default what the rows of the run move by.
@@ -231,6 +232,12 @@ def evaluate(
         raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
     elif stride is not None:
         raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
+    elif task in ("similarity", "analogy"):
+        if window is not None:
+            raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
+        from plmjax.word_vectors import scores, vectors
+
+        found = scores.score(vectors.read(checkpoint), task, data, output)
     else:
         found = zero_shot(checkpoint, task, data, output, window=window)
     if json_:
@@ -315,6 +322,28 @@ def fill_mask(
 
     for number, candidates in enumerate(run(checkpoint, text, top), start=1):
         print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
+
+
+def nearest(
+    vectors: Positional[Location],
+    words: Positional[Annotated[tuple[str, ...], arg(help_behavior_hint="(one or more)")]],
+    minus: tuple[str, ...] = (),
+    top: int = 10,
+) -> None:
+    """Lists the words whose vectors are nearest to those of the given words.
+
+    With `king woman --minus man` it answers an analogy: man is to king as woman is to what?
+
+    Args:
+        vectors: File of word vectors, of word2vec (text or binary) or GloVe.
+        words: Words whose directions are added.
+        minus: Words whose directions are subtracted.
+        top: Words listed, the nearest first, each with its cosine.
+    """
+    from plmjax.word_vectors.vectors import read
+
+    for word, cosine in read(vectors).nearest(words, minus, top):
+        print(f"{cosine:7.4f}  {word}")
 
 
 def generate(

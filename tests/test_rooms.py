@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "exchange": {*CORE, "finetuning", "interop", "exchange"},
     "plan": {*CORE, "plan"},
     "inference": {*CORE, "finetuning", "inference"},
+    "word_vectors": {*CORE, "finetuning", "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "exchange", "generation", "pretraining"},
     "": {
@@ -35,6 +36,7 @@ MAY_IMPORT = {
         "inference",
         "plan",
         "pretraining",
+        "word_vectors",
         "__main__",
         "cli",
         "command_line",

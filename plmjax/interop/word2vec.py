@@ -114,7 +114,10 @@ def _form(path: Path) -> tuple[Form | None, int]:
         count, size = map(int, fields)
         if not (count > 0 and 0 < size <= _WIDEST and second):
             return None, 0
-        return ("text" if _vector(second, size) else "binary" if b" " in second else None), size
+        # Numbers of another count are a damaged text, which says so when its rows are read; floats in bytes never read
+        # as decimals up to the next newline.
+        decimals = len(second.split()) > 1 and _vector(second, len(second.split()) - 1)
+        return ("text" if decimals or _vector(second, size) else "binary" if b" " in second else None), size
     size = len(fields) - 1
     if not 1 < size <= _WIDEST or not _vector(first, size) or (second and not _vector(second, size)):
         return None, 0
@@ -135,13 +138,14 @@ def _text_rows(file: IO[bytes], path: Path, count: int | None, size: int) -> tup
     for line in file:
         if not line.strip():
             continue
-        vector = _vector(line, size)
-        if vector is None:
+        vector, word = _vector(line, size), line.rstrip().rsplit(b" ", size)[0]
+        # GloVe's words may hold spaces; below the sizes of word2vec a longer row is one of another width.
+        if vector is None or (count is not None and b" " in word):
             raise UserError(
                 f"Expected a word and {size} numbers in row {len(words) + 1} of {path}, found "
                 f"{quoted(line.decode('utf-8', 'backslashreplace'))}; fetch it again."
             )
-        words.append(_word(line.rstrip().rsplit(b" ", size)[0]))
+        words.append(_word(word))
         numbers.extend(vector)
     if count not in (None, len(words)):
         raise UserError(f"Expected {count} words in {path}, found {len(words)}; fetch it again.")

@@ -206,6 +206,17 @@ def test_what_is_written_reads_back_bit_for_bit(tmp_path, form):
         assert words == WORDS and vectors.tobytes() == VECTORS.tobytes()
 
 
+@pytest.mark.parametrize("form", ["text", "binary", "glove"])
+def test_gensim_reads_what_is_written_and_its_files_are_read(tmp_path, form):
+    gensim = pytest.importorskip("gensim.models")
+    kept = {"binary": form == "binary", "no_header": form == "glove"}
+    word2vec.write(tmp_path / "ours", WORDS, VECTORS, form)
+    found = gensim.KeyedVectors.load_word2vec_format(str(tmp_path / "ours"), **kept)
+    assert found.index_to_key == WORDS and found.vectors.tobytes() == VECTORS.tobytes()
+    found.save_word2vec_format(str(tmp_path / "theirs"), binary=form == "binary", write_header=form != "glove")
+    assert_holds(tmp_path / "theirs", form, WORDS, VECTORS)
+
+
 def test_what_no_file_can_hold_is_refused(tmp_path):
     for word in ("", "a b", "a\nb"):
         with pytest.raises(UserError, match="Expected words without spaces or newlines"):
@@ -223,6 +234,8 @@ def test_what_no_file_can_hold_is_refused(tmp_path):
         (saved_by_word2vec_c(True)[:-3], "Expected 5 words in .*, found 4; fetch it again"),
         (saved_by_word2vec_c(True) + b"more", "Expected 5 words in .*, found more after them"),
         (saved_by_word2vec_c(False).rsplit(b"\n", 2)[0] + b"\n", "Expected 5 words in .*, found 4"),
+        (b"3 4\na 1 2\nb 1 2\nc 1 2\n", r"Expected a word and 4 numbers in row 1 of .*, found 'a 1 2\\n'"),
+        (b"3 1\na 1 2\nb 1 2\nc 1 2\n", "Expected a word and 1 numbers in row 1"),
         (b"3 2\na 1 2\nb 1\n", r"Expected a word and 2 numbers in row 2 of .*, found 'b 1\\n'"),
         (b"a 1 2\nb 1 2\nc 1 x\n", "Expected a word and 2 numbers in row 3"),
         (gzip.compress(saved_by_word2vec_c(True), mtime=0)[:-12], "Expected to read all of .*, found it damaged"),

@@ -1,0 +1,115 @@
+"""Words and their vectors, and which words lie near others: nearest neighbours, and analogies by 3CosAdd.
+
+vectors = read("vectors.txt")
+print(vectors.nearest(["king", "woman"], minus=["man"]))
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import chex
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError, quoted
+from plmjax.interop import word2vec
+
+_SCORES = 1 << 24
+"""Scores of words that are held at once."""
+
+
+class WordVectors:
+    """Words and their vectors.
+
+    origin: the file, for messages. words: V of them, the most frequent first where the file says so. vectors: float32
+    [V D]. A word that stands there twice has its first vector.
+    """
+
+    def __init__(self, origin: str, words: Sequence[str], vectors: np.ndarray):
+        chex.assert_shape(vectors, (len(words), None))
+        chex.assert_type(vectors, np.float32)
+        self.origin, self.words, self.vectors = origin, list(words), vectors
+
+    @functools.cached_property
+    def rows(self) -> dict[str, int]:
+        """Word -> its row."""
+        return {word: row for row, word in reversed(list(enumerate(self.words)))}
+
+    @functools.cached_property
+    def directions(self) -> np.ndarray:
+        """The vectors divided by their lengths, float32 [V D]; a vector of zeros stays one."""
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        return self.vectors / np.where(lengths > 0, lengths, 1)
+
+    def without_case(self) -> "WordVectors":
+        """Words that differ in their case alone become one, written in small letters, with the first one's vector."""
+        first: dict[str, int] = {}
+        for row, word in enumerate(self.words):
+            first.setdefault(word.lower(), row)
+        return WordVectors(self.origin, list(first), self.vectors[list(first.values())])
+
+    def nearest(self, words: Sequence[str], minus: Sequence[str] = (), top: int = 10) -> list[tuple[str, float]]:
+        """The `top` words whose directions have the largest cosine with that of a sum, and these cosines, best first.
+
+        The sum adds the directions of `words` and subtracts those of `minus`, none of which is among the result. Of
+        a : b = c : ? it is b + c - a, `nearest([b, c], [a])`: 3CosAdd (Mikolov et al., NAACL 2013; Levy and Goldberg,
+        CoNLL 2014, section 3).
+
+        Raises:
+            UserError: no word, a word without a vector, or not one to choose.
+        """
+        if not words:
+            raise UserError("Expected a word whose neighbours are asked for, found none; name one.")
+        if top < 1:
+            raise UserError(f"Expected --top of at least 1, found {top}; change it.")
+        added, removed = ([self._row(word) for word in side] for side in (words, minus))
+        direction = self.directions[added].sum(axis=0) - self.directions[removed].sum(axis=0)
+        cosines = self.directions @ direction / max(float(np.linalg.norm(direction)), np.finfo(np.float32).tiny)
+        left_out = {*words, *minus}
+        found = []
+        for row in np.argsort(-cosines, kind="stable"):
+            if len(found) == top:
+                break
+            if self.words[row] not in left_out:
+                found.append((self.words[row], float(cosines[row])))
+        return found
+
+    def nearest_rows(self, directions: np.ndarray, left_out: np.ndarray) -> np.ndarray:
+        """Rows of the words with the largest cosine, int64 [N].
+
+        directions: float32 [N D], of any length. left_out: int [N K], rows that are not chosen.
+        """
+        chosen, step = [], max(1, _SCORES // len(self.words))
+        for start in range(0, len(directions), step):
+            cosines = directions[start : start + step] @ self.directions.T
+            np.put_along_axis(cosines, left_out[start : start + step], -np.inf, axis=1)
+            chosen.append(cosines.argmax(axis=1))
+        return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+
+    def _row(self, word: str) -> int:
+        if word not in self.rows:
+            raise UserError(
+                f"Expected words that {self.origin} has vectors of, found {quoted(word)}; write it as that file does."
+            )
+        return self.rows[word]
+
+
+def read(path: str | Path) -> WordVectors:
+    """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec).
+
+    Raises:
+        UserError: no such file, another one, a damaged one, or numbers that are not finite.
+    """
+    path = storage.path(path)
+    if not path.is_file():
+        raise UserError(f"Expected a file of word vectors, found no file {quoted(str(path), 300)}; name one.")
+    with word2vec.opened(path) as tensors:
+        vectors = tensors.read(word2vec.VECTORS)
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        word = tensors.words[int(np.argmin(finite))]
+        raise UserError(
+            f"Expected finite numbers in {path}, found others in the vector of {quoted(word)}; fetch it again."
+        )
+    return WordVectors(str(path), tensors.words, vectors)
