@@ -85,6 +85,19 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     assert "another" in pretrain(small_run / "dataset", "--tokenizer.path", other)
 
 
+def test_end_token_of_another_tokenizer(fails, tmp_path: Path, decoder_run: Path, prose: Path) -> None:
+    """A text of training ends with the tokenizer's; exported, the model would look for its own."""
+    same = ["--workdir", tmp_path / "run", "--tokenizer.path", decoder_run.parent / "tokenizer"]
+    said = "Expected a tokenizer whose end token is the model's, {}, found 2; set --model.eos_token_id 2"
+    assert said.format(0) in fails("pretrain", "experiments/gpt2_tiny.py", *same, "--data.input", prose)
+    for name in ("train.en", "train.de", "val.en", "val.de"):
+        (tmp_path / name).write_text("a line\n")
+    pairs = ["--data.folder", tmp_path, "--data.train", "train.en", "--data.validation", "val.en"]
+    same = ["finetune", "experiments/translate_multi30k.py", "--from", "random", *same, *pairs]
+    assert said.format(5) in fails(*same, "--model.eos_token_id", 5)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_options_without_effect(fails, tmp_path: Path, small_run: Path, prose: Path) -> None:
     same = ["pretrain", TINY, "--workdir", tmp_path / "run"]
     assert "found both" in fails(*same, "--data.path", small_run / "dataset", "--data.input", prose)

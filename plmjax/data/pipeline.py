@@ -75,8 +75,8 @@ class Source:
 
     @property
     def unigram_counts(self) -> np.ndarray:
-        """How often each token stands in the training text, int64 [V]."""
-        return self._dataset.unigram_counts(self._data.layout.target_stream)
+        """How often each token stands in the training text that is asked for, int64 [V]."""
+        return self._data.layout.target_counts(self._dataset, self.vocabulary)
 
     def held_out(self, sequence_length: int) -> int:
         """How many rows of that length the held-out text fills."""

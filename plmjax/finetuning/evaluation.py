@@ -15,9 +15,12 @@ from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Encoded, Examples, Outputs, TaskObjective
 from plmjax.generation.writer import Writer
 from plmjax.objectives.objective import Given, apply
-from plmjax.parallel import sharding
+from plmjax.parallel import hosts, sharding
 from plmjax.training import feed, step
 from plmjax.training.step import Program
+
+_NOTHING = -1
+"""Where a text has ended, in the tokens that hosts exchange."""
 
 
 def check_whole_file(batches: int) -> None:
@@ -71,7 +74,7 @@ class Forward:
             outputs[sequence] = mine
 
     def _written(self, params: Any, encoded: Encoded) -> list[str]:
-        """The text that the model writes after the prompt of every sequence; on several hosts each writes all."""
+        """The text that the model writes after the prompt of every sequence; of several hosts each writes a share."""
         run, vocabulary = self._run, self._tokenizer.vocabulary
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
         execution = step.execution(run, jax.default_backend())
@@ -79,8 +82,12 @@ class Forward:
         begins = encoded.offsets[:-1]
         ends = begins + encoded.summaries + 1
         prompts = [encoded.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
-        written = writer(prompts, self._objective.writing())
-        return [self._tokenizer.decode(text.tokens) for (text,) in written]
+        settings, count = self._objective.writing(), jax.process_count()
+        own = np.full((-(-len(prompts) // count), settings.max_new_tokens), _NOTHING, np.int32)
+        for row, (text,) in zip(own, writer(prompts[jax.process_index() :: count], settings), strict=False):
+            row[: len(text.tokens)] = text.tokens
+        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, settings.max_new_tokens)[: len(prompts)]
+        return [self._tokenizer.decode(row[row != _NOTHING].tolist()) for row in written]
 
 
 class TaskEvaluation:

@@ -67,6 +67,8 @@ def finetune(
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
+    if description is None:
+        checks.special_tokens(run.model, tokenizer.vocabulary)
     run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     run = dataclasses.replace(run, objective=run.objective.learn(train))
     train_rows = rows(run, train, tokenizer, run.data.mixing(train))
@@ -85,7 +87,8 @@ def finetune(
             return state
         poolers = [name for name in start.lacking(pretrained, state.params, run.model) if not in_head(name)]
         if poolers and hosts.speaks():
-            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, ", ".join(poolers))
+            drawn = start.in_short(poolers)
+            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, drawn)
         params = start.transfer(pretrained, state.params, checkpoint, lambda name: in_head(name) or name in poolers)
         return state.replace(params=params)
 

@@ -59,7 +59,7 @@ class ModelConfig:
     token_table: str | None = None
     """Path of the parameter whose first V rows are the vectors of tokens; None: no tokens can be added to the model."""
     field_names: ClassVar[Mapping[str, str]] = {}
-    """`width`, `depth`, `longest` or `padding_token` -> the field of the config that sets it, where the two differ."""
+    """`width`, `depth`, `longest`, `padding_token`, `end_token` -> the field of the config, where the names differ."""
 
     @property
     def width(self) -> int:
@@ -82,12 +82,17 @@ class ModelConfig:
         return getattr(self, self.field_names["padding_token"]) if "padding_token" in self.field_names else None
 
     @property
+    def end_token(self) -> int | None:
+        """Id that ends a text which the model writes, as its config.json says; None: it says none."""
+        return getattr(self, self.field_names["end_token"]) if "end_token" in self.field_names else None
+
+    @property
     def template(self) -> Template:
         """How one text or a pair is laid out as a row, and which position stands for it."""
         self._lacks("a layout of rows for texts")
 
     def option(self, name: str) -> str:
-        """The command line's option that sets one of these four."""
+        """The command line's option that sets one of these five."""
         return f"--model.{self.field_names.get(name, name)}"
 
     def with_dropout(self, rate: float) -> Self:

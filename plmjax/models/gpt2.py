@@ -62,6 +62,7 @@ class Gpt2Config(DecoderConfig):
     """The same token, where a text ends."""
 
     encoder_name: ClassVar[str] = "gpt2"
+    field_names: ClassVar[dict[str, str]] = DecoderConfig.field_names | {"end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
         """As every decoder's, and the inner size."""

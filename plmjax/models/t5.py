@@ -107,7 +107,7 @@ class T5Config(ModelConfig):
 
     encoder_name: ClassVar[str] = "t5"
     encoder_needs_target: ClassVar[bool] = True
-    field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers"}
+    field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers", "end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""

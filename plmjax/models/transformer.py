@@ -100,6 +100,7 @@ class EncoderDecoderConfig(ModelConfig):
         "width": "d_model",
         "depth": "decoder_layers",
         "longest": "max_position_embeddings",
+        "end_token": "eos_token_id",
     }
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class Sums:
     """What one microbatch contributes.
 
     losses: term -> differentiable sum over the microbatch, float32 scalars; the terms of `Objective.weights`.
-    metrics: name -> (sum, weight), reported as sum / weight.
+    metrics: name -> (sum, weight), reported as sum / weight; TERM_loss is a name of the terms' means alone.
     carry, collections: what the next step starts from, with the structure and shapes of those that were given.
     """
 

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from plmjax import locks, storage
 from plmjax.errors import HOST_LOST, UserError, quoted
 from plmjax.parallel import guard, platform, slice_hosts, stopping
@@ -169,6 +171,13 @@ def agree(name: str, value: str = "") -> None:
     """Waits until every host has called it; where values differ the run ends and names the host that differs."""
     if _here.guard is not None:
         _here.agree(name, value)
+
+
+def gathered(array: np.ndarray) -> np.ndarray:
+    """The array of every host, [hosts ...], on each of them; shapes and dtypes must be the same. It waits for all."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(array[None], tiled=True)
 
 
 @contextlib.contextmanager

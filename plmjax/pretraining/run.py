@@ -60,7 +60,7 @@ def pretrain(
             loop.check_resume(workdir, run, say)
             brought = start.tokenizer(run, checkpoint, description) if description else None
             tokenizer = _tokenizer(run, workdir, brought, say)
-            _check_padding(run, tokenizer.vocabulary.pad)
+            checks.special_tokens(run.model, tokenizer.vocabulary)
             directory = _dataset(run, workdir, tokenizer, say)
         except UserError:
             if first:  # nothing was trained: the command can be corrected and run again in the same folder
@@ -85,7 +85,7 @@ def pretrain(
             return state
         drawn = start.lacking(pretrained, state.params, run.model)
         if drawn and hosts.speaks():
-            say(f"start      drawn anew, as {checkpoint} has none: {', '.join(drawn)}")
+            say(f"start      drawn anew, as {checkpoint} has none: {start.in_short(drawn)}")
         return state.replace(params=start.transfer(pretrained, state.params, checkpoint, drawn.__contains__))
 
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
@@ -94,16 +94,6 @@ def pretrain(
         summary.show(result, source, workdir, say)
     hosts.agree("the end")
     return result
-
-
-def _check_padding(run: Experiment, pad: int) -> None:
-    """Raises UserError where the padding tokens of the model and the tokenizer differ."""
-    expected = run.model.padding_token
-    if expected is not None and pad >= 0 and pad != expected:
-        raise UserError(
-            f"Expected a tokenizer whose padding token is the model's, {expected}, found {pad}; set "
-            f"{run.model.option('padding_token')} {pad} or take a tokenizer of the kind that the experiment names."
-        )
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:

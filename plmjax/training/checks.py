@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data, Experiment
+from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, phases, placement, step
 from plmjax.training.optimizers import Optimizer
@@ -90,6 +91,24 @@ def text(run: Experiment, brought: bool = False) -> None:
             f"Expected a tokenizer of at most the model's {run.model.vocab_size} tokens, found --tokenizer.vocab_size "
             f"{run.tokenizer.vocab_size}; lower it or raise --model.vocab_size."
         )
+
+
+def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
+    """Raises UserError where the padding token, or the token that ends a text, is one to the model and another to the
+    tokenizer.
+
+    Texts of training end with the tokenizer's. A model that names another would, exported, write on without an end.
+    """
+    ids = {
+        "padding": (model.padding_token, vocabulary.pad),
+        "end": (model.end_token, vocabulary.document_end),
+    }
+    for name, (expected, found) in ids.items():
+        if expected is not None and found >= 0 and found != expected:
+            raise UserError(
+                f"Expected a tokenizer whose {name} token is the model's, {expected}, found {found}; set "
+                f"{model.option(f'{name}_token')} {found} or take a tokenizer of the kind that the experiment names."
+            )
 
 
 def rhythm(run: Experiment, metrics: Sequence[str]) -> None:

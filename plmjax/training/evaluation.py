@@ -45,7 +45,8 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
 
-    coefficients: of an objective that weighs its terms, whose joint loss is then one of the means.
+    coefficients: of an objective that weighs its terms, whose joint loss is then one of the means; those that it leaves
+        out count once, as in training.
 
     The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
     """
@@ -86,7 +87,8 @@ class HeldOut:
         """The means of totals."""
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
-            means["joint_loss"] = sum(factor * means[f"{term}_loss"] for term, factor in self.coefficients.items())
+            terms = [name.removesuffix("_loss") for name in means if name.endswith("_loss")]
+            means["joint_loss"] = sum(self.coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in terms)
         return means
 
 

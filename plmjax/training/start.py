@@ -7,8 +7,9 @@ model of longer rows may repeat its positions.
 import dataclasses
 import hashlib
 import json
+import posixpath
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
     parts = {name: name.split("/") for name in names}
     heads = [name for name, part in parts.items() if part[0] != model.encoder_name or part[1] == POOLER]
     return sorted(name for name in heads if name not in found)
+
+
+def in_short(names: Sequence[str]) -> str:
+    """Names of parameters for a sentence; of more than three, how many begin alike: `32 of source_encoder`."""
+    if len(names) <= 3:
+        return ", ".join(names)
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        parts.setdefault(name.split("/")[0], []).append(name)
+    return ", ".join(f"{len(each)} of {posixpath.commonpath(each)}" for each in parts.values())
 
 
 def check_parameters(

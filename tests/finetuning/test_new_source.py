@@ -30,7 +30,9 @@ def parameters(run: Path) -> dict[str, np.ndarray]:
     return flax.traverse_util.flatten_dict(checkpoints.load_parameters(run)[0], sep="/")
 
 
-def test_the_stages_train_what_the_paper_says(bart_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stages_train_what_the_paper_says(
+    bart_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Words that are written backwards are the other language."""
     draws = np.random.default_rng(0)
     for split, count in (("train", 16), ("dev", 4)):
@@ -42,6 +44,7 @@ def test_the_stages_train_what_the_paper_says(bart_run: Path, tmp_path: Path, mo
     finetune(experiments.override(run, more, "plmjax finetune"), bart_run, workdir)
     before, first = parameters(bart_run), parameters(workdir)
     assert {name for name in first if not name.startswith(f"{SOURCE_ENCODER}/")} == before.keys()
+    assert f"as {bart_run} has none: {len(first) - len(before)} of {SOURCE_ENCODER}." in caplog.text
     for name, array in before.items():
         changed = np.zeros(len(array), bool)
         if name in ("bart/encoder_positions/embedding", "bart/decoder_positions/embedding"):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sacrebleu
+from jax.experimental import multihost_utils
 from rouge_score import rouge_scorer
 
 from plmjax.errors import UserError
@@ -126,6 +127,29 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
     assert [line["prediction"] for line in lines] == written and len(set(written)) > 1
     assert [line["reference"] for line in lines] == EXAMPLES.targets and lines[1]["line"] == 2
     assert list(GREEDY.official(lines)) == [text + "\n" for text in written]
+
+
+def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, source, program, given = made
+    alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
+    alone(program, given)
+    shares: list[np.ndarray] = []
+
+    def exchange(value: Any, tiled: bool) -> Any:
+        """The second host is asked first, and the first is given what that one wrote."""
+        if isinstance(value, np.ndarray):
+            shares.append(value)
+            return np.concatenate([value, shares[0]])
+        return value
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", exchange)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for host in (1, 0):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        together = TaskEvaluation(run, EXAMPLES, source, Numbers())
+        together(program, given)
+    assert together.predictions == alone.predictions
+    assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
 
 
 def test_smoothing_is_of_the_training_alone(made: tuple) -> None:

@@ -12,7 +12,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.objectives.objective import cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, loop, phases, step
+from plmjax.training import loop, phases, step
 from plmjax.training.schedules import Linear
 from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS
@@ -235,8 +235,3 @@ def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
         step.check_model(run, phase, Vocabulary.placeholder(65))
     with pytest.raises(UserError, match="at most the model's 32 positions, found a sequence length of 33"):
         step.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))
-
-
-def test_unigram_entropy_counts_every_token_once_more():
-    nats = evaluation.unigram_nats(np.array([3, 0]), 4)
-    np.testing.assert_allclose(nats, -np.log(np.array([4, 1, 1, 1]) / 7), rtol=1e-6)

@@ -62,8 +62,9 @@ class Layout:
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Tokens of the shortest and of the longest row that it can be cut into."""
 
-    target_stream: ClassVar[str] = "text"
-    """The stream of the dataset whose tokens are asked for."""
+    def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
+        """How often each token stands in the training text that is asked for, int64 [V]."""
+        return dataset.unigram_counts()
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
         """The rows of a split, `length` tokens each.

@@ -49,10 +49,11 @@ class PairedStreams(Layout):
                 f"{nearest(self.start, STARTS)}"
             )
 
-    @property
-    def target_stream(self) -> str:
-        """The stream of the dataset whose tokens are asked for."""
-        return self.target
+    def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
+        """The target's tokens, and an end token for each document, which is asked for as they are."""
+        counts = dataset.unigram_counts(self.target)
+        counts[vocabulary.document_end] += dataset.split("train", self.target).documents
+        return counts
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
         return PairedRows(dataset, split, self, length, vocabulary, seed)
