@@ -209,7 +209,7 @@ def evaluate(
     trained for. Word vectors are scored on word similarities and analogies.
 
     Args:
-        checkpoint: Run directory or checkpoint; for word vectors, their file.
+        checkpoint: Run directory or checkpoint; of word vectors also a file of word2vec or GloVe.
         data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task, of
             a mixture NAME=FILE with the name of one of its tasks.
         task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data;
@@ -335,7 +335,7 @@ def nearest(
     With `king woman --minus man` it answers an analogy: man is to king as woman is to what?
 
     Args:
-        vectors: File of word vectors, of word2vec (text or binary) or GloVe.
+        vectors: File of word vectors, of word2vec (text or binary) or GloVe; or run directory or checkpoint.
         words: Words whose directions are added.
         minus: Words whose directions are subtracted.
         top: Words listed, the nearest first, each with its cosine.
@@ -488,17 +488,26 @@ def export(
     checkpoint: Positional[Location],
     output: Positional[Location],
     architecture: str = "auto",
+    vectors: Literal["text", "binary", "glove"] | None = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes a checkpoint in the format of transformers.
+    """Writes a checkpoint in the format of transformers, or the vectors of its words in those of word2vec and GloVe.
 
     Args:
-        checkpoint: Run directory or checkpoint.
-        output: Folder to write.
+        checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.
+        output: Folder to write; with --vectors a file.
         architecture: Class of transformers to write for; auto chooses the one that has all parameters.
+        vectors: Write the vectors of the words alone, in word2vec's text or binary form or in GloVe's.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
+    if vectors is not None:
+        if architecture != "auto":
+            raise UserError(f"Expected no --architecture with --vectors, found {architecture}; leave one of them out.")
+        from plmjax.word_vectors.vectors import export as export_vectors
+
+        print(export_vectors(checkpoint, output, vectors))
+        return
     from plmjax.exchange.run_directories import export_checkpoint
 
     print(export_checkpoint(checkpoint, output, architecture))

@@ -9,7 +9,6 @@ from pathlib import Path
 import flax.linen as nn
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import pytest
 
 from plmjax import experiment as experiments
@@ -18,24 +17,20 @@ from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
 from plmjax.layers.execution import Execution
 from plmjax.parallel import sharding
-from plmjax.training import phases
+from plmjax.training import phases, step
+from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def abstract_params(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]):
-    """The parameters that the run's objective makes for a batch, boxed with their axes; computes nothing."""
+def abstract_params(run: Experiment, phase: ResolvedPhase):
+    """The parameters that the run's objective makes for a phase, boxed with their axes; computes nothing."""
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    rows, length = batch["input_ids"].shape
-
-    def init(key: jax.Array):
-        zeros = {name: jnp.zeros(field.shape, field.dtype) for name, field in batch.items()}
-        carry = nn.meta.unbox(run.objective.initial_carry(run.model, rows, length))
-        module = run.objective.module(run.model, Execution())
-        return run.objective.init(module, key, run.objective.corrupt(zeros, key, vocabulary), (), carry)
-
+    batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
+    module = run.objective.module(run.model, Execution())
+    init = step.initial_variables(run, phase, module, vocabulary, batch)
     return jax.eval_shape(init, jax.random.key(0))["params"]
 
 
@@ -52,7 +47,7 @@ def describe(run: Experiment) -> list[str]:
 
     resolved = phases.resolve(run)
     batches = [run.data.layout.batch(phase.batch_size, phase.sequence_length) for phase in resolved]
-    boxed = abstract_params(run, batches[0])
+    boxed = abstract_params(run, resolved[0])
     decayed = run.optimizer.decayed(boxed)
     trees = (nn.meta.unbox(boxed), sharding.logical_axes(boxed), decayed)
     shapes, axes, decayed = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in trees)

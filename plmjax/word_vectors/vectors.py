@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import chex
+import flax.traverse_util
 import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, quoted
 from plmjax.interop import word2vec
+from plmjax.training import checkpoints, start
 
 _SCORES = 1 << 24
 """Scores of words that are held at once."""
@@ -81,9 +83,9 @@ class WordVectors:
         directions: float32 [N D], of any length. left_out: int [N K], rows that are not chosen.
         """
         chosen, step = [], max(1, _SCORES // len(self.words))
-        for start in range(0, len(directions), step):
-            cosines = directions[start : start + step] @ self.directions.T
-            np.put_along_axis(cosines, left_out[start : start + step], -np.inf, axis=1)
+        for begin in range(0, len(directions), step):
+            cosines = directions[begin : begin + step] @ self.directions.T
+            np.put_along_axis(cosines, left_out[begin : begin + step], -np.inf, axis=1)
             chosen.append(cosines.argmax(axis=1))
         return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
@@ -96,14 +98,21 @@ class WordVectors:
 
 
 def read(path: str | Path) -> WordVectors:
-    """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec).
+    """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec), or of a run.
+
+    Of a run directory or checkpoint they are the rows of the model's table of tokens (`ModelConfig.token_table`), the
+    special tokens left out.
 
     Raises:
-        UserError: no such file, another one, a damaged one, or numbers that are not finite.
+        UserError: no such file, another one, a damaged one, numbers that are not finite, or a model without a table.
     """
     path = storage.path(path)
+    if path.is_dir():
+        return _of_checkpoint(path)
     if not path.is_file():
-        raise UserError(f"Expected a file of word vectors, found no file {quoted(str(path), 300)}; name one.")
+        raise UserError(
+            f"Expected a file of word vectors or a run, found nothing at {quoted(str(path), 300)}; name one."
+        )
     with word2vec.opened(path) as tensors:
         vectors = tensors.read(word2vec.VECTORS)
     finite = np.isfinite(vectors).all(axis=1)
@@ -113,3 +122,27 @@ def read(path: str | Path) -> WordVectors:
             f"Expected finite numbers in {path}, found others in the vector of {quoted(word)}; fetch it again."
         )
     return WordVectors(str(path), tensors.words, vectors)
+
+
+def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
+    """Writes the vectors of a file, run or checkpoint to a file; says what was written.
+
+    Raises:
+        UserError: what `read` raises, or a word that files of this form cannot hold.
+    """
+    vectors = read(source)
+    word2vec.write(storage.path(output), vectors.words, vectors.vectors, form)
+    count, size = vectors.vectors.shape
+    return f"exported   {count:,} vectors of {size} numbers to {output} ({form})"
+
+
+def _of_checkpoint(path: Path) -> WordVectors:
+    params, description = checkpoints.load_parameters(path)
+    model = description.experiment.model
+    if model.token_table is None:
+        raise UserError(f"Expected a model with a vector for each token, found none in {path}; name another run.")
+    tokenizer = start.tokenizer_of(description)
+    special = set(tokenizer.vocabulary.special)
+    ids = [token for token in range(tokenizer.vocabulary.size) if token not in special]
+    table = flax.traverse_util.flatten_dict(params, sep="/")[model.token_table]
+    return WordVectors(str(path), tokenizer.tokens(ids), np.asarray(table, np.float32)[ids])

@@ -18,10 +18,12 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
+from plmjax.models.word2vec import Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
@@ -29,7 +31,6 @@ from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
-from tests.strangers.skip_gram import NegativeSampling, SkipGramConfig
 from tests.strangers.student import Distillation
 
 TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
@@ -119,9 +120,10 @@ def recurrent() -> Experiment:
     )
 
 
-def skip_gram() -> Experiment:
-    """Words and their neighbours."""
-    return dataclasses.replace(gpt2(), model=SkipGramConfig(), objective=NegativeSampling())
+def word2vec() -> Experiment:
+    """Words and their neighbours; the rows of frequent words are held back."""
+    objective = NegativeSampling(window=2, shared=8, threshold=0.05, row_updates=8.0)
+    return dataclasses.replace(gpt2(), model=Word2VecConfig(vocab_size=64, vector_size=16), objective=objective)
 
 
 def student() -> Experiment:

@@ -1,4 +1,4 @@
-"""Models that no room was built for go through all of them: an LSTM with a carry, skip-gram, a student of a teacher.
+"""Models that no room was built for go through all of them: an LSTM with a carry, a student of a teacher.
 
 Prepared dataset, pipeline, step, a mesh of three axes, microbatches, checkpoint, resume: each is a file of its own here
 and not a line elsewhere.
@@ -25,7 +25,7 @@ from tests.data import corpora
 from tests.strangers import experiments
 from tests.strangers.student import EveryOtherLayer
 
-STRANGERS = ["recurrent", "skip_gram", "student"]
+STRANGERS = ["recurrent", "student"]
 
 
 class Preempted(Exception):
@@ -99,20 +99,6 @@ def trained(run: Experiment, dataset: Dataset, folder: Path, begin: Any = None) 
 def test_goes_through_every_room(dataset, tmp_path):
     found = trained(settings(experiments.recurrent()), dataset, tmp_path).metrics
     assert found["eval/loss"] < found["eval/unigram_entropy"] - 0.1
-
-
-def test_skip_gram_draws_its_negatives_from_the_counts_of_the_text(dataset, tmp_path):
-    run = settings(experiments.skip_gram())
-    found = trained(run, dataset, tmp_path)
-    counts = dataset.unigram_counts().astype(np.float64)
-    noise = np.cumsum(counts**0.75)
-    np.testing.assert_allclose(found.state.constants["noise"], noise / noise[-1], rtol=1e-5, atol=1e-7)
-    assert found.state.constants["kept"].shape == (64,)
-    assert found.metrics["eval/loss"] < 6 * np.log(2) - 0.5  # of scores of 0, one true and five drawn words
-    words, contexts = (np.asarray(found.state.params[name]["embedding"])[5:] for name in ("words", "contexts"))
-    neighbour = (words @ contexts.T).argmax(axis=1)
-    distance = np.abs(neighbour - np.arange(59))
-    assert np.mean(np.minimum(distance, 59 - distance) <= 2) > 0.9  # the text counts upwards
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import cross_entropy
+from plmjax.objectives.objective import Materials, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases, step
 from plmjax.training.schedules import Linear
@@ -26,7 +26,7 @@ MESHED = [
     for name in STEPS
     for mesh in MESHES
 ]
-TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "classification")
+TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "word2vec", "classification")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
 # s each: pytest -m slow tests/training/test_step.py
@@ -54,7 +54,14 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
 @functools.cache
 def begun(name: str):
     """The first state, on the host."""
-    return jax.device_get(program(name).initialize(0))
+    return jax.device_get(program(name).initialize(0, materials(name)))
+
+
+def materials(name: str) -> Materials:
+    """What constants are made from: the counts of the source's text."""
+    make, source = STEPS[name]
+    source = source(make().data)
+    return Materials(source.vocabulary, source.unigram_counts, lambda: [], lambda checkpoint, init: None)
 
 
 @functools.cache

@@ -1,0 +1,38 @@
+"""word2vec on text that every machine has: the documentation of its Python libraries.
+
+plmjax pretrain experiments/word2vec_tiny.py
+plmjax pretrain experiments/word2vec_tiny.py:cbow
+plmjax nearest runs/word2vec_tiny array
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
+from plmjax.objectives.negative_sampling import NegativeSampling
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.training.schedules import Linear
+
+
+def experiment() -> Experiment:
+    """Skip-gram: 100 numbers a word, 4,000 steps of 4,096 words."""
+    return Experiment(
+        model=Word2VecConfig.tiny(),
+        objective=NegativeSampling(architecture=SkipGram(), shared=32),
+        tokenizer=Tokenizer(kind="word", vocab_size=8192),
+        data=Data(layout=Blocks(), format="documentation", sequence_length=64, held_out=0.05),
+        optimizer=StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0),
+        training=Training(steps=4000, batch_size=64, log_every=200, evaluate_every=1000, evaluation_batches=50),
+        checkpoint=Checkpoint(every=1000, keep=2),
+    )
+
+
+def cbow() -> Experiment:
+    """CBOW, at the rate of the released program."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        objective=dataclasses.replace(run.objective, architecture=ContinuousBagOfWords()),
+        optimizer=dataclasses.replace(run.optimizer, learning_rate=0.05),
+    )

@@ -1,0 +1,170 @@
+"""word2vec: word vectors that predict neighbouring words (Mikolov et al., ICLR 2013 workshop, arXiv 1301.3781, and
+NeurIPS 2013, arXiv 1310.4546; tmikolov/word2vec word2vec.c).
+
+No hidden layer: two tables of vectors and the products of their rows. Every word w is an input v_w and an output u_w.
+
+    skip-gram:  each word t within the window of a word s predicts it         score(t, s) = u_s . v_t
+    CBOW:       the words within the window of s predict it together          score(s)    = u_s . mean_t v_t
+
+What becomes of the scores is the objective's: negative sampling (plmjax/objectives/negative_sampling.py) tells the word
+s from words that were drawn. What the vectors are used for afterwards are those of the input table.
+
+Deviation: the sum instead of the mean in CBOW is that of the first release (v0.1b); later ones and the default take the
+mean. There gensim divides the gradient of the sum by the number of words.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_1, check_ranges
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class Word2VecConfig(ModelConfig):
+    """Sizes of the two tables; the defaults are those of the published GoogleNews-vectors-negative300."""
+
+    vocab_size: int = 3_000_000
+    """Tokens of the vocabulary."""
+    vector_size: int = 300
+    """Numbers of a vector, D."""
+
+    depth: ClassVar[int] = 1
+    field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
+    token_table: ClassVar[str] = "input_vectors/embedding"
+    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (ParameterGroup(("input_vectors", "output_vectors")),)
+
+    def __post_init__(self) -> None:
+        """Checks the sizes."""
+        check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
+
+    @classmethod
+    def google_news(cls, **overrides: Any) -> Self:
+        """1,800,000,000 parameters, of which the 900,000,000 of the input table were published."""
+        return cls(**overrides)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """100 numbers a word."""
+        return cls(**({"vocab_size": 8192, "vector_size": 100} | overrides))
+
+    def for_pretraining(self, execution: Execution) -> "Word2Vec":
+        """The two tables."""
+        return Word2Vec(self)
+
+
+class Word2Vec(nn.Module):
+    """The tables `input_vectors` and `output_vectors`, float32 [V D] both."""
+
+    config: Word2VecConfig
+
+    def setup(self) -> None:
+        """Inputs begin uniform in -1/2D .. 1/2D, outputs at 0 (word2vec.c, InitNet)."""
+        sizes = (self.config.vocab_size, self.config.vector_size, "vocab")
+        self.input_vectors = Embedding(*sizes, _uniform(1 / (2 * self.config.vector_size)))
+        self.output_vectors = Embedding(*sizes, nn.initializers.zeros)
+
+    def __call__(
+        self, input_ids: jax.Array, output_ids: jax.Array, *, deterministic: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
+        """int [B T] and int [B S] -> the inputs' vectors [B T D] and the outputs' vectors [B S D]."""
+        return self.input_vectors(input_ids), self.output_vectors(output_ids)
+
+
+def _uniform(bound: float) -> Initializer:
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What predicts a word: the two architectures differ in it alone.
+
+    `pairs`, float32 [B T S], is 1 where the word t lies within the window of the word s. B T S are rows and words, H is
+    the number of what predicts in a row, K of drawn words.
+    """
+
+    def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
+        """Vectors of the words [B T D] -> what predicts, [B H D]."""
+        raise NotImplementedError(f"{type(self).__name__} must say what predicts.")
+
+    def predictions(self, pairs: jax.Array) -> jax.Array:
+        """The weights of predictions: 1 where there is one."""
+        raise NotImplementedError(f"{type(self).__name__} must say what is predicted.")
+
+    def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
+        """Of all predictions, shaped as their weights; the outputs of the words are [B S D]."""
+        raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
+
+    def asked(self, predictions: jax.Array) -> jax.Array:
+        """How often each word is predicted, [B S]."""
+        raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
+
+    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+        """From how many predictions by h a drawn word k is to be told, [B H K].
+
+        differs: float32 [B S K], 1 where k is another word than s.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must count its predictions beside a drawn word.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipGram(Architecture):
+    """Every neighbour t of a word s predicts it alone: H = T, and predictions are weighed as [B T S].
+
+    As in word2vec.c the window is that of the word that is predicted; in the paper it is the other's.
+    """
+
+    def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
+        return vectors
+
+    def predictions(self, pairs: jax.Array) -> jax.Array:
+        return pairs
+
+    def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
+        return jnp.einsum("BTD,BSD->BTS", hidden, outputs)
+
+    def asked(self, predictions: jax.Array) -> jax.Array:
+        return jnp.sum(predictions, axis=1)
+
+    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+        return jnp.einsum("BTS,BSK->BTK", predictions, differs)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinuousBagOfWords(Architecture):
+    """All neighbours of a word s predict it together: H = S, and predictions are weighed as [B S].
+
+    Of the mean, word2vec.c adds the gradient to each of the vectors whole and not by their share.
+    """
+
+    mean: bool = True
+    """Predict from the mean of the vectors; otherwise from their sum."""
+
+    def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
+        total = jnp.einsum("BTS,BTD->BSD", pairs, vectors)
+        if not self.mean:
+            return total
+        mean = total / jnp.maximum(jnp.sum(pairs, axis=1), 1)[..., None]
+        return jax.lax.stop_gradient(mean) + (total - jax.lax.stop_gradient(total))
+
+    def predictions(self, pairs: jax.Array) -> jax.Array:
+        return jnp.max(pairs, axis=1)
+
+    def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
+        return jnp.einsum("BSD,BSD->BS", hidden, outputs)
+
+    def asked(self, predictions: jax.Array) -> jax.Array:
+        return predictions
+
+    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+        return predictions[..., None] * differs
