@@ -17,6 +17,7 @@ from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import TokenTagging
+from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.layers.execution import Execution
 from plmjax.models.bart import BartConfig
@@ -32,7 +33,7 @@ from tests.systems.modules import random_params
 def test_sentences_are_labelled_at_their_last_end_token(
     bart_run: Path, sentiment: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Learned, predicted, exported, read by transformers and imported: one and the same model."""
+    """Learned, evaluated, predicted, exported, read by transformers and imported: one and the same model."""
     train, validation = sentiment
     run = Experiment(
         model=None,
@@ -49,6 +50,14 @@ def test_sentences_are_labelled_at_their_last_end_token(
     rows = list(run.data.rows(validation))
     right = [record["prediction"] == label for record, (*_, label) in zip(predicted, rows, strict=True)]
     assert np.mean(right) == pytest.approx(metrics["eval/accuracy"])
+
+    assert evaluate(tmp_path / "run") == pytest.approx(metrics)
+    other = evaluate(tmp_path / "run", train)
+    again = json.loads((tmp_path / "run" / "evaluations" / "train" / "evaluation.json").read_text())
+    predicted_of_train = (record["prediction"] for record in predict(tmp_path / "run", train))
+    labels = [label for (*_, label) in run.data.rows(train)]
+    right_of_train = [found == label for found, label in zip(predicted_of_train, labels, strict=True)]
+    assert other["eval/accuracy"] == again["eval/accuracy"] == pytest.approx(np.mean(right_of_train))
 
     assert "BartForSequenceClassification" in export_checkpoint(tmp_path / "run", tmp_path / "exported")
     model = transformers.BartForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
