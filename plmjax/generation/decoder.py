@@ -92,7 +92,7 @@ class CausalDecoder:
 class SourceDecoder:
     """The decoder of an encoder-decoder, whose modules are as layers/encoder_decoder.py says.
 
-    The source is read once. All texts of a prompt have the same, so that a beam search leaves it where it is.
+    The source is read once. All texts of a prompt share it (`layers.encoder_decoder.by_source`).
     """
 
     config: ModelConfig
@@ -114,10 +114,9 @@ class SourceDecoder:
         return self._read(variables, tokens[:, None], None, *state)
 
     def repeated(self, state: tuple[Source, Cache], times: int) -> tuple[Source, Cache]:
-        """The source and the cache of every row several times."""
+        """The cache of every row several times, beside the source, of which one is enough for them."""
         source, cache = state
-        indices = _repeated(cache.key_mask, times)
-        return source.rows(indices), cache.rows(indices)
+        return source, cache.rows(_repeated(cache.key_mask, times))
 
     def rows(self, state: tuple[Source, Cache], indices: jax.Array) -> tuple[Source, Cache]:
         """The cache of other rows, beside the source, which is the same for them."""

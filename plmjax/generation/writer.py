@@ -1,8 +1,8 @@
 """Tokens in, tokens out: prompts in batches of a few widths, over the devices of a mesh.
 
 The prompt of a decoder is what its text goes on from; that of an encoder-decoder is its source, which the encoder
-reads. Prompts are batched by width, filled up on the left, sources on the right, and every text has a random key of its
-own, so that the text of a prompt does not depend on the other prompts.
+reads. Prompts of like lengths are batched, filled up on the left, sources on the right, and every text has a random key
+of its own, so that the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
@@ -188,14 +188,16 @@ class Writer:
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """(which prompts, their width); every batch has as many, the last repeated where there are too few."""
+        """(which prompts, the width of the longest); each has as many, in the last one prompt again and again.
+
+        By length, the shortest first: every other batch is full, and a width is compiled for a batch that needs it, not
+        for a prompt.
+        """
         count = -(-min(batch_size, len(prompts)) // self._shards) * self._shards
-        widths = [padded_width(len(prompt), self.longest) for prompt in prompts]
-        for width in sorted(set(widths)):
-            members = [prompt for prompt, own in enumerate(widths) if own == width]
-            for first in range(0, len(members), count):
-                chosen = members[first : first + count]
-                yield chosen + chosen[-1:] * (count - len(chosen)), width
+        order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
+        for first in range(0, len(order), count):
+            chosen = order[first : first + count]
+            yield chosen + chosen[-1:] * (count - len(chosen)), padded_width(len(prompts[chosen[-1]]), self.longest)
 
     def _begin(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> loop.Progress:
         """Reads the chosen prompts."""

@@ -8,11 +8,8 @@ then calls `decode` for each further token:
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
 """
 
-from typing import Self
-
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from plmjax.layers.attention import KeyValues
 from plmjax.layers.cache import Cache
@@ -60,10 +57,18 @@ class Source:
         """What every token of the decoder sees of the source."""
         return Visibility(key_mask=self.attention_mask)
 
-    def rows(self, indices: jax.Array) -> Self:
-        """With other rows, int [B']: some of them several times, others not at all."""
-        key_values = jax.tree.map(lambda kept: jnp.take(kept, indices, axis=1), self.key_values)
-        return self.replace(key_values=key_values, attention_mask=jnp.take(self.attention_mask, indices, axis=0))
+
+def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
+    """The rows that read one source behind each other, as one row: [B K T D] with B and K together -> [B K T, D].
+
+    The K texts that are written of a source stand side by side. As queries of one row they share its keys and values,
+    which are then read once and kept once.
+
+    Args:
+        rows: [R T D], R = B K; K is 1 where every row has a source of its own.
+        source: what they attend to, [B S N H].
+    """
+    return rows.reshape(len(source.keys), -1, rows.shape[-1])
 
 
 def check_segments(source: jax.Array | None, target: jax.Array | None) -> None:

@@ -41,7 +41,7 @@ from plmjax.layers.cache import Cache, after_past
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, check_segments
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
 from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
@@ -391,9 +391,9 @@ class T5DecoderLayer(T5EncoderLayer):
         y = self.attention_norm(x)
         key_values, cache = after_past(self.attention.key_values(y), cache, layer)
         x = self.attended(x, y, self.attention, key_values, visibility, bias, deterministic=deterministic)
-        y = self.cross_attention_norm(x)
-        x = self.attended(x, y, self.cross_attention, source, source_visibility, deterministic=deterministic)
-        return self.fed_forward(x, deterministic=deterministic), cache
+        together, y = (by_source(rows, source) for rows in (x, self.cross_attention_norm(x)))
+        read = self.attended(together, y, self.cross_attention, source, source_visibility, deterministic=deterministic)
+        return self.fed_forward(read.reshape(x.shape), deterministic=deterministic), cache
 
 
 class T5Encoder(nn.Module):

@@ -37,7 +37,7 @@ from plmjax.layers.cache import Cache, attend_to_past
 from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding, check_ids
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, check_segments
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
 from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
@@ -316,7 +316,8 @@ class DecoderLayer(nn.Module):
         attended, cache = attend_to_past(self.attention, y, visibility, cache, layer, deterministic=deterministic)
         y = self.attention_layer_norm(y + self.dropout(attended, deterministic))
         y = nn.with_logical_constraint(y, ROW)
-        attended = self.cross_attention.attend(y, source, of_source, deterministic=deterministic)
+        queries = by_source(y, source)
+        attended = self.cross_attention.attend(queries, source, of_source, deterministic=deterministic).reshape(y.shape)
         y = self.cross_attention_layer_norm(y + self.dropout(attended, deterministic))
         y = nn.with_logical_constraint(y, ROW)
         transformed = self.feed_forward(y, deterministic=deterministic)

@@ -78,8 +78,13 @@ def test_nothing_is_compiled_for_another_length() -> None:
     for prompt, new in (([4], 16), ([5] * 16, 9)):
         writer()([prompt], Settings(max_new_tokens=new, min_new_tokens=2, seed=3))
     assert (loop.begin._cache_size(), loop.proceed._cache_size()) == before
-    writer()([[1] * 17], Settings(max_new_tokens=3))
+    short, long = [4], [1] * 17
+    alone = [writer()([prompt], Settings(max_new_tokens=3)) for prompt in (long, short)]
     assert loop.begin._cache_size() == before[0] + 1
+    together = writer()([long, short, long], Settings(max_new_tokens=3))  # of the width of the longest
+    assert loop.begin._cache_size() == before[0] + 2
+    for (text,), ((other,),) in zip(together, [*alone, alone[0]], strict=True):
+        assert text.tokens == other.tokens
 
 
 @pytest.mark.parametrize("unroll", [1, 2])
@@ -118,7 +123,8 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
         np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
     source, cache = translator()._begin(PROMPTS, [0, 1, 2], 16, settings).state
-    assert source.attention_mask.tolist()[::3] == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
+    assert source.attention_mask.tolist() == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
+    assert source.key_values.keys.shape == (2, 3, 16, 4, 6)  # one source for three texts
     assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)
 
 
