@@ -376,6 +376,7 @@ def plan(
     price: UseAppendAction[tuple[str, ...]] = (),
     search: bool = False,
     batch_sizes: tuple[int, ...] = (),
+    breakdown: bool = False,
     strict: bool = False,
     json_: Annotated[bool, arg(name="json")] = False,
     overrides: Overrides = (),
@@ -388,6 +389,7 @@ def plan(
         price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Look for the microbatches and the remat policy that are fastest on the slice.
         batch_sizes: Batches to search besides the experiment's own.
+        breakdown: Show what a step's cycles are spent on: products, attention, normalisation, random bits, state, ...
         strict: Exit with code 1 when the step is wasteful.
         json_: Print JSON.
     """
@@ -402,16 +404,18 @@ def plan(
         raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
     if batch_sizes and not search:
         raise UserError("Expected --search with --batch_sizes, found none; add it.")
+    if breakdown and search:
+        raise UserError("Expected --breakdown or --search, found both; leave one out.")
     prices = read_prices(price)
     if search:
         found = [searches.search(composed, name, batch_sizes, prices=prices) for name in topology]
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
         return
     if len(topology) == 1:
-        made = [plans.plan(composed, topology[0], prices)]
+        made = [plans.plan(composed, topology[0], prices, breakdown)]
         print(json.dumps(made[0]) if json_ else pages.page(made[0]))
     else:
-        made = [plans.plan_or_error(composed, name, prices) for name in topology]
+        made = [plans.plan_or_error(composed, name, prices, breakdown) for name in topology]
         print(json.dumps(made) if json_ else pages.table(made))
     if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
         raise SystemExit(1)

@@ -13,10 +13,15 @@ Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kuber
 the labels and machines of Kubernetes; 7x, which the first page does not list, as published code asks for it.
 """
 
+import atexit
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import jax
 
@@ -199,6 +204,7 @@ class Slice:
             # compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        _write_schedules()
         from jax.experimental import topologies
 
         # JAX would cache programs of a TPU that is not here, and warn at the next plan that it cannot read them.
@@ -208,6 +214,26 @@ class Slice:
         name = f"{self.chip.libtpu_name or self.chip.name}:{'x'.join(map(str, self.shape))}"
         options = dict(self.chip.options) | bounds | ({"num_slices": self.slices} if self.slices > 1 else {})
         return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
+
+
+@functools.cache
+def schedules() -> Path:
+    """The folder that libtpu writes its final schedules to while it compiles, removed at the end of the process.
+
+    It reads where to only once, when it is loaded. Whoever compiles for a slice removes the files after each program.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="plmjax-schedules-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _write_schedules() -> None:
+    """Sets the environment so that libtpu, if it is not loaded yet, writes its schedules."""
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if "xla_jf_dump_to" not in given:
+        flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true"
+        flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {flags}".strip()
 
 
 def parse(name: str) -> Slice:

@@ -13,6 +13,8 @@ import jax
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
+from plmjax.plan import schedules
+from plmjax.plan.schedules import Schedule
 from plmjax.training import checks, placement, step
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -28,11 +30,16 @@ class DoesNotFit(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The compiled train step of one phase. `text` is the optimised program in HLO."""
+    """The compiled train step of one phase.
+
+    text: the optimised program in HLO.
+    schedules: instruction -> what it issues; empty where libtpu wrote none, as it had been loaded by other code.
+    """
 
     program: step.Program
     memory: Any
     text: str
+    schedules: dict[str, Schedule]
     seconds: float
 
     @property
@@ -85,9 +92,11 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
             if too_large is None:
                 raise
             raise too_large from None
-        written = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
-        text = written[0].read_text(encoding="utf-8")
-    return Compilation(program, compiled.memory_analysis(), text, time.perf_counter() - start)
+        finally:
+            written = schedules.read(topologies.schedules())
+        files = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
+        text = files[0].read_text(encoding="utf-8")
+    return Compilation(program, compiled.memory_analysis(), text, written, time.perf_counter() - start)
 
 
 def out_of_memory(message: str) -> DoesNotFit | None:

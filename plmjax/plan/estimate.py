@@ -10,14 +10,19 @@ and communication are read from the compiled program and exact; every time is an
                   link. A group of less than the whole slice has the links of one axis. What goes from slice to
                   slice has a chip's share of its host's network.
     roofline      the largest of the three: no program is faster
-    cycles        the compiler's own estimate of everything but communication / clock
+    cycles        the compiler's own estimate of everything but communication / clock; where it gives none for an
+                  instruction, a gather or a kernel of Pallas, the refined one
     step          cycles + interconnect, as if neither hid the other; the roofline where there are no cycles
+    refined       from the bundles the compiler scheduled, with what the schedule hides (`plmjax.plan.refined`)
 
-MFU is model FLOPs / (step x chips x peak).
+MFU is model FLOPs / (step x chips x peak), of either step. The compiler's is a pessimistic bound: products and random
+bits cost what it says, reductions, copies and stores of stacked arrays several times less. The refined one is trusted
+for what a device computes, and so for the MFU to expect; it knows no stalls, so that a real step is slower.
 """
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +32,8 @@ from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan import hlo
+from plmjax.plan import hlo, refined
+from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
 from plmjax.training import step
 from plmjax.training.metrics import compact
@@ -138,7 +144,35 @@ def predicted(experiment: Experiment, program: step.Program) -> int:
     return math.prod(jax.eval_shape(targets, *plain).shape)
 
 
-def describe(experiment: Experiment, compilation: Compilation, part: topologies.Slice) -> dict[str, Any]:
+def unpriced_calls(costs: refined.Costs) -> list[str]:
+    """One sentence for every kind of custom call whose time is not known, or not to the compiler."""
+    found: dict[tuple[str, str], int] = {}
+    for instruction, times in costs.computing():
+        source = costs[instruction].source
+        if instruction.opcode == "custom-call" and costs[instruction].compiler is None:
+            target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes).group(1)
+            if target not in refined.FREE_CALLS:
+                found[target, source] = found.get((target, source), 0) + times
+    known = "have no estimate by the compiler; both estimates take their schedules."
+    unknown = "have neither an estimate nor a schedule; both estimates count their HBM bytes alone."
+    return [
+        f"{count} custom calls {target} a step {known if source == 'schedule' else unknown}"
+        for (target, source), count in found.items()
+    ]
+
+
+def _costs(read: hlo.Program, compilation: Compilation, chip: topologies.Chip) -> refined.Costs | None:
+    """What the instructions cost on a device; None where the schedules or the clock are not known."""
+    if not compilation.schedules or not chip.clock:
+        return None
+    cycles = chip.devices * chip.clock  # of all devices of a chip together
+    return refined.Costs(read, compilation.schedules, refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles))
+
+
+def describe(
+    experiment: Experiment, compilation: Compilation, part: topologies.Slice, with_breakdown: bool = False
+) -> dict[str, Any]:
+    """The plan of one phase; `with_breakdown` adds its cycles by category."""
     program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
@@ -148,7 +182,8 @@ def describe(experiment: Experiment, compilation: Compilation, part: topologies.
     compute = flops / (part.chips * chip.peak)
     hbm = read.hbm_bytes() / (chip.bandwidth / chip.devices)
     interconnect = interconnect_seconds(collectives, part)
-    cycles = read.cycles()
+    costs = _costs(read, compilation, chip)
+    cycles = round(sum(times * costs[one].estimated for one, times in costs.computing())) if costs else read.cycles()
     own = cycles / chip.clock if cycles and chip.clock else None
     roofline = max(compute, hbm, interconnect)
     seconds = roofline if own is None else own + interconnect
@@ -156,7 +191,7 @@ def describe(experiment: Experiment, compilation: Compilation, part: topologies.
     fixed = sharding.bytes_on_device((state.constants, state.collections))
     rest = sharding.bytes_on_device((state.carry, state.key, state.step, program.batch))
     tokens = experiment.data.tokens(phase.batch_size, phase.sequence_length)
-    return {
+    made = {
         "phase": phase.index,
         "steps": phase.steps,
         "sequence_length": phase.sequence_length,
@@ -193,7 +228,35 @@ def describe(experiment: Experiment, compilation: Compilation, part: topologies.
             "hours": phase.steps * seconds / 3600,
             "chip_hours": phase.steps * seconds / 3600 * part.chips,
         },
+        "refined": None,
         "bound_by": max((compute, "compute"), (hbm, "hbm"), (interconnect, "interconnect"))[1],
-        "findings": findings(read, compilation, experiment),
+        "findings": findings(read, compilation, experiment) + (unpriced_calls(costs) if costs else []),
         "compile_seconds": compilation.seconds,
     }
+    if costs:
+        network = {
+            name: interconnect_seconds([one], part) * chip.clock for name, (one, _) in read.communication.items()
+        }
+        time = refined.timeline(costs, network)
+        seconds = time.total / chip.clock
+        unscheduled = [(one, times) for one, times in costs.computing() if costs[one].source == "compiler"]
+        made["refined"] = {
+            "computing_seconds": time.computing / chip.clock,
+            "waiting_hbm_seconds": time.waiting_hbm / chip.clock,
+            "waiting_network_seconds": time.waiting_network / chip.clock,
+            "hidden_network_seconds": (time.network - time.waiting_network) / chip.clock,
+            "step_seconds": seconds,
+            "mfu": compute / seconds,
+            "tokens_per_second": tokens / seconds,
+            "unscheduled": [one.name for one, _ in unscheduled],
+            "unscheduled_seconds": sum(times * costs[one].refined for one, times in unscheduled) / chip.clock,
+        }
+        if with_breakdown:
+            made["breakdown"] = breakdown(costs, time, interconnect * chip.clock, _parameter_sizes(program))
+    return made
+
+
+def _parameter_sizes(program: step.Program) -> set[int]:
+    """Numbers of elements of the parameters, whole and as a device holds them in any part of the step's state."""
+    leaves = jax.tree.leaves((program.state.params, program.state.optimizer_state))
+    return {math.prod(shape) for leaf in leaves for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))}

@@ -141,6 +141,7 @@ class Program:
         self.entry = ""
         self.unknown_loops: list[str] = []
         self._demands: dict[tuple[str, str], float] = {}
+        self._known_trips: dict[str, int] = {}
         partitions = re.search(r"num_partitions=(\d+)", text[:20000])
         self.partitions = int(partitions.group(1)) if partitions else 1
         name = None
@@ -163,8 +164,8 @@ class Program:
         """Every matrix product, those inside fusions included."""
         return [
             Matmul(
-                dtypes=tuple(array.dtype for operand in self._operands(i) for array in operand.results),
-                shapes=tuple(array.shape for operand in self._operands(i) for array in operand.results),
+                dtypes=tuple(array.dtype for operand in self.operands_of(i) for array in operand.results),
+                shapes=tuple(array.shape for operand in self.operands_of(i) for array in operand.results),
                 count=times,
             )
             for i, times in self._all
@@ -173,12 +174,21 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """Communication of a step, equal collectives together. The parts of an asynchronous collective count once."""
-        seen: dict[Any, tuple[Collective, int]] = {}
+        counts: dict[Collective, int] = {}
+        for one, times in self.communication.values():
+            counts[one] = counts.get(one, 0) + times
+        merged = [dataclasses.replace(one, count=times) for one, times in counts.items()]
+        return sorted(merged, key=lambda one: -one.bytes * one.count)
+
+    @functools.cached_property
+    def communication(self) -> dict[str, tuple[Collective, int]]:
+        """Name of an instruction that communicates, or starts to -> (one run of it, how often it runs)."""
+        seen: dict[Any, tuple[str, Collective, int]] = {}
         for instruction, times in self._all:
             kind = instruction.opcode.removesuffix("-start")
             if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
                 continue
-            operands = [array for operand in self._operands(instruction) for array in operand.results]
+            operands = [array for operand in self.operands_of(instruction) for array in operand.results]
             results = [
                 array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")
             ]
@@ -201,16 +211,13 @@ class Program:
             )
             # Chunks of it may also stand in loops that overlap with it: it is sent as often as the rarest of them.
             key = (channel, one)
-            seen[key] = (one, min(times, seen[key][1]) if key in seen else times)
-        counts: dict[Collective, int] = {}
-        for one, times in seen.values():
-            counts[one] = counts.get(one, 0) + times
-        merged = [dataclasses.replace(one, count=times) for one, times in counts.items()]
-        return sorted(merged, key=lambda one: -one.bytes * one.count)
+            if key not in seen or times < seen[key][2]:
+                seen[key] = (instruction.name, one, times)
+        return {name: (one, times) for name, one, times in seen.values()}
 
     def cycles(self) -> int:
         """The compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
-        return sum(instruction.cycles * times for instruction, times in self._executed)
+        return sum(instruction.cycles * times for instruction, times in self.executed)
 
     def hbm_bytes(self) -> float:
         """Bytes one device reads from and writes to HBM, loops multiplied, communication's own left out.
@@ -218,7 +225,7 @@ class Program:
         A fusion reads its operands and writes its results once, or the slice of them that it touches; what the compiler
         keeps on the chip is not counted.
         """
-        return sum(self._traffic(instruction) * times for instruction, times in self._executed)
+        return sum(self.traffic(instruction) * times for instruction, times in self.executed)
 
     def largest(self, dimension: int) -> Array | None:
         """The largest floating-point array anywhere with a dimension of that size."""
@@ -227,30 +234,33 @@ class Program:
         return max(arrays, key=lambda array: array.size, default=None)
 
     @functools.cached_property
-    def _executed(self) -> list[tuple[Instruction, int]]:
+    def executed(self) -> list[tuple[Instruction, int]]:
+        """Every instruction with how often it runs; what a fusion holds stands for itself nowhere."""
         return list(self._run(self.entry, 1))
 
     @functools.cached_property
     def _all(self) -> list[tuple[Instruction, int]]:
-        return [pair for instruction, times in self._executed for pair in self._inside(instruction, times)]
+        return [pair for instruction, times in self.executed for pair in self.inside(instruction, times)]
 
     def _run(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation].values():
             yield instruction, times
             called = instruction.called
             if instruction.opcode == "while":
-                yield from self._run(called["body"][0], times * self._trips(instruction))
+                yield from self._run(called["body"][0], times * self.trips(instruction))
             elif instruction.opcode in ("call", "conditional", "async-start", "custom-call"):
                 for name in (name for names in called.values() for name in names):
                     yield from self._run(name, times)
 
-    def _inside(self, instruction: Instruction, times: int) -> Iterator[tuple[Instruction, int]]:
+    def inside(self, instruction: Instruction, times: int = 1) -> Iterator[tuple[Instruction, int]]:
+        """An instruction and, of a fusion, what it holds."""
         yield instruction, times
         if instruction.opcode == "fusion":
             for inner in self.computations[instruction.called["calls"][0]].values():
-                yield from self._inside(inner, times)
+                yield from self.inside(inner, times)
 
-    def _operands(self, instruction: Instruction) -> list[Instruction]:
+    def operands_of(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions whose results it takes."""
         return [self.computations[instruction.computation][name] for name in instruction.operands]
 
     def _group(self, instruction: Instruction) -> int:
@@ -265,8 +275,13 @@ class Program:
             return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
         return 2 if "source_target_pairs" in text else self.partitions
 
-    def _trips(self, loop: Instruction) -> int:
-        """How often a while loop's body runs, found by computing its counter."""
+    def trips(self, loop: Instruction) -> int:
+        """How often a while loop's body runs, found by computing its counter; 1 if it cannot be known."""
+        if loop.name not in self._known_trips:
+            self._known_trips[loop.name] = self._counted(loop)
+        return self._known_trips[loop.name]
+
+    def _counted(self, loop: Instruction) -> int:
         condition, body = loop.called["condition"][0], loop.called["body"][0]
         state = _tuple(self._value(self.computations[loop.computation][loop.operands[0]], ()))
         for trip in range(LONGEST_LOOP):
@@ -289,7 +304,7 @@ class Program:
             constants = {"true": 1, "false": 0}
             text = instruction.arguments
             return int(text) if re.fullmatch(r"-?\d+", text) else constants.get(text)
-        operands = self._operands(instruction)
+        operands = self.operands_of(instruction)
         if opcode == "tuple":
             return lambda index: self._value(operands[index], arguments)
         if opcode == "get-tuple-element":
@@ -307,11 +322,12 @@ class Program:
             return function(*values) if all(isinstance(value, int) for value in values) else None
         return None
 
-    def _traffic(self, instruction: Instruction) -> float:
+    def traffic(self, instruction: Instruction) -> float:
+        """Bytes that one run of an instruction reads from and writes to HBM."""
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
             return 0.0
-        operands = self._operands(instruction)
+        operands = self.operands_of(instruction)
         if opcode in ("copy-start", "slice-start"):
             target, source = (0, 1) if opcode == "copy-start" else (1, 0)
             moved = instruction.results[target]
@@ -363,7 +379,7 @@ class Program:
 
     def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
         """Bytes written to HBM for results that `root` makes."""
-        operands = self._operands(root)
+        operands = self.operands_of(root)
         if root.opcode == "tuple":
             return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
         if root.opcode == "parameter" or root.opcode.removesuffix("-start") in COLLECTIVES:

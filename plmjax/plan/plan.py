@@ -16,10 +16,13 @@ from plmjax.plan.estimate import describe, price_of
 from plmjax.training import phases
 
 
-def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None = None) -> dict[str, Any]:
+def plan(
+    experiment: Experiment, topology: str, prices: dict[str, float] | None = None, breakdown: bool = False
+) -> dict[str, Any]:
     """Everything that `plmjax plan` prints, as JSON data; bytes, seconds and FLOPs where a name does not say otherwise.
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
+    breakdown: with the cycles of a step by category.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
@@ -36,7 +39,7 @@ def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None 
             compilation = compilations.compile_phase(experiment, phase, mesh)
         except DoesNotFit as error:
             raise UserError(search.what_fits(experiment, phase, mesh, part, error)) from None
-        parts.append(describe(experiment, compilation, part))
+        parts.append(describe(experiment, compilation, part, breakdown))
     price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
     bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
@@ -64,10 +67,12 @@ def plan(experiment: Experiment, topology: str, prices: dict[str, float] | None 
     }
 
 
-def plan_or_error(experiment: Experiment, topology: str, prices: dict[str, float]) -> dict[str, Any]:
+def plan_or_error(
+    experiment: Experiment, topology: str, prices: dict[str, float], breakdown: bool = False
+) -> dict[str, Any]:
     """A plan; where the run does not fit a slice, the topology and the error."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
-        return plan(experiment, topology, prices)
+        return plan(experiment, topology, prices, breakdown)
     except UserError as error:
         return {"topology": topology, "error": str(error)}

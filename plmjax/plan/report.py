@@ -31,6 +31,7 @@ def page(made: dict[str, Any]) -> str:
                 table.add_row(name, value)
             table.add_section()
         console.print(table)
+        _breakdown(console, phase)
         _findings(console, made, [phase])
     total = made["estimate"]
     cost = f", cost {total['cost']:,.0f}" if total["cost"] is not None else ""
@@ -51,13 +52,16 @@ def table(plans: list[dict[str, Any]]) -> str:
     caption = "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network)."
     shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:
-        shown.add_column(name, justify="left" if name in ("slice", "bound by") else "right", no_wrap=True)
+        header = name.replace(" ms", "\nms").replace(" MFU", "\nMFU")
+        shown.add_column(header, justify="left" if name in ("slice", "bound by") else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row, end_section=bool(row[-2] or row[-1]))
     console.print(shown)
     for made in plans:
         if "phases" in made:
             console.print(f"{made['topology']}: mesh {mesh_text(made['mesh'].values())}: {made['mesh_reason']}")
+            for phase in made["phases"]:
+                _breakdown(console, phase, f"{made['topology']}, ")
             _findings(console, made, made["phases"])
         else:
             console.print(f"{made['topology']}: {made['error']}", soft_wrap=True)
@@ -68,12 +72,13 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """(header, rows) of the table of several slices: one row per phase, the run's totals in the last one's."""
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
-    names += ["compiler ms", "step ms", "MFU", "hours", "chip-hours", *(["cost"] if priced else [])]
+    names += ["compiler ms", "step ms", "MFU", "refined ms", "refined MFU"]
+    names += ["hours", "chip-hours", *(["cost"] if priced else [])]
     rows = []
     for made in (made for made in plans if "phases" in made):
         for phase in made["phases"]:
             estimate, memory, last = phase["estimate"], phase["memory"], phase is made["phases"][-1]
-            cycles = estimate["cycles_seconds"]
+            cycles, refined = estimate["cycles_seconds"], phase["refined"]
             row = [
                 made["topology"] if phase is made["phases"][0] else "",
                 f"{phase['sequence_length']} x {phase['batch_size']}"
@@ -84,6 +89,8 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
                 f"{1e3 * cycles:.1f}" if cycles else "-",
                 f"{1e3 * estimate['step_seconds']:.1f}",
                 f"{estimate['mfu']:.0%}",
+                f"{1e3 * refined['step_seconds']:.1f}" if refined else "-",
+                f"{refined['mfu']:.0%}" if refined else "-",
                 f"{made['estimate']['hours']:.1f}" if last else "",
                 f"{made['estimate']['chip_hours']:,.0f}" if last else "",
             ]
@@ -141,6 +148,45 @@ def _findings(console: Console, made: dict[str, Any], phases: list[dict[str, Any
             console.print(f"finding ({where}): {sentence}", style="red", soft_wrap=True, markup=False)
 
 
+def _refined(refined: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if refined is None:
+        yield "refined estimate", "not known: no schedules were written"
+        return
+    times = {name: f"{1e3 * value:9.2f} ms" for name, value in refined.items() if name.endswith("_seconds")}
+    left = len(refined["unscheduled"])
+    yield (
+        "refined estimate: compute and HBM",
+        times["computing_seconds"]
+        + (
+            f", {left} instructions as the compiler estimates them: {times['unscheduled_seconds'].strip()}"
+            if left
+            else ""
+        ),
+    )
+    yield "refined estimate: waiting for transfers", times["waiting_hbm_seconds"]
+    hidden = times["hidden_network_seconds"].strip()
+    yield "refined estimate: waiting for the network", f"{times['waiting_network_seconds']}, {hidden} hidden"
+    yield "refined estimate: step", f"{times['step_seconds']}, {refined['tokens_per_second']:,.0f} tokens/s"
+    yield "refined estimate: MFU", f"{refined['mfu']:9.1%}, what a device computes; stalls are not known"
+
+
+def _breakdown(console: Console, phase: dict[str, Any], where: str = "") -> None:
+    if "breakdown" not in phase:
+        return
+    rows = phase["breakdown"]["cycles"]
+    total = {column: sum(row[column] for row in rows.values()) for column in ("compiler", "refined", "hbm_bytes")}
+    shown = Table(title=f"{where}phase {phase['phase']}: Mcycles of a device, a step", box=box.SIMPLE_HEAD)
+    for name, justify in (("category", "left"), ("compiler", "right"), ("refined", "right"), ("HBM GB", "right")):
+        shown.add_column(name, justify=justify)
+    for name, row in (rows | {"total": total}).items():
+        mega = [f"{row[column] / 1e6:.2f} ({row[column] / total[column]:.0%})" for column in ("compiler", "refined")]
+        shown.add_row(name, *mega, f"{row['hbm_bytes'] / 1e9:.2f}")
+    console.print(shown)
+    for one in phase["breakdown"]["largest_of_other"]:
+        where = f" ({one['scope']})" if one["scope"] else ""
+        console.print(f"other: {one['cycles'] / 1e6:.3f} {one['name']}{where}", soft_wrap=True, markup=False)
+
+
 def _rows(phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
     memory, estimate = phase["memory"], phase["estimate"]
     yield [
@@ -185,6 +231,7 @@ def _rows(phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
         ("estimate: roofline", f"{milliseconds['roofline_seconds']}, bound by {phase['bound_by']}"),
         ("estimate: compiler's cycles", milliseconds.get("cycles_seconds", "not known for this chip")),
         ("estimate: step", f"{milliseconds['step_seconds']}, {estimate['tokens_per_second']:,.0f} tokens/s"),
-        ("estimate: MFU", f"{estimate['mfu']:9.1%}"),
+        ("estimate: MFU", f"{estimate['mfu']:9.1%}, at least"),
+        *_refined(phase["refined"]),
         ("estimate: phase", f"{estimate['hours']:.1f} h, {estimate['chip_hours']:.0f} chip-hours"),
     ]

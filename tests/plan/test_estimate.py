@@ -37,7 +37,7 @@ def experiment(**training) -> Experiment:
 
 @pytest.fixture(scope="module")
 def made() -> dict:
-    return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5})
+    return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5}, breakdown=True)
 
 
 def test_the_arithmetic_of_devices_and_batch(made):
@@ -106,6 +106,36 @@ def test_estimates_follow_their_formulas(made):
     assert made["estimate"]["hours"] == pytest.approx(hours)
     assert made["estimate"]["chip_hours"] == pytest.approx(4 * hours)
     assert made["estimate"]["cost"] == pytest.approx(1.5 * 4 * hours)
+
+
+def test_the_refined_estimate_is_between_the_bounds_and_explained_to_the_cycle(made):
+    for phase in made["phases"]:
+        estimate, refined, rows = phase["estimate"], phase["refined"], phase["breakdown"]["cycles"]
+        parts = [refined[f"{name}_seconds"] for name in ("computing", "waiting_hbm", "waiting_network")]
+        assert refined["step_seconds"] == pytest.approx(sum(parts))
+        assert estimate["roofline_seconds"] < refined["step_seconds"] < estimate["step_seconds"]
+        assert refined["mfu"] == pytest.approx(estimate["compute_seconds"] / refined["step_seconds"])
+        network = refined["waiting_network_seconds"] + refined["hidden_network_seconds"]
+        assert network == pytest.approx(estimate["interconnect_seconds"])
+        for column, seconds in (("refined", refined["step_seconds"]), ("compiler", estimate["step_seconds"])):
+            assert sum(row[column] for row in rows.values()) == pytest.approx(1.5e9 * seconds)
+        assert sum(row["hbm_bytes"] for row in rows.values()) == pytest.approx(estimate["hbm_seconds"] * 819e9)
+        used = {name for name, row in rows.items() if row["refined"] > 0}
+        assert used >= {"matrix products", "attention", "normalisation", "random bits", "state", "collectives"}
+        assert refined["unscheduled_seconds"] < 0.02 * refined["step_seconds"]
+
+
+def test_a_breakdown_is_printed_where_it_was_asked_for(made):
+    text = plan_report.page(made)
+    assert "Mcycles of a device" in text and "normalisation" in text and "other: " in text
+    without = made | {"phases": [{k: v for k, v in phase.items() if k != "breakdown"} for phase in made["phases"]]}
+    assert "Mcycles" not in plan_report.page(without)
+
+
+def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
+    unknown = made | {"phases": [phase | {"refined": None} for phase in made["phases"]]}
+    assert "refined estimate" in plan_report.page(unknown) and "no schedules" in plan_report.page(unknown)
+    assert "-" in plan_report.columns([unknown])[1][0]
 
 
 def test_what_is_printed_names_every_time_an_estimate(made):

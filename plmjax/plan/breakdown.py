@@ -1,0 +1,113 @@
+"""What a step's cycles are spent on, by category.
+
+The category of an instruction is read from what it does and from the scopes in its `op_name`, which are the names of
+our modules. The first that fits counts:
+
+    collectives      communication, as far as nothing hides it
+    random bits      the hardware's generator, or rounds of threefry
+    attention        the module without its projections, its products included
+    matrix products  every other product, with all that is fused to it
+    state            casts and copies of arrays of a parameter's size, and what stands in no module: the optimizer,
+                     sums of gradients
+    normalisation    layer norm, root-mean-square norm
+    layers           what else the layers do: activations, biases, dropout, residual sums
+    residuals        stores of what the backward pass needs, and loads, where nothing else is fused to them
+    ends             embeddings, scores of the vocabulary, pooling, loss
+    transfers        waiting for a transfer between HBM and the chip
+    other            all else: corruption of the batch, keys
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from plmjax.plan.hlo import Instruction, Program
+from plmjax.plan.refined import Costs, Timeline, communicates
+
+CATEGORIES = (
+    "matrix products", "attention", "normalisation", "random bits", "layers", "residuals", "ends", "state",
+    "collectives", "transfers", "other",
+)  # fmt: skip
+SHOWN = 5
+"""The largest instructions of "other" that are named."""
+ROUNDS = 8
+"""Exclusive ors of an instruction that make it a part of threefry; other code has one or two."""
+_PROJECTIONS = {"query", "key", "value", "output"}
+_MOVES = {
+    "parameter", "constant", "tuple", "get-tuple-element", "copy", "convert", "bitcast", "transpose", "reshape",
+    "slice", "dynamic-slice", "dynamic-update-slice", "broadcast", "concatenate", "pad", "fusion",
+}  # fmt: skip
+
+
+def category(program: Program, instruction: Instruction, parameters: Collection[int]) -> str:
+    """The category of an instruction; `parameters` are the numbers of elements of the parameters, whole and cut."""
+    parts = [part for part, _ in program.inside(instruction)]
+    opcodes = Counter(part.opcode for part in parts)
+    products = [part for part in parts if part.opcode in ("dot", "convolution")]
+    if communicates(program, instruction):
+        return "collectives"
+    if "rng-bit-generator" in opcodes or opcodes["xor"] >= ROUNDS:
+        return "random bits"
+    if products:
+        return "attention" if _place(_scope(products[0])) == "attention" else "matrix products"
+    moved = {array.size for array in instruction.results}
+    if opcodes.keys() <= _MOVES and moved and moved <= set(parameters):
+        return "state"
+    weights: Counter[str] = Counter()
+    for part in parts:
+        weights[_place(_scope(part))] += sum(array.size for array in part.results)
+    for vague in ("unknown", "residuals"):  # counts only where nothing is said with more precision
+        if len(weights) > 1:
+            weights.pop(vague, None)
+    found = max(weights, key=weights.__getitem__)
+    if found == "unknown":
+        return "state" if moved & set(parameters) else "other"
+    return found
+
+
+def _scope(instruction: Instruction) -> str:
+    named = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    return named.group(1) if named else ""
+
+
+def _place(scope: str) -> str:
+    """`jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot_general` -> the category."""
+    _, differentiated, inside = scope.partition("jvp(")
+    if not differentiated:
+        return "unknown" if not scope.startswith("jit(") else "state" if scope.count("/") == 1 else "other"
+    segments = inside.split("/")
+    if any("norm" in segment for segment in segments):
+        return "normalisation"
+    attention = next((place for place, segment in enumerate(segments) if "attention" in segment), None)
+    if attention is not None:
+        return "layers" if _PROJECTIONS & set(segments[attention:]) else "attention"
+    if "body" in segments:
+        return "layers" if "layers" in segments[segments.index("body") :] else "residuals"
+    return "ends"
+
+
+def breakdown(costs: Costs, time: Timeline, interconnect: float, parameters: Collection[int]) -> dict[str, Any]:
+    """Cycles by category, of both estimates, and HBM bytes; the largest instructions of "other".
+
+    interconnect: cycles of all communication, which the compiler's estimate takes as not hidden.
+    """
+    program, rows = costs.program, {name: {"compiler": 0.0, "refined": 0.0, "hbm_bytes": 0.0} for name in CATEGORIES}
+    for instruction, times in program.executed:
+        moves = instruction.name in costs.transfers
+        name = "transfers" if moves else category(program, instruction, parameters)
+        rows[name]["hbm_bytes"] += times * costs[instruction].hbm_bytes
+    rest = []
+    for instruction, times in costs.computing():
+        cost, name = costs[instruction], category(program, instruction, parameters)
+        rows[name]["compiler"] += times * cost.estimated
+        rows[name]["refined"] += times * cost.refined
+        if name == "other":
+            rest.append((times * cost.refined, instruction.name, _scope(instruction)))
+    rows["collectives"] |= {"compiler": interconnect, "refined": time.waiting_network}
+    rows["transfers"]["refined"] = time.waiting_hbm
+    largest = sorted(rest, reverse=True)[:SHOWN]
+    return {
+        "cycles": rows,
+        "largest_of_other": [{"cycles": cycles, "name": name, "scope": scope} for cycles, name, scope in largest],
+    }

@@ -1,0 +1,59 @@
+"""How much a matrix product of a compiled program multiplies.
+
+XLA writes every product as a convolution or a dot. A batch of products is a convolution over a dimension in which every
+window holds one element beside holes and padding; neither is multiplied.
+"""
+
+import itertools
+import math
+import re
+
+from plmjax.plan.hlo import Array, Instruction, Program
+
+
+def multiply_adds(program: Program, instruction: Instruction) -> int:
+    """Multiply-adds of one run of an instruction, of the products inside it where it is a fusion."""
+    return sum(
+        _multiply_adds(one, [array for operand in program.operands_of(one) for array in operand.results])
+        for one, _ in program.inside(instruction)
+        if one.opcode in ("dot", "convolution")
+    )
+
+
+def _multiply_adds(product: Instruction, operands: list[Array]) -> int:
+    left, right, result = operands[0].shape, operands[1].shape, product.results[0].shape
+    if product.opcode == "dot":
+        summed = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", product.attributes)
+        return math.prod(result) * math.prod(left[int(axis)] for axis in summed.group(1).split(",") if axis)
+    lefts, rights, results = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", product.attributes).groups()
+    window = _window(product.attributes)
+    total = right[rights.index("i")] * result[results.index("b")] * result[results.index("f")]
+    for axis in (label for label in results if label.isdigit()):
+        place = int(axis)
+        total *= _pairs(
+            left[lefts.index(axis)],
+            right[rights.index(axis)],
+            result[results.index(axis)],
+            stride=int(window.get("stride", {}).get(place, 1)),
+            padding=int(window.get("pad", {}).get(place, "0_0").split("_")[0]),
+            left_dilation=int(window.get("lhs_dilate", {}).get(place, 1)),
+            right_dilation=int(window.get("rhs_dilate", {}).get(place, 1)),
+        )
+    return total
+
+
+def _window(attributes: str) -> dict[str, dict[int, str]]:
+    """`window={size=4x1 pad=3_3x0_0}` -> {"size": {0: "4", 1: "1"}, "pad": {0: "3_3", 1: "0_0"}}."""
+    window = re.search(r"window=\{([^}]*)\}", attributes)
+    fields = re.findall(r"(\w+)=(\S+)", window.group(1)) if window else []
+    return {name: dict(enumerate(values.split("x"))) for name, values in fields}
+
+
+def _pairs(
+    left: int, right: int, result: int, *, stride: int, padding: int, left_dilation: int, right_dilation: int
+) -> int:
+    """Pairs of elements that a convolution multiplies along one dimension."""
+    places = (
+        out * stride + tap * right_dilation - padding for out, tap in itertools.product(range(result), range(right))
+    )
+    return sum(0 <= place <= (left - 1) * left_dilation and place % left_dilation == 0 for place in places)

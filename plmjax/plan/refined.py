@@ -1,0 +1,233 @@
+"""A second estimate of a step's time, from the bundles that the compiler scheduled.
+
+The compiler's own estimate of an instruction, `estimated_cycles`, is made before the instruction is scheduled. For
+reductions, stores of stacked arrays, copies and conversions it is several times the bundles that are issued in the end;
+for kernels of Pallas, gathers and sorts there is none. Here an instruction takes the longest of
+
+    its bundles, each as often as it is issued                  (`plmjax.plan.schedules`)
+    its multiply-adds at the rate of the matrix units           the bundles do not show that a unit is still busy
+    its bytes at the bandwidth of the HBM
+
+and a program takes the sum of its instructions, plus what they wait for: a transfer between HBM and the chip, or a
+collective, that the program starts in one place and needs in another goes on while the instructions between the two
+run. It is hidden as far as these leave the HBM, or the network, idle; a collective without such a pair is not hidden.
+
+Equal instructions share one schedule. Where there is none at all, the compiler's estimate stands in, and the
+instruction is counted in `Cost.source`. Not counted: stalls of the pipelines for data, the scalar instructions between
+the others, and what collectives do beside sending.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping
+
+from plmjax.plan import products
+from plmjax.plan.hlo import COLLECTIVES, Instruction, Program
+from plmjax.plan.schedules import Schedule
+
+FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "SliceBitcast", "AssumeGatherIndicesInBound", "Sharding")
+"""Targets of custom calls that stand for no work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What one device does in a cycle."""
+
+    multiply_adds: float
+    bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """One run of an instruction. Cycles; HBM bytes.
+
+    compiler: its estimate, None where it gives none.
+    bundles: None without a schedule.
+    source: what `refined` is made of: "schedule", "compiler" (no schedule was written) or "none" (neither: only its
+        bytes are known).
+    """
+
+    compiler: int | None
+    bundles: int | None
+    products: float
+    hbm_bytes: float
+    hbm: float
+
+    @property
+    def source(self) -> str:
+        """What stands for the time that the instruction computes."""
+        return "schedule" if self.bundles is not None else "compiler" if self.compiler is not None else "none"
+
+    @property
+    def refined(self) -> float:
+        """Cycles of the refined estimate."""
+        computed = self.compiler or 0 if self.bundles is None else self.bundles
+        return max(computed, self.products, self.hbm)
+
+    @property
+    def estimated(self) -> float:
+        """Cycles of the compiler's estimate; the refined one's where there is none, so that nothing is free."""
+        return self.refined if self.compiler is None else self.compiler
+
+
+class Costs:
+    """What every instruction of a program costs."""
+
+    def __init__(self, program: Program, schedules: Mapping[str, Schedule], rates: Rates) -> None:
+        self.program, self.rates, self.schedules = program, rates, schedules
+        self.transfers: set[str] = set()
+        """What moves data beside the other instructions: the start of a pair, and what it starts."""
+        for instruction in (one for one, _ in program.executed if one.opcode.endswith("-start")):
+            self.transfers |= {part.name for part in _started(program, instruction)}
+        self._twins: dict[tuple, Schedule] = {}
+        for instruction, _ in program.executed:
+            if instruction.name in schedules:
+                self._twins.setdefault(self._form(instruction), schedules[instruction.name])
+
+    @functools.cached_property
+    def _known(self) -> dict[str, Cost]:
+        return {instruction.name: self._cost(instruction) for instruction, _ in self.program.executed}
+
+    def __getitem__(self, instruction: Instruction) -> Cost:
+        return self._known[instruction.name]
+
+    def computing(self) -> Iterator[tuple[Instruction, int]]:
+        """The instructions that take a device's own time, with how often they run: no transfers, no communication."""
+        for instruction, times in self.program.executed:
+            if instruction.name not in self.transfers and not communicates(self.program, instruction):
+                yield instruction, times
+
+    def _cost(self, instruction: Instruction) -> Cost:
+        moved = self.program.traffic(instruction)
+        schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
+        compiler = instruction.cycles or None
+        bundles = schedule.bundles if schedule else None
+        if schedule and schedule.unknown_loops and compiler:
+            bundles = max(bundles, compiler)
+        computed = products.multiply_adds(self.program, instruction) / self.rates.multiply_adds
+        return Cost(compiler, bundles, computed, moved, moved / self.rates.bytes)
+
+    def _form(self, instruction: Instruction) -> tuple:
+        """Equal for instructions that the compiler gives one schedule: names and metadata left out."""
+        inner = tuple((one.opcode, one.results, _plain(one.attributes)) for one, _ in self.program.inside(instruction))
+        taken = tuple(operand.results for operand in self.program.operands_of(instruction))
+        return instruction.results, taken, inner
+
+
+def _plain(attributes: str) -> str:
+    """An instruction's attributes without the names in them."""
+    plain = re.sub(r'metadata=\{[^}]*\}|"indices":\[[^\]]*\]', "", attributes)
+    return re.sub(r"%[\w.-]+", "%", plain)
+
+
+def communicates(program: Program, instruction: Instruction) -> bool:
+    """Whether an instruction is a collective, with what is fused to it; with a product fused to it, it computes."""
+    opcodes = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
+    return not opcodes.isdisjoint(COLLECTIVES) and opcodes.isdisjoint(("dot", "convolution"))
+
+
+def _started(program: Program, instruction: Instruction) -> list[Instruction]:
+    called = [
+        part for names in instruction.called.values() for name in names for part in program.computations[name].values()
+    ]
+    return [instruction, *called]
+
+
+@dataclasses.dataclass
+class Timeline:
+    """Cycles of one run of a program: its instructions, what they wait for, how long the HBM and the links are used."""
+
+    computing: float = 0.0
+    waiting_hbm: float = 0.0
+    waiting_network: float = 0.0
+    hbm: float = 0.0
+    network: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """From its begin to its end."""
+        return self.computing + self.waiting_hbm + self.waiting_network
+
+    def add(self, other: "Timeline", times: int) -> None:
+        """Something that runs `times` times."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
+
+
+class _Transfers:
+    """Transfers that have begun, the oldest first, each with the cycles that it still needs."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, float] = {}
+
+    def start(self, name: str, cycles: float) -> None:
+        self._left[name] = cycles
+
+    def go_on(self, cycles: float) -> None:
+        for name, left in self._left.items():
+            self._left[name] = max(0.0, left - cycles)
+            cycles = max(0.0, cycles - left)
+
+    def finish(self, name: str) -> float:
+        """Cycles until one of them and those before it are done."""
+        if name not in self._left:
+            return 0.0  # done with a later one
+        before = list(self._left)[: list(self._left).index(name) + 1]
+        return sum(self._left.pop(one) for one in before)
+
+    def finish_all(self) -> float:
+        """Cycles until all are done."""
+        return self.finish(next(reversed(self._left))) if self._left else 0.0
+
+
+def timeline(costs: Costs, network: Mapping[str, float]) -> Timeline:
+    """The time of a program; `network` has the cycles for which each communicating instruction sends, by its name."""
+    return _run(costs, network, costs.program.entry)
+
+
+def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeline:
+    program, time = costs.program, Timeline()
+    memory, links = _Transfers(), _Transfers()
+    started: dict[str, str] = {}
+
+    def go_on(part: Timeline, times: int = 1) -> None:
+        time.add(part, times)
+        memory.go_on(times * (part.total - part.hbm))
+        links.go_on(times * (part.total - part.network))
+
+    def wait(memory_left: float, network_left: float) -> None:
+        time.waiting_hbm += memory_left
+        links.go_on(memory_left)
+        network_left = max(0.0, network_left - memory_left)
+        time.waiting_network += network_left
+        memory.go_on(network_left)
+
+    for instruction in program.computations[computation].values():
+        name, opcode = instruction.name, instruction.opcode
+        called = [one for names in instruction.called.values() for one in names]
+        if opcode == "while":
+            go_on(_run(costs, network, instruction.called["body"][0]), program.trips(instruction))
+        elif opcode in ("call", "conditional"):
+            for one in called:
+                go_on(_run(costs, network, one))
+        elif opcode.endswith("-start"):
+            parts = _started(program, instruction)
+            hbm = sum(costs[part].hbm for part in parts)
+            sent = sum(network.get(part.name, 0.0) for part in parts)
+            time.hbm, time.network = time.hbm + hbm, time.network + sent
+            memory.start(name, hbm)
+            links.start(name, sent)
+            started[name] = name
+        elif opcode.endswith("-update") and instruction.operands[0] in started:
+            started[name] = started[instruction.operands[0]]
+        elif opcode.endswith("-done") and instruction.operands[0] in started:
+            begun = started[instruction.operands[0]]
+            wait(memory.finish(begun), links.finish(begun))
+        else:
+            cost = costs[instruction]
+            sent = sum(network.get(part.name, 0.0) for part, _ in program.inside(instruction))
+            refined = 0.0 if communicates(program, instruction) else cost.refined
+            go_on(Timeline(refined, 0.0, max(0.0, sent - refined), cost.hbm, sent))
+    wait(memory.finish_all(), links.finish_all())
+    return time

@@ -1,0 +1,37 @@
+"""Multiply-adds of matrix products as XLA writes them."""
+
+import pytest
+
+from plmjax.plan import hlo, products
+
+PRODUCTS = {
+    # [B M K] x [B K N], the batch as a dimension with holes: B M K N
+    "f32[8,32,16]{2,1,0} convolution(%a, %b), window={size=8 stride=7 pad=0_0 lhs_dilate=8}, dim_labels=0bf_0io->0bf": (
+        ("f32[8,32,64]", "f32[8,64,16]"),
+        8 * 32 * 64 * 16,
+    ),
+    # [M K] x [K N]
+    "f32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf": (("f32[32,64]", "f32[64,16]"), 32 * 64 * 16),
+    # A gradient that sums over rows and positions, one of them as a window: [B T M] x [B T N] -> M N
+    "f32[32,16,1]{2,1,0} convolution(%a, %b), window={size=8}, dim_labels=0fb_0io->bf0": (
+        ("f32[8,64,32]", "f32[8,64,16]"),
+        8 * 64 * 32 * 16,
+    ),
+    # Three taps over a length of ten, padded by one on each side: two products fall on the padding.
+    "f32[4,10,6]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f": (
+        ("f32[4,10,5]", "f32[3,5,6]"),
+        4 * 5 * 6 * 28,
+    ),
+    "f32[2,32,16]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}": (
+        ("f32[2,32,64]", "f32[2,16,64]"),
+        2 * 32 * 64 * 16,
+    ),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_multiply_adds_are_those_of_the_formula(product):
+    (left, right), expected = PRODUCTS[product]
+    lines = [f"  %a = {left} parameter(0)", f"  %b = {right} parameter(1)", f"  ROOT %c = {product}"]
+    program = hlo.Program("\n".join(["ENTRY %main (a: f32[], b: f32[]) -> f32[] {", *lines, "}"]))
+    assert products.multiply_adds(program, program.roots["main"]) == expected

@@ -1,0 +1,143 @@
+"""The refined estimate: what an instruction takes, what a program waits for, and what stands for what is not known."""
+
+import pytest
+
+from plmjax.plan import hlo, refined
+from plmjax.plan.breakdown import breakdown, category
+from plmjax.plan.refined import Costs, Rates
+from plmjax.plan.schedules import Schedule
+
+RATES = Rates(multiply_adds=8.0, bytes=4.0)
+NAMED = 'metadata={op_name="jit(step)/'
+LAYER = f"{NAMED}jvp(Model)/Model/encoder/while/body/layers"
+DOT = "f32[8,8]{1,0:S(1)} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+
+# An all-gather that is started before two products and needed after them; a loop of three trips around a copy that
+# is started before, and needed after, one instruction; two equal negations, a kernel, and a call that is nothing.
+WRITTEN = f"""HloModule written, is_scheduled=true, num_partitions=4
+
+%body (p: (s32[], f32[16])) -> (s32[], f32[16]) {{
+  %p = (s32[], f32[16]{{0}}) parameter(0)
+  %i = s32[]{{:S(2)}} get-tuple-element(%p), index=0
+  %one = s32[]{{:S(2)}} constant(1)
+  %next = s32[]{{:S(2)}} add(%i, %one)
+  %x = f32[16]{{0}} get-tuple-element(%p), index=1
+  %load = (f32[16]{{0:S(1)}}, f32[16]{{0}}, u32[]{{:S(2)}}) copy-start(%x)
+  %busy = f32[16]{{0:S(1)}} exponential(%next), {LAYER}/attention/exp"}}, backend_config={{"estimated_cycles":"90"}}
+  %loaded = f32[16]{{0:S(1)}} copy-done(%load)
+  %y = f32[16]{{0:S(1)}} negate(%loaded), {LAYER}/layer_norm/neg"}}, backend_config={{"estimated_cycles":"40"}}
+  %z = f32[16]{{0:S(1)}} negate(%y), {LAYER}/feed_forward/neg"}}, backend_config={{"estimated_cycles":"40"}}
+  ROOT %t = (s32[], f32[16]{{0}}) tuple(%next, %z)
+}}
+
+%condition (p: (s32[], f32[16])) -> pred[] {{
+  %p = (s32[], f32[16]{{0}}) parameter(0)
+  %i = s32[]{{:S(2)}} get-tuple-element(%p), index=0
+  %three = s32[]{{:S(2)}} constant(3)
+  ROOT %less = pred[]{{:S(2)}} compare(%i, %three), direction=LT
+}}
+
+ENTRY %main (a: f32[8,8], b: f32[8,8], x: f32[16]) -> f32[8,8] {{
+  %a = f32[8,8]{{1,0}} parameter(0)
+  %b = f32[8,8]{{1,0}} parameter(1)
+  %x = f32[16]{{0}} parameter(2)
+  %gather = (f32[8]{{0}}, f32[32]{{0}}) all-gather-start(%x), channel_id=1, dimensions={{0}}
+  %first = {DOT}, {LAYER}/key/dot_general"}}
+  %second = {DOT}, {LAYER}/attention/dot_general"}}
+  %gathered = f32[32]{{0}} all-gather-done(%gather)
+  %zero = s32[]{{:S(2)}} constant(0)
+  %start = (s32[], f32[16]{{0}}) tuple(%zero, %x)
+  %loop = (s32[], f32[16]{{0}}) while(%start), condition=%condition, body=%body
+  %kernel = f32[8,8]{{1,0:S(1)}} custom-call(%first), custom_call_target="tpu_custom_call", {NAMED}add"}}
+  %nothing = f32[8,8]{{1,0:S(1)}} custom-call(), custom_call_target="AllocateBuffer"
+  ROOT %sum = f32[8,8]{{1,0:S(1)}} add(%kernel, %second), {NAMED}add"}}, backend_config={{"estimated_cycles":"30"}}
+}}
+"""
+
+SCHEDULES = {name: Schedule(bundles) for name, bundles in {"first": 100, "busy": 10, "y": 20, "sum": 25}.items()}
+
+
+def costs(schedules: dict[str, Schedule] = SCHEDULES) -> Costs:
+    return Costs(hlo.Program(WRITTEN), schedules, RATES)
+
+
+def cost(name: str, schedules: dict[str, Schedule] = SCHEDULES) -> refined.Cost:
+    found = costs(schedules)
+    return next(found[one] for one, _ in found.program.executed if one.name == name)
+
+
+def test_an_instruction_takes_the_longest_of_bundles_products_and_bytes():
+    assert cost("first").refined == 128  # 512 bytes read at 4 a cycle
+    assert cost("first", SCHEDULES | {"first": Schedule(200)}).refined == 200
+    faster = Costs(hlo.Program(WRITTEN), SCHEDULES, Rates(multiply_adds=2.0, bytes=400.0))
+    assert next(faster[one].refined for one, _ in faster.program.executed if one.name == "first") == 8**3 / 2
+    assert (cost("sum").refined, cost("sum").estimated) == (25, 30)
+
+
+def test_equal_instructions_share_a_schedule_and_one_without_keeps_the_compilers_estimate():
+    assert (cost("z").bundles, cost("z").source) == (20, "schedule")  # the negation before it is its twin
+    assert (cost("second").bundles, cost("second").source) == (100, "schedule")
+    unscheduled = cost("busy", {})
+    assert (unscheduled.refined, unscheduled.source) == (90, "compiler")
+    ended_by_data = cost("busy", {"busy": Schedule(10, unknown_loops=1)})
+    assert (ended_by_data.refined, ended_by_data.source) == (90, "schedule")
+
+
+def test_a_kernel_is_not_free_in_either_estimate():
+    known = cost("kernel", SCHEDULES | {"kernel": Schedule(70)})
+    assert (known.compiler, known.refined, known.estimated) == (None, 70, 70)
+    assert cost("kernel").source == "none"
+
+
+def test_what_the_schedule_hides_is_not_waited_for():
+    # The gather sends for 300 cycles, of which the two products hide 128 each. The copy reads 64 bytes in 16 cycles,
+    # of which ten bundles of other work hide ten, three times.
+    time = refined.timeline(costs(), {"gather": 300.0})
+    assert time.computing == 2 * 128 + 3 * (10 + 20 + 20) + 25
+    assert time.waiting_network == 300 - 2 * 128
+    assert time.waiting_hbm == 3 * (16 - 10)
+    assert (time.network, time.hbm) == (300, 2 * 128 + 3 * 16)
+    assert refined.timeline(costs(), {"gather": 200.0}).waiting_network == 0
+
+
+def test_a_collective_in_one_piece_is_waited_for_whole():
+    whole = WRITTEN.replace("(f32[8]{0}, f32[32]{0}) all-gather-start(", "f32[32]{0} all-gather(")
+    whole = whole.replace("f32[32]{0} all-gather-done(%gather)", "f32[32]{0} bitcast(%gather)")
+    assert "all-gather-start" not in whole
+    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": 300.0})
+    assert time.waiting_network == 300
+
+
+def test_the_categories_add_up_to_both_estimates():
+    found = costs(SCHEDULES | {"kernel": Schedule(70)})
+    time = refined.timeline(found, {"gather": 300.0})
+    made = breakdown(found, time, 300.0, parameters={12345})
+    rows = made["cycles"]
+    assert {name: row["refined"] for name, row in rows.items() if row["refined"]} == {
+        "matrix products": 128, "attention": 128 + 3 * 10, "normalisation": 3 * 20, "layers": 3 * 20, "state": 70 + 25,
+        "collectives": 300 - 256, "transfers": 18,
+    }  # fmt: skip
+    assert sum(row["refined"] for row in rows.values()) == pytest.approx(time.total)
+    computed = sum(times * found[one].estimated for one, times in found.computing())
+    assert sum(row["compiler"] for row in rows.values()) == pytest.approx(computed + 300)
+    assert sum(row["hbm_bytes"] for row in rows.values()) == found.program.hbm_bytes()
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        ("jvp(M)/M/encoder/while/body/closed_call/layers/attention/attention._attend/exp", "attention"),
+        ("transpose(jvp(M))/M/encoder/while/body/layers/attention/transpose(jvp(BTNH,BSNH->BNTS))/mul", "attention"),
+        ("jvp(M)/M/encoder/while/body/layers/attention/attention._attend/output/add", "layers"),
+        ("jvp(M)/M/encoder/while/body/layers/attention_layer_norm/sub", "normalisation"),
+        ("while/body/closed_call/vmap(jvp(M))/M/decoder/while/body/layers/feed_forward/tanh", "layers"),
+        ("jvp(M)/M/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "residuals"),
+        ("while/body/closed_call/vmap(jvp(M))/M/word_embeddings.attend/sub", "ends"),
+        ("vmap(jit(_randint))/vmap()/add", "other"),
+        ("mul", "state"),
+    ],
+)
+def test_scopes_name_categories(scope, expected):
+    text = f'ENTRY %main (a: f32[]) -> f32[] {{\n  ROOT %c = f32[8]{{0}} exponential(), {NAMED}{scope}"}}\n}}'
+    program = hlo.Program(text)
+    assert category(program, program.roots["main"], parameters=()) == expected
