@@ -3,9 +3,12 @@
     plmjax pretrain experiments/t5_tiny.py
     plmjax pretrain experiments/t5_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss of the hidden text 6.36 nats a token after 500 steps and 6.05 after 1,000, unigram entropy of the
-same tokens 6.42: a margin of 0.37 nats where a run was stopped at step 1,401 of 2,000, after 25 minutes on two cores on
-which five other processes computed. No run has reached its end.
+Result on 39 MB of Wikipedia (`--data.input wikipedia_en/train --data.format wikiextractor`): held-out loss of the
+hidden text 6.72, 6.38, 6.23 and 6.11 nats a token after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the same
+tokens 6.63: a margin of 0.52 nats. 11 minutes of processor time, without the preparation of the text and the first 41
+steps, which an earlier command made; 28 on the clock of a core on which other programs computed.
+
+Of the documentation half of a run is recorded: 6.36 after 500 and 6.05 after 1,000 steps, unigram entropy 6.42.
 
 As published but for its size: version 1.0, spans of 3 tokens that hide 15 % of a row, whose sources and targets have no
 padding; a cased unigram vocabulary with 100 sentinels; Adafactor with T5's own schedule, z-loss.
