@@ -7,7 +7,8 @@ No hidden layer: two tables of vectors and the products of their rows. Every wor
     CBOW:       the words within the window of s predict it together          score(s)    = u_s . mean_t v_t
 
 What becomes of the scores is the objective's: negative sampling (plmjax/objectives/negative_sampling.py) tells the word
-s from words that were drawn. What the vectors are used for afterwards are those of the input table.
+s from words that were drawn; the hierarchical softmax (hierarchical_softmax.py) has inner nodes of a tree in the output
+table, and gives each word a probability. The vectors that are used afterwards are those of the input table.
 
 Deviation: the sum instead of the mean in CBOW is that of the first release (v0.1b); later ones and the default take the
 mean. There gensim divides the gradient of the sum by the number of words.
@@ -74,7 +75,7 @@ class Word2Vec(nn.Module):
     def __call__(
         self, input_ids: jax.Array, output_ids: jax.Array, *, deterministic: bool = True
     ) -> tuple[jax.Array, jax.Array]:
-        """int [B T] and int [B S] -> the inputs' vectors [B T D] and the outputs' vectors [B S D]."""
+        """int [B T] and int [B ...] -> the inputs' vectors [B T D] and the outputs' vectors [B ... D]."""
         return self.input_vectors(input_ids), self.output_vectors(output_ids)
 
 
@@ -102,7 +103,7 @@ class Architecture:
         raise NotImplementedError(f"{type(self).__name__} must say what is predicted.")
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        """Of all predictions, shaped as their weights; the outputs of the words are [B S D]."""
+        """Of all predictions, shaped as their weights and K; the outputs of the words are [B S D] or [B S K D]."""
         raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
 
     def asked(self, predictions: jax.Array) -> jax.Array:
@@ -131,7 +132,7 @@ class SkipGram(Architecture):
         return pairs
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        return jnp.einsum("BTD,BSD->BTS", hidden, outputs)
+        return jnp.einsum("BTD,BS...D->BTS...", hidden, outputs)
 
     def asked(self, predictions: jax.Array) -> jax.Array:
         return jnp.sum(predictions, axis=1)
@@ -161,7 +162,7 @@ class ContinuousBagOfWords(Architecture):
         return jnp.max(pairs, axis=1)
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        return jnp.einsum("BSD,BSD->BS", hidden, outputs)
+        return jnp.einsum("BSD,BS...D->BS...", hidden, outputs)
 
     def asked(self, predictions: jax.Array) -> jax.Array:
         return predictions

@@ -29,5 +29,6 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "classification": (experiments.classification, LabelledSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
+    "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

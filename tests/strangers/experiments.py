@@ -18,11 +18,12 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
-from plmjax.models.word2vec import Word2VecConfig
+from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
@@ -124,6 +125,12 @@ def word2vec() -> Experiment:
     """Words and their neighbours; the rows of frequent words are held back."""
     objective = NegativeSampling(window=2, shared=8, threshold=0.05, row_updates=8.0)
     return dataclasses.replace(gpt2(), model=Word2VecConfig(vocab_size=64, vector_size=16), objective=objective)
+
+
+def hierarchical_softmax() -> Experiment:
+    """Words from all that stand around them, as paths in a tree."""
+    objective = HierarchicalSoftmax(ContinuousBagOfWords(), window=2, threshold=0.05, row_updates=8.0, longest_path=10)
+    return dataclasses.replace(word2vec(), objective=objective)
 
 
 def student() -> Experiment:

@@ -1,0 +1,191 @@
+"""Word prediction: batches of one against a transcription of word2vec.c, windows, and how far a row moves."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.data.layouts import Blocks
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Training
+from plmjax.layers.execution import Execution
+from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
+from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
+from plmjax.objectives.negative_sampling import NegativeSampling
+from plmjax.objectives.objective import Given, Materials
+from plmjax.objectives.word_prediction import WordPrediction
+from plmjax.parallel import mesh as meshes
+from plmjax.training import phases, step
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.training.schedules import Linear
+from plmjax.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.placeholder(2000)
+END = VOCABULARY.document_end
+COUNTS = np.random.default_rng(0).integers(10, 20, VOCABULARY.size)
+MATERIALS = Materials(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
+LENGTH = 8
+
+
+def constants(objective: WordPrediction) -> dict[str, np.ndarray]:
+    return nn.meta.unbox(objective.constants(None, MATERIALS))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def corrupted(objective: WordPrediction, batch, tables, key: jax.Array) -> dict[str, jax.Array]:
+    return objective.corrupt(batch, key, VOCABULARY, tables)
+
+
+def batch_of(ids) -> dict[str, np.ndarray]:
+    ids = np.atleast_2d(np.asarray(ids, np.int32))
+    return {"input_ids": ids, "segment_ids": np.ones_like(ids)}
+
+
+class OnePrediction:
+    """Of all pairs only those of one prediction: the field `chosen` is 1 for it."""
+
+    def pairs(self, batch, key, vocabulary, constants):
+        return super().pairs(batch, key, vocabulary, constants) * batch["chosen"]
+
+
+class OneSampled(OnePrediction, NegativeSampling):
+    def asked_rows(self, seen, word: int, place: int) -> list[tuple[int, int]]:
+        """(row, label) of the word and its negatives; word2vec.c passes over the word among them."""
+        negatives = seen["noise_ids"][0].tolist()
+        assert len(set(negatives)) == 5  # of a repeated one word2vec.c sees the changed row
+        return [(word, 1), *((row, 0) for row in negatives if row != word)]
+
+
+class OneOfTree(OnePrediction, HierarchicalSoftmax):
+    def asked_rows(self, seen, word: int, place: int) -> list[tuple[int, int]]:
+        """(row, label) of the nodes on the word's path; the label is 1 - code."""
+        turns = seen["turns"][0, place]
+        return [(row, int(turn > 0)) for row, turn in zip(seen["paths"][0, place], turns, strict=True) if turn]
+
+
+def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
+    """One prediction of word2vec.c, in float64, from the words of a context, of which skip-gram has one.
+
+    asked: (row of syn1, label). mean: as of v0.1c; otherwise the sum of v0.1b.
+    """
+    neu1 = sum(syn0[c] for c in context) / (len(context) if mean else 1)
+    neu1e = np.zeros_like(neu1)
+    for row, label in asked:
+        g = (label - 1 / (1 + np.exp(-neu1 @ syn1[row]))) * rate
+        neu1e += g * syn1[row]
+        syn1[row] += g * neu1
+    for c in context:
+        syn0[c] += neu1e
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        OneSampled(window=3, shared=5),
+        OneSampled(architecture=ContinuousBagOfWords(), window=3, shared=5),
+        OneSampled(architecture=ContinuousBagOfWords(mean=False), window=3, shared=5),
+        OneOfTree(window=3, longest_path=12),
+        OneOfTree(architecture=ContinuousBagOfWords(), window=3, longest_path=12),
+    ],
+    ids=["sampling", "sampling-cbow", "sampling-sum", "tree", "tree-cbow"],
+)
+def test_batches_of_one_prediction_are_the_sequential_rule(objective):
+    """Of the authors' code, over 20 steps of the compiled train step with a falling rate."""
+    steps, random, architecture = 20, np.random.default_rng(1), objective.architecture
+    run = Experiment(
+        Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=6),
+        objective,
+        Data(layout=Blocks(), sequence_length=LENGTH),
+        optimizer=StochasticGradientDescent(learning_rate=0.5, schedule=Linear(), clip_norm=0.0),
+        training=Training(steps=steps, batch_size=1),
+    )
+    (phase,) = phases.resolve(run)
+    one = jax.ShapeDtypeStruct((1, LENGTH, LENGTH), jnp.float32)
+    shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
+    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
+    state, tables = program.initialize(0, MATERIALS), constants(objective)
+    syn0, syn1 = (np.float64(state.params[f"{side}_vectors"]["embedding"]) for side in ("input", "output"))
+    syn1 += random.normal(size=syn1.shape)
+    params = {"input_vectors": state.params["input_vectors"], "output_vectors": {"embedding": jnp.float32(syn1)}}
+    state, key = state.replace(params=params), jax.random.wrap_key_data(np.asarray(state.key))
+    words = 0
+    for number in range(steps):
+        ids = random.choice(np.arange(5, 60), LENGTH, replace=False)
+        batch = run.data.layout.synthetic(1, LENGTH, VOCABULARY.size, 0) | batch_of(ids)
+        batch["chosen"] = np.zeros((1, LENGTH, LENGTH), np.float32)
+        if isinstance(architecture, SkipGram):
+            batch["chosen"][0, 3, 4] = 1
+        else:
+            batch["chosen"][0, :, 4] = 1
+        corruption, _ = jax.random.split(jax.random.fold_in(key, number))
+        seen = jax.device_get(corrupted(objective, batch, tables, corruption))
+        (context,) = np.nonzero(seen["pairs"][0, :, 4])
+        words += len(context)
+        mean = getattr(architecture, "mean", False)
+        rate = 0.5 * (1 - number / steps)
+        word2vec_c(syn0, syn1, ids[context], objective.asked_rows(seen, ids[4], 4), rate, mean)
+        state, metrics = program.train(state, {name: batch[name] for name in program.batch})
+        assert metrics["loss"] > 0
+    assert words == steps if isinstance(architecture, SkipGram) else words > 2 * steps
+    for side, expected in (("input", syn0), ("output", syn1)):
+        np.testing.assert_allclose(state.params[f"{side}_vectors"]["embedding"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
+    objective = NegativeSampling(window=1, threshold=0.0)
+    ids = [[10, 1, 11, END, 12, 13, 13, 14]]  # 1 stands for unknown words
+    batch = batch_of(ids) | {"segment_ids": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
+    pairs = np.asarray(corrupted(objective, batch, constants(objective), jax.random.key(0))["pairs"])[0]
+    expected = np.zeros((8, 8))
+    for t, s in ((0, 2), (4, 5), (5, 6)):
+        expected[t, s] = expected[s, t] = 1
+    np.testing.assert_array_equal(pairs, expected)
+    # A word at a distance d is in a window of 1..5 words with a chance of (6 - d) / 5, the same for all of a side.
+    wide, rows = NegativeSampling(window=5, threshold=0.0, shared=1), 2000
+    batch = batch_of(np.tile(np.arange(10, 21), (rows, 1)))
+    pairs = np.asarray(corrupted(wide, batch, constants(wide), jax.random.key(1))["pairs"])
+    np.testing.assert_allclose(pairs[:, :, 5].mean(0), [0.2, 0.4, 0.6, 0.8, 1, 0, 1, 0.8, 0.6, 0.4, 0.2], atol=0.05)
+    np.testing.assert_array_equal(pairs[:, :5, 5], pairs[:, :5:-1, 5])
+
+
+def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
+    """Its gradient is `row_updates` times the mean over its updates; that of other rows is the sum."""
+    ids = np.array([[7, 8] * 4, [9, 7, 10, 11, 7, 12, 13, 14]])
+    module = Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=4).for_pretraining(Execution())
+    params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
+    params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
+
+    def gradients(row_updates: float):
+        objective = NegativeSampling(window=2, threshold=0.0, row_updates=row_updates)
+        tables = constants(objective)
+        batch = corrupted(objective, batch_of(ids), tables, jax.random.key(3))
+
+        def loss(params):
+            found = objective.sums(module, Given(params, tables), batch, jax.random.key(0), training=True)
+            return found.losses["negative_sampling"] / objective.weights(batch)["negative_sampling"]
+
+        found = jax.jit(jax.grad(loss))(params)
+        return jax.tree.map(np.asarray, found), jax.device_get(batch)
+
+    (whole, batch), (limited, _) = gradients(1e9), gradients(6.0)
+    updates = {side: np.zeros(VOCABULARY.size) for side in whole}
+    np.add.at(updates["input_vectors"], ids, batch["pairs"].sum(axis=2))
+    np.add.at(updates["output_vectors"], ids, batch["pairs"].sum(axis=1))
+    np.add.at(updates["output_vectors"], batch["noise_ids"], batch["noise_weights"].sum(axis=1))
+    for side, count in updates.items():
+        often = np.flatnonzero(count > 6)
+        assert {7, 8} <= set(often) and len(often) < 8
+        before, after = whole[side]["embedding"], limited[side]["embedding"]
+        assert np.abs(before[often]).min() > 0
+        share = np.where(count > 6, 6 / np.maximum(count, 1), 1)[:, None]
+        np.testing.assert_allclose(after, before * share, rtol=1e-5, atol=1e-6)
+
+
+def test_settings_and_texts_that_leave_nothing_to_learn():
+    with pytest.raises(UserError, match=r"Expected --objective\.window of at least 1"):
+        NegativeSampling(window=0)
+    with pytest.raises(UserError, match="Expected words that stand 30 times in the training text, found none"):
+        NegativeSampling(least=30).constants(None, MATERIALS)
