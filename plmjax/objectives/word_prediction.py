@@ -36,7 +36,8 @@ class WordPrediction(Objective):
     least: int = 5
     """Occurrences in the training text of the rarest words that are learned; rarer ones are as if not there."""
     row_updates: float = 64.0
-    """Updates by a batch, counted at the rate of one, that a row of a table gets at most."""
+    """Updates by a batch, counted at the rate of one, that a row of a table gets at most. Times the learning rate it
+    should stay near 1: where it is much larger, words that fill a batch are carried back and forth."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""

@@ -1,5 +1,7 @@
 """word2vec from raw text to neighbours, by the commands; its sizes and its first vectors."""
 
+import re
+import shlex
 from pathlib import Path
 
 import flax.linen as nn
@@ -15,6 +17,7 @@ from plmjax.models.word2vec import Word2VecConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "word_vectors.md"
 WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
 
 
@@ -38,8 +41,9 @@ def run(tmp_path_factory) -> Path:
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
     options = (
         "--tokenizer.vocab_size 30 --model.vocab_size 30 --model.vector_size 12 --objective.window 1 "
-        "--objective.threshold 0 --data.held_out 0.1 --data.sequence_length 32 --training.batch_size 16 "
-        "--training.steps 300 --training.evaluate_every 0 --checkpoint.every 0 --optimizer.learning_rate 0.1"
+        "--objective.threshold 0 --objective.row_updates 8 --data.held_out 0.1 --data.sequence_length 32 "
+        "--training.batch_size 16 --training.steps 300 --training.evaluate_every 0 --checkpoint.every 0 "
+        "--optimizer.learning_rate 0.1"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
@@ -71,3 +75,23 @@ def test_what_has_no_vectors_and_what_transformers_does_not_know(run, fails, tmp
     assert "Expected a run directory or a checkpoint" in fails("nearest", tmp_path, "bar")
     assert "found Word2Vec of a Word2VecConfig" in fails("export", run, tmp_path / "folder")
     assert "--architecture" in fails("export", run, tmp_path / "v", "--vectors", "text", "--architecture", "BertModel")
+
+
+def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
+    """Of docs/word_vectors.md, in its order and with words of the text; that runs are trained is proved above."""
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    commands = [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "word2vec_tiny").symlink_to(run)
+    (tmp_path / "wordsim").mkdir()
+    (tmp_path / "wordsim" / "pairs.txt").write_text("bar bel 9\nbar car 1\nBop cin 2.5\n")
+    (tmp_path / "questions-words.txt").write_text(": same\nbar bel car cel\nbar bel dar xyz\n")
+    others = {"array": "bar", "integers": "car", "integer": "cel"}
+    assert len(commands) == 10
+    for command in commands:
+        if command[0] != "pretrain":
+            cli.run([others.get(word, word) for word in command])
+    shown = capsys.readouterr().out
+    assert re.search(r"similarity/pairs +1\n", shown) and re.search(r"analogy/unknown_questions +1\n", shown)
+    assert re.search(r"similarity/pairs/pairs +3\n", shown) and "25 vectors of 12 numbers to vectors.txt" in shown

@@ -1,0 +1,157 @@
+"""Skip-gram with negative sampling beside gensim: words a second by turns on one core, and scores after the same text.
+
+    plmjax tokenizer train --kind word --vocab_size 20000 --input TEXT --output tokenizer
+    plmjax prepare --input TEXT --tokenizer tokenizer --output dataset --held_out 0.01
+    taskset -c 1 python benchmarks/word_vectors.py dataset --similarity wordsim/ --analogy questions-words.txt
+
+Both read the same rows in the same order, one pass over the text that is cut into turns, with the settings of
+experiments/word2vec_tiny.py and a rate that falls over the whole pass. A turn of ours begins at the prepared dataset;
+gensim is given lists of words in memory, one for each row. Words are those of the vocabulary, before frequent ones are
+left out. Compilation is not counted.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREADS": "1"}
+
+import gensim.models
+import jax
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax.data import pipeline, store, tokenizers
+from plmjax.data.store import Dataset
+from plmjax.experiment import Experiment
+from plmjax.objectives.objective import Materials
+from plmjax.parallel import mesh as meshes
+from plmjax.training import feed, phases, step
+from plmjax.word_vectors import scores
+from plmjax.word_vectors.vectors import WordVectors
+
+
+class Ours:
+    """The compiled step of the experiment, and the batches of its dataset."""
+
+    def __init__(self, run: Experiment, dataset: Dataset, tokenizer: tokenizers.Tokenizer):
+        self._run, self._tokenizer = run, tokenizer
+        self._source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
+        (self._phase,) = phases.resolve(run)
+        mesh = meshes.make(run.mesh, jax.devices()[:1])
+        program = step.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
+        counts = self._source.unigram_counts
+        self._state = program.initialize(
+            0, Materials(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
+        )
+        self._program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
+
+    def rows(self, first: int, last: int) -> Iterator[np.ndarray]:
+        """The words of every row of the steps first..last-1."""
+        special = np.array(self._tokenizer.vocabulary.special)
+        for batch in itertools.islice(self._source.train(self._phase, first), last - first):
+            yield from (row[~np.isin(row, special)] for row in batch["input_ids"])
+
+    def train(self, first: int, last: int) -> None:
+        """Those steps."""
+        places = feed.places(self._program.batch)
+        batches = feed.on_device(self._source.train(self._phase, first, places), self._program.batch)
+        for batch in itertools.islice(batches, last - first):
+            self._state, _ = self._program.train(self._state, batch)
+        jax.block_until_ready(self._state)
+
+    def vectors(self, words: list[str]) -> WordVectors:
+        """Of the input table."""
+        table = np.asarray(self._state.params["input_vectors"]["embedding"])
+        vectors = WordVectors("plmjax", self._tokenizer.tokens(range(self._tokenizer.vocabulary.size)), table)
+        return WordVectors("plmjax", words, table[[vectors.rows[word] for word in words]])
+
+
+def gensims(run: Experiment, counts: dict[str, int]) -> gensim.models.Word2Vec:
+    """gensim's model of the same settings; nothing is trained yet."""
+    objective, rate = run.objective, run.optimizer.learning_rate
+    model = gensim.models.Word2Vec(
+        vector_size=run.model.vector_size,
+        window=objective.window,
+        negative=objective.negatives,
+        ns_exponent=objective.power,
+        sample=objective.threshold,
+        min_count=objective.least,
+        alpha=rate,
+        min_alpha=rate * 1e-4,
+        sg=1,
+        workers=1,
+        seed=1,
+    )
+    model.build_vocab_from_freq(counts)
+    return model
+
+
+@contextmanager
+def timed(into: list[tuple[float, float]], words: int) -> Iterator[None]:
+    """Adds words a second, by the clock and of the processor."""
+    clock, processor = time.perf_counter(), time.process_time()
+    yield
+    into.append((words / (time.perf_counter() - clock), words / (time.process_time() - processor)))
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", type=Path, help="prepared with a tokenizer of words")
+    parser.add_argument("--turns", type=int, default=8, help="parts that the pass is cut into")
+    parser.add_argument("--similarity", help="file or folder of word pairs")
+    parser.add_argument("--analogy", help="file of analogies")
+    options = parser.parse_args()
+
+    dataset, tokenizer = store.open_dataset(options.dataset), tokenizers.load(options.dataset / "tokenizer")
+    run = experiments.load("word2vec_tiny")
+    rows = dataset.split("train").token_count // run.data.sequence_length
+    steps = rows // run.training.batch_size // options.turns * options.turns
+    run = dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, vocab_size=tokenizer.vocabulary.size),
+        training=dataclasses.replace(run.training, steps=steps),
+    )
+    texts = tokenizer.tokens(range(tokenizer.vocabulary.size))
+    special = set(tokenizer.vocabulary.special)
+    counts = {texts[i]: int(n) for i, n in enumerate(dataset.unigram_counts()) if n and i not in special}
+    ours, theirs = Ours(run, dataset, tokenizer), gensims(run, counts)
+    rates: dict[str, list[tuple[float, float]]] = {"plmjax": [], "gensim": []}
+    places, rate = np.linspace(0, steps, options.turns + 1).astype(int), run.optimizer.learning_rate
+    for first, last in itertools.pairwise(places):
+        sentences = [[texts[word] for word in row] for row in ours.rows(first, last)]
+        words = sum(map(len, sentences))
+        with timed(rates["plmjax"], words):
+            ours.train(first, last)
+        begin, end = (max(rate * (1 - place / steps), rate * 1e-4) for place in (first, last))
+        with timed(rates["gensim"], words):
+            theirs.train(sentences, total_examples=len(sentences), epochs=1, start_alpha=begin, end_alpha=end)
+    print(f"{steps:,} steps, {dataset.split('train').token_count:,} tokens, {len(theirs.wv):,} words\n")
+    print("| | words a second | range | a processor second | range |\n|---|---|---|---|---|")
+    for name, found in rates.items():
+        columns = [(np.median(column), min(column), max(column)) for column in zip(*found, strict=True)]
+        cells = (f"{median:,.0f} | {least:,.0f} to {most:,.0f}" for median, least, most in columns)
+        print(f"| {name} | {' | '.join(cells)} |")
+    median = {name: np.median(found, axis=0) for name, found in rates.items()}
+    clock, processor = median["plmjax"] / median["gensim"]
+    print(f"\nratio {clock:.2f}, of processor time {processor:.2f}\n")
+
+    both = ours.vectors(theirs.wv.index_to_key), WordVectors("gensim", theirs.wv.index_to_key, theirs.wv.vectors)
+    for task in ("similarity", "analogy"):
+        if lists := getattr(options, task):
+            first, second = (scores.score(vectors, task, lists) for vectors in both)
+            print("| | plmjax | gensim |\n|---|---|---|")
+            for name, value in first.items():
+                form = "{:,}" if isinstance(value, int) else "{:.3f}"
+                print(f"| {name} | {form.format(value)} | {form.format(second[name])} |")
+            print()
+
+
+if __name__ == "__main__":
+    main()
