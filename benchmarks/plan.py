@@ -4,8 +4,8 @@
 
 BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB.
 Where a device has too little memory for its rows, they are taken in the fewest microbatches that are estimated to fit,
-shown after a slash. Each plan runs in a process of its own, as for a user; its time is printed under the table
-(the goal is 120 seconds on two cores that nothing else uses).
+shown after a slash. A second table has the cycles by category. Each plan runs in a process of its own, as for a user;
+its time is printed under the tables (the goal is 120 seconds on two cores that nothing else uses).
 """
 
 import argparse
@@ -51,9 +51,9 @@ def main() -> None:
     chosen = parser.parse_args()
     for run in chosen.run or RUNS:
         print(f"\n`{run}`\n")
-        times = []
+        times, plans = [], []
         for number, topology in enumerate(chosen.topology or [f"{name}:{RUNS[run]}" for name in GENERATIONS]):
-            command = [sys.executable, "-m", "plmjax", "plan", run, "--topology", topology, "--json"]
+            command = [sys.executable, "-m", "plmjax", "plan", run, "--topology", topology, "--json", "--breakdown"]
             start = time.perf_counter()
             done = subprocess.run([*command, *fitting(run, topology)], stdout=subprocess.PIPE, text=True)
             times.append(f"{topology} {time.perf_counter() - start:.0f} s")
@@ -63,9 +63,14 @@ def main() -> None:
                 print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
             for row in rows or [[topology, *["-"] * (len(names) - 1)]]:
                 print(f"| {' | '.join(row)} |", flush=True)
+            plans.append(made)
             for phase in made.get("phases", ()):
                 for sentence in phase["findings"]:
                     print(f"finding in phase {phase['phase']} on {topology}: {sentence}", file=sys.stderr)
+        names, rows = plan_report.breakdown_columns(plans)
+        print(f"\nMcycles of a device and step, compiler / refined:\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
+        for row in rows:
+            print(f"| {' | '.join(row)} |")
         print(f"\nOn the clock: {', '.join(times)} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores).")
 
 

@@ -19,8 +19,11 @@ import functools
 import importlib.util
 import math
 import os
+import re
 import shutil
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -29,6 +32,10 @@ from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import platform
 
 GIB = 2**30
+LOCK = Path("/tmp/libtpu_lockfile")
+"""The file that a process with libtpu locks, unless its environment allows several."""
+LOOK_SECONDS = 0.5
+"""How often a process that waits for the lock looks at it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,14 +204,15 @@ class Slice:
             )
         # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
-        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         if not platform.has_tpu():
+            # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
+            os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
             # Without them it prints five lines about a missing host and slice. Their values do not matter: the slice to
             # compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         _write_schedules()
+        _wait_for_lock()
         from jax.experimental import topologies
 
         # JAX would cache programs of a TPU that is not here, and warn at the next plan that it cannot read them.
@@ -231,9 +239,39 @@ def _write_schedules() -> None:
     """Sets the environment so that libtpu, if it is not loaded yet, writes its schedules."""
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
     if "xla_jf_dump_to" not in given:
-        flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true"
+        flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=false"
         flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
         os.environ["LIBTPU_INIT_ARGS"] = f"{given} {flags}".strip()
+
+
+def _wait_for_lock() -> None:
+    """Waits while another process has libtpu's lock, with a sentence about it; libtpu itself would fail.
+
+    The list of the kernel is read, as a process that closes the file gives up a lock of its own on it.
+    """
+    if os.environ.get("ALLOW_MULTIPLE_LIBTPU_LOAD", "").lower() in ("1", "true"):
+        return
+    said = False
+    while holder := _lock_holder():
+        if not said:
+            print(
+                f"waiting for process {holder}, which has loaded libtpu; with ALLOW_MULTIPLE_LIBTPU_LOAD=1 in the "
+                f"environment both compile at once.",
+                file=sys.stderr,
+                flush=True,
+            )
+        said = True
+        time.sleep(LOOK_SECONDS)
+
+
+def _lock_holder() -> int | None:
+    """The other process that has libtpu's lock; None where none has it, or where the kernel does not list locks."""
+    try:
+        inode, locks = LOCK.stat().st_ino, Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    found = re.findall(rf"POSIX +ADVISORY +WRITE (\d+) \w+:\w+:{inode} ", locks)
+    return next((int(process) for process in found if int(process) != os.getpid()), None)
 
 
 def parse(name: str) -> Slice:

@@ -22,7 +22,7 @@ for what a device computes, and so for the MFU to expect; it knows no stalls, so
 
 import dataclasses
 import math
-import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,17 +146,15 @@ def predicted(experiment: Experiment, program: step.Program) -> int:
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
     """One sentence for every kind of custom call whose time is not known, or not to the compiler."""
-    found: dict[tuple[str, str], int] = {}
+    found: Counter[tuple[str, str]] = Counter()
     for instruction, times in costs.computing():
-        source = costs[instruction].source
-        if instruction.opcode == "custom-call" and costs[instruction].compiler is None:
-            target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes).group(1)
-            if target not in refined.FREE_CALLS:
-                found[target, source] = found.get((target, source), 0) + times
+        cost = costs[instruction]
+        if instruction.target and instruction.target not in hlo.FREE_CALLS and cost.compiler is None:
+            found[instruction.target, cost.source] += times
     known = "have no estimate by the compiler; both estimates take their schedules."
     unknown = "have neither an estimate nor a schedule; both estimates count their HBM bytes alone."
     return [
-        f"{count} custom calls {target} a step {known if source == 'schedule' else unknown}"
+        f"{count} custom calls of {target} a step {known if source == 'schedule' else unknown}"
         for (target, source), count in found.items()
     ]
 

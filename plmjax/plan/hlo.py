@@ -16,6 +16,8 @@ COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
 )  # fmt: skip
 """Operations that communicate; a TPU program of several slices sends from one to the next."""
+FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked")
+"""Targets of custom calls of the compiler's own that do no work."""
 LONGEST_LOOP = 100_000
 """Most trips of a loop that are counted; a longer loop is taken as endless."""
 
@@ -26,8 +28,7 @@ _CALLED = re.compile(
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
-    "async-start", "async-update", "async-done", "partition-id", "replica-id", "custom-call", "opt-barrier", "domain",
-    "recv",
+    "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",
 }  # fmt: skip
 _ARITHMETIC = {
     "add": lambda a, b: a + b,
@@ -102,9 +103,14 @@ class Instruction:
         cycles = int(match.group(1)) if match else 0
         return cycles if cycles < 2**62 else 0  # the largest integers stand for "none"
 
+    @property
+    def target(self) -> str:
+        """What a custom call calls, empty for other instructions."""
+        return self.attribute("custom_call_target")
+
     def attribute(self, name: str) -> str:
         """The word after `name=`, empty without one."""
-        match = re.search(rf"\b{name}=([\w.-]+)", self.attributes)
+        match = re.search(rf'\b{name}="?([\w.-]+)', self.attributes)
         return match.group(1) if match else ""
 
 
@@ -326,6 +332,8 @@ class Program:
         """Bytes that one run of an instruction reads from and writes to HBM."""
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
+            return 0.0
+        if instruction.target in FREE_CALLS:
             return 0.0
         operands = self.operands_of(instruction)
         if opcode in ("copy-start", "slice-start"):

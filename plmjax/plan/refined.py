@@ -11,10 +11,12 @@ for kernels of Pallas, gathers and sorts there is none. Here an instruction take
 and a program takes the sum of its instructions, plus what they wait for: a transfer between HBM and the chip, or a
 collective, that the program starts in one place and needs in another goes on while the instructions between the two
 run. It is hidden as far as these leave the HBM, or the network, idle; a collective without such a pair is not hidden.
+A collective has a pair of instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone` and
+fusions named `async_collective_fusion` between them, which compute while it goes on.
 
-Equal instructions share one schedule. Where there is none at all, the compiler's estimate stands in, and the
-instruction is counted in `Cost.source`. Not counted: stalls of the pipelines for data, the scalar instructions between
-the others, and what collectives do beside sending.
+Equal instructions share one schedule. Where there is none at all, the compiler's estimate stands in (`Cost.source`);
+where a loop inside an instruction ends by its data, the larger of the two counts. Not counted: stalls of the pipelines
+for data, the scalar instructions between the others, and what collectives do beside sending.
 """
 
 import dataclasses
@@ -25,9 +27,6 @@ from collections.abc import Iterator, Mapping
 from plmjax.plan import products
 from plmjax.plan.hlo import COLLECTIVES, Instruction, Program
 from plmjax.plan.schedules import Schedule
-
-FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "SliceBitcast", "AssumeGatherIndicesInBound", "Sharding")
-"""Targets of custom calls that stand for no work."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +39,12 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """One run of an instruction. Cycles; HBM bytes.
+    """One run of an instruction, in cycles and bytes.
 
-    compiler: its estimate, None where it gives none.
-    bundles: None without a schedule.
-    source: what `refined` is made of: "schedule", "compiler" (no schedule was written) or "none" (neither: only its
-        bytes are known).
+    compiler: the compiler's estimate, None where it gives none.
+    bundles: what its schedule issues, None without one.
+    products: its multiply-adds at the rate of the matrix units.
+    hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
     """
 
     compiler: int | None
@@ -56,7 +55,7 @@ class Cost:
 
     @property
     def source(self) -> str:
-        """What stands for the time that the instruction computes."""
+        """What the refined estimate rests on: "schedule", "compiler" without one, "none" but its bytes without both."""
         return "schedule" if self.bundles is not None else "compiler" if self.compiler is not None else "none"
 
     @property
@@ -122,9 +121,10 @@ def _plain(attributes: str) -> str:
 
 
 def communicates(program: Program, instruction: Instruction) -> bool:
-    """Whether an instruction is a collective, with what is fused to it; with a product fused to it, it computes."""
-    opcodes = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
-    return not opcodes.isdisjoint(COLLECTIVES) and opcodes.isdisjoint(("dot", "convolution"))
+    """Whether an instruction is a collective, begins or ends one, with what is fused to it; others compute."""
+    parts = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
+    called = (name for names in instruction.called.values() for name in names)
+    return not parts.isdisjoint(COLLECTIVES) and not any(name.startswith("async_collective_fusion") for name in called)
 
 
 def _started(program: Program, instruction: Instruction) -> list[Instruction]:
@@ -225,8 +225,16 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
             begun = started[instruction.operands[0]]
             wait(memory.finish(begun), links.finish(begun))
         else:
-            cost = costs[instruction]
-            sent = sum(network.get(part.name, 0.0) for part, _ in program.inside(instruction))
+            cost, parts = costs[instruction], [part for part, _ in program.inside(instruction)]
+            sent = sum(network.get(part.name, 0.0) for part in parts)
+            targets = {part.target for part in parts}
+            channel = next((part.attribute("channel_id") for part in parts if part.opcode in COLLECTIVES), "")
+            if "AsyncCollectiveStart" in targets:
+                time.network += sent
+                links.start(channel, sent)
+                sent = 0.0
+            if "AsyncCollectiveDone" in targets:
+                wait(0.0, links.finish(channel))
             refined = 0.0 if communicates(program, instruction) else cost.refined
             go_on(Timeline(refined, 0.0, max(0.0, sent - refined), cost.hbm, sent))
     wait(memory.finish_all(), links.finish_all())

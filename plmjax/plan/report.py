@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from plmjax.plan.breakdown import CATEGORIES
 from plmjax.training.metrics import compact
 from plmjax.training.placement import mesh_text
 
@@ -49,7 +50,10 @@ def table(plans: list[dict[str, Any]]) -> str:
     if first:
         console.print(f"{first['model']}, {first['parameters']:,} parameters; compiled by {first['compiler']}")
     names, rows = columns(plans)
-    caption = "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network)."
+    caption = (
+        "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network). The "
+        "compiler's is a pessimistic bound; the refined one says what a device computes, without stalls."
+    )
     shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:
         header = name.replace(" ms", "\nms").replace(" MFU", "\nMFU")
@@ -81,8 +85,7 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             cycles, refined = estimate["cycles_seconds"], phase["refined"]
             row = [
                 made["topology"] if phase is made["phases"][0] else "",
-                f"{phase['sequence_length']} x {phase['batch_size']}"
-                + (f" / {phase['accumulation']}" if phase["accumulation"] > 1 else ""),
+                _size(phase),
                 f"{memory['total'] / 2**30:.1f} of {memory['device'] / 2**30:.0f}",
                 *(f"{1e3 * estimate[f'{name}_seconds']:.1f}" for name in ("compute", "hbm", "interconnect")),
                 {"compute": "compute", "hbm": "HBM", "interconnect": "interconnect"}[phase["bound_by"]],
@@ -97,6 +100,23 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             cost = made["estimate"]["cost"]
             rows.append(row + ([f"{cost:,.0f}" if last and cost is not None else ""] if priced else []))
     return names, rows
+
+
+def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """(header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones."""
+    phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if "breakdown" in phase]
+    rows = []
+    for topology, phase in phases:
+        cycles = phase["breakdown"]["cycles"]
+        total = {column: sum(row[column] for row in cycles.values()) for column in ("compiler", "refined")}
+        cells = [f"{row['compiler'] / 1e6:.1f} / {row['refined'] / 1e6:.1f}" for row in (*cycles.values(), total)]
+        rows.append([topology, _size(phase), *cells])
+    return ["slice", "length x rows", *CATEGORIES, "total"], rows
+
+
+def _size(phase: dict[str, Any]) -> str:
+    microbatches = f" / {phase['accumulation']}" if phase["accumulation"] > 1 else ""
+    return f"{phase['sequence_length']} x {phase['batch_size']}{microbatches}"
 
 
 def search(found: dict[str, Any]) -> str:

@@ -127,6 +127,32 @@ def test_the_clock_turns_the_compilers_cycles_into_the_chips_peak(name):
     assert 0.85 < share < 1.02
 
 
+HOLDER = """
+import fcntl, sys, time
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_that_must_wait_for_libtpu_says_for_which(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(topologies, "LOCK", tmp_path / "lock")
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "false")
+    topologies._wait_for_lock()  # there is no file yet
+    command = [sys.executable, "-c", HOLDER, str(topologies.LOCK)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        monkeypatch.setattr(topologies.time, "sleep", lambda seconds: holder.communicate(""))
+        topologies._wait_for_lock()
+        said = capsys.readouterr().err
+        assert f"waiting for process {holder.pid}, which has loaded libtpu" in said and said.count("\n") == 1
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    monkeypatch.setattr(topologies, "_lock_holder", lambda: 1)
+    topologies._wait_for_lock()
+    assert capsys.readouterr().err == ""
+
+
 PLAN = """
 import sys
 sys.argv = ["plmjax", "--version"]  # which sets the environment

@@ -128,6 +128,8 @@ def test_the_refined_estimate_is_between_the_bounds_and_explained_to_the_cycle(m
 def test_a_breakdown_is_printed_where_it_was_asked_for(made):
     text = plan_report.page(made)
     assert "Mcycles of a device" in text and "normalisation" in text and "other: " in text
+    names, rows = plan_report.breakdown_columns([made, {"topology": "v2:2x2"}])
+    assert len(rows) == 2 and len(rows[0]) == len(names) and rows[1][1] == "128 x 16 / 2"
     without = made | {"phases": [{k: v for k, v in phase.items() if k != "breakdown"} for phase in made["phases"]]}
     assert "Mcycles" not in plan_report.page(without)
 

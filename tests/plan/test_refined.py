@@ -4,6 +4,7 @@ import pytest
 
 from plmjax.plan import hlo, refined
 from plmjax.plan.breakdown import breakdown, category
+from plmjax.plan.estimate import unpriced_calls
 from plmjax.plan.refined import Costs, Rates
 from plmjax.plan.schedules import Schedule
 
@@ -86,7 +87,14 @@ def test_equal_instructions_share_a_schedule_and_one_without_keeps_the_compilers
 def test_a_kernel_is_not_free_in_either_estimate():
     known = cost("kernel", SCHEDULES | {"kernel": Schedule(70)})
     assert (known.compiler, known.refined, known.estimated) == (None, 70, 70)
-    assert cost("kernel").source == "none"
+    assert (cost("kernel").source, cost("kernel").estimated) == ("none", 0)
+    in_hbm = WRITTEN.replace("%kernel = f32[8,8]{1,0:S(1)}", "%kernel = f32[8,8]{1,0}")
+    found = Costs(hlo.Program(in_hbm), SCHEDULES, RATES)
+    assert next(found[one].estimated for one, _ in found.program.executed if one.name == "kernel") == 256 / 4
+    (unknown,) = unpriced_calls(costs())
+    assert unknown.startswith("1 custom calls of tpu_custom_call a step have neither an estimate nor a schedule")
+    (scheduled,) = unpriced_calls(costs(SCHEDULES | {"kernel": Schedule(70)}))
+    assert scheduled.endswith("have no estimate by the compiler; both estimates take their schedules.")
 
 
 def test_what_the_schedule_hides_is_not_waited_for():
@@ -98,6 +106,60 @@ def test_what_the_schedule_hides_is_not_waited_for():
     assert time.waiting_hbm == 3 * (16 - 10)
     assert (time.network, time.hbm) == (300, 2 * 128 + 3 * 16)
     assert refined.timeline(costs(), {"gather": 200.0}).waiting_network == 0
+
+
+# What is fused for an all-gather: its start before a loop of three trips, an exponential beside it, and its end.
+FUSED = f"""HloModule fused, is_scheduled=true, num_partitions=4
+
+%begin (p: f32[8]) -> f32[32] {{
+  %p = f32[8]{{0}} parameter(0)
+  %g = f32[32]{{0}} all-gather(%p), channel_id=7, dimensions={{0}}
+  ROOT %c = f32[32]{{0:S(1)}} custom-call(%g), custom_call_target="AsyncCollectiveStart"
+}}
+
+%async_collective_fusion.3 (q: f32[32]) -> f32[32] {{
+  %q = f32[32]{{0:S(1)}} parameter(0)
+  %h = f32[32]{{0}} all-gather(%q), channel_id=7, dimensions={{0}}
+  ROOT %e = f32[32]{{0:S(1)}} exponential(%q)
+}}
+
+%end (r: f32[32]) -> f32[32] {{
+  %r = f32[32]{{0:S(1)}} parameter(0)
+  %k = f32[32]{{0}} all-gather(%r), channel_id=7, dimensions={{0}}
+  ROOT %d = f32[32]{{0:S(1)}} custom-call(%k), custom_call_target="AsyncCollectiveDone"
+}}
+
+%body (p: (s32[], f32[32])) -> (s32[], f32[32]) {{
+  %p = (s32[], f32[32]{{0:S(1)}}) parameter(0)
+  %i = s32[]{{:S(2)}} get-tuple-element(%p), index=0
+  %one = s32[]{{:S(2)}} constant(1)
+  %next = s32[]{{:S(2)}} add(%i, %one)
+  %x = f32[32]{{0:S(1)}} get-tuple-element(%p), index=1
+  %beside = f32[32]{{0:S(1)}} fusion(%x), kind=kLoop, calls=%async_collective_fusion.3
+  ROOT %t = (s32[], f32[32]{{0:S(1)}}) tuple(%next, %beside)
+}}
+{WRITTEN[WRITTEN.index("%condition") : WRITTEN.index("ENTRY")].replace("f32[16]{0}", "f32[32]{0:S(1)}")}
+ENTRY %main (x: f32[8]) -> f32[32] {{
+  %x = f32[8]{{0}} parameter(0)
+  %started = f32[32]{{0:S(1)}} fusion(%x), kind=kCustom, calls=%begin
+  %zero = s32[]{{:S(2)}} constant(0)
+  %start = (s32[], f32[32]{{0:S(1)}}) tuple(%zero, %started)
+  %loop = (s32[], f32[32]{{0:S(1)}}) while(%start), condition=%condition, body=%body
+  %y = f32[32]{{0:S(1)}} get-tuple-element(%loop), index=1
+  ROOT %done = f32[32]{{0:S(1)}} fusion(%y), kind=kCustom, calls=%end
+}}
+"""
+
+
+def test_a_collective_that_is_fused_with_what_it_overlaps_is_hidden_by_it():
+    program = hlo.Program(FUSED)
+    assert [(one.kind, one.count) for one in program.collectives()] == [("all-gather", 1)]
+    ((name, _),) = program.communication.items()
+    found = Costs(program, {"started": Schedule(9), "beside": Schedule(50), "done": Schedule(9)}, RATES)
+    for sent, waited in ((200.0, 50.0), (100.0, 0.0)):
+        time = refined.timeline(found, {name: sent})
+        assert (time.computing, time.waiting_network, time.network) == (3 * 50, waited, sent)
+    assert [one.name for one, _ in found.computing() if found[one].refined] == ["beside"]
 
 
 def test_a_collective_in_one_piece_is_waited_for_whole():
