@@ -34,6 +34,8 @@ SHOWN = 5
 ROUNDS = 8
 """Exclusive ors of an instruction that make it a part of threefry; other code has one or two."""
 _PROJECTIONS = {"query", "key", "value", "output"}
+_LOOPS = {"while", "body", "cond", "closed_call", "shard_map"}
+"""Scopes of microbatches and of the mesh, which say nothing about what stands in them."""
 _MOVES = {
     "parameter", "constant", "tuple", "get-tuple-element", "copy", "convert", "bitcast", "transpose", "reshape",
     "slice", "dynamic-slice", "dynamic-update-slice", "broadcast", "concatenate", "pad", "fusion",
@@ -75,7 +77,8 @@ def _place(scope: str) -> str:
     """`jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot_general` -> the category."""
     _, differentiated, inside = scope.partition("jvp(")
     if not differentiated:
-        return "unknown" if not scope.startswith("jit(") else "state" if scope.count("/") == 1 else "other"
+        named = [segment for segment in scope.split("/") if segment not in _LOOPS]
+        return "unknown" if not scope.startswith("jit(") else "state" if len(named) == 2 else "other"
     segments = inside.split("/")
     if any("norm" in segment for segment in segments):
         return "normalisation"

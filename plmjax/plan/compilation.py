@@ -83,6 +83,7 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     lowered = program.train.lower(program.state, program.batch)
+    schedules.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder:
         try:
             # jaxlib cannot read every program of the newest chips (`as_text` fails); the compiler's dump is complete.

@@ -231,6 +231,8 @@ def describe(
         "findings": findings(read, compilation, experiment) + (unpriced_calls(costs) if costs else []),
         "compile_seconds": compilation.seconds,
     }
+    if with_breakdown:
+        made["breakdown"] = None
     if costs:
         network = {
             name: interconnect_seconds([one], part) * chip.clock for name, (one, _) in read.communication.items()
@@ -247,6 +249,9 @@ def describe(
             "mfu": compute / seconds,
             "tokens_per_second": tokens / seconds,
             "unscheduled": [one.name for one, _ in unscheduled],
+            "open_loops": [
+                one.name for one, _ in costs.computing() if costs[one].open_loops and costs[one].compiler is None
+            ],
             "unscheduled_seconds": sum(times * costs[one].refined for one, times in unscheduled) / chip.clock,
         }
         if with_breakdown:

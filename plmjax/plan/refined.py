@@ -43,12 +43,14 @@ class Cost:
 
     compiler: the compiler's estimate, None where it gives none.
     bundles: what its schedule issues, None without one.
+    open_loops: loops of the schedule that end by their data and count once.
     products: its multiply-adds at the rate of the matrix units.
     hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
     """
 
     compiler: int | None
     bundles: int | None
+    open_loops: int
     products: float
     hbm_bytes: float
     hbm: float
@@ -61,7 +63,9 @@ class Cost:
     @property
     def refined(self) -> float:
         """Cycles of the refined estimate."""
-        computed = self.compiler or 0 if self.bundles is None else self.bundles
+        computed = self.bundles or 0
+        if self.bundles is None or self.open_loops:
+            computed = max(computed, self.compiler or 0)
         return max(computed, self.products, self.hbm)
 
     @property
@@ -101,11 +105,9 @@ class Costs:
         moved = self.program.traffic(instruction)
         schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
         compiler = instruction.cycles or None
-        bundles = schedule.bundles if schedule else None
-        if schedule and schedule.unknown_loops and compiler:
-            bundles = max(bundles, compiler)
+        bundles, open_loops = (schedule.bundles, schedule.unknown_loops) if schedule else (None, 0)
         computed = products.multiply_adds(self.program, instruction) / self.rates.multiply_adds
-        return Cost(compiler, bundles, computed, moved, moved / self.rates.bytes)
+        return Cost(compiler, bundles, open_loops, computed, moved, moved / self.rates.bytes)
 
     def _form(self, instruction: Instruction) -> tuple:
         """Equal for instructions that the compiler gives one schedule: names and metadata left out."""
@@ -211,7 +213,7 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
         elif opcode in ("call", "conditional"):
             for one in called:
                 go_on(_run(costs, network, one))
-        elif opcode.endswith("-start"):
+        elif opcode.endswith("-start") or opcode == "send":
             parts = _started(program, instruction)
             hbm = sum(costs[part].hbm for part in parts)
             sent = sum(network.get(part.name, 0.0) for part in parts)

@@ -103,8 +103,11 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones."""
-    phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if "breakdown" in phase]
+    """(header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones.
+
+    The plans were made with a breakdown; a phase whose refined estimate is not known has no row.
+    """
+    phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if phase["breakdown"]]
     rows = []
     for topology, phase in phases:
         cycles = phase["breakdown"]["cycles"]
@@ -168,20 +171,17 @@ def _findings(console: Console, made: dict[str, Any], phases: list[dict[str, Any
             console.print(f"finding ({where}): {sentence}", style="red", soft_wrap=True, markup=False)
 
 
-def _refined(refined: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _refined(refined: dict[str, Any] | None, known_chip: bool) -> Iterator[tuple[str, str]]:
     if refined is None:
-        yield "refined estimate", "not known: no schedules were written"
+        yield "refined estimate", "not known: libtpu wrote no schedules" if known_chip else "not known for this chip"
         return
     times = {name: f"{1e3 * value:9.2f} ms" for name, value in refined.items() if name.endswith("_seconds")}
-    left = len(refined["unscheduled"])
+    unscheduled, open_loops = len(refined["unscheduled"]), len(refined["open_loops"])
     yield (
         "refined estimate: compute and HBM",
         times["computing_seconds"]
-        + (
-            f", {left} instructions as the compiler estimates them: {times['unscheduled_seconds'].strip()}"
-            if left
-            else ""
-        ),
+        + (f", {times['unscheduled_seconds'].strip()} of {unscheduled} as the compiler says" if unscheduled else "")
+        + (f", {open_loops} have loops of unknown trips" if open_loops else ""),
     )
     yield "refined estimate: waiting for transfers", times["waiting_hbm_seconds"]
     hidden = times["hidden_network_seconds"].strip()
@@ -192,6 +192,9 @@ def _refined(refined: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 def _breakdown(console: Console, phase: dict[str, Any], where: str = "") -> None:
     if "breakdown" not in phase:
+        return
+    if phase["breakdown"] is None:
+        console.print(f"{where}phase {phase['phase']}: no breakdown, as the refined estimate is not known")
         return
     rows = phase["breakdown"]["cycles"]
     total = {column: sum(row[column] for row in rows.values()) for column in ("compiler", "refined", "hbm_bytes")}
@@ -252,6 +255,6 @@ def _rows(phase: dict[str, Any]) -> Iterator[list[tuple[str, str]]]:
         ("estimate: compiler's cycles", milliseconds.get("cycles_seconds", "not known for this chip")),
         ("estimate: step", f"{milliseconds['step_seconds']}, {estimate['tokens_per_second']:,.0f} tokens/s"),
         ("estimate: MFU", f"{estimate['mfu']:9.1%}, at least"),
-        *_refined(phase["refined"]),
+        *_refined(phase["refined"], "cycles_seconds" in milliseconds),
         ("estimate: phase", f"{estimate['hours']:.1f} h, {estimate['chip_hours']:.0f} chip-hours"),
     ]

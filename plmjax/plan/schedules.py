@@ -98,11 +98,17 @@ def _issued(bundles: int, loops: list[_Loop], skipped: list[tuple[int, int, tupl
 
 
 def read(folder: Path) -> dict[str, Schedule]:
-    """Instruction -> its schedule, of the program whose files are in the folder; they are removed."""
+    """Instruction -> its schedule, of the one program whose files are in the folder; they are removed."""
     found = {}
     for path in sorted(folder.iterdir()):
         name = re.fullmatch(r"\d+-(.+)-\d+-final_bundles\.txt", path.name)
         if name and not name[1].endswith("-schedule-analysis"):
             found[name[1]] = parse(path.read_text(encoding="utf-8", errors="replace"))
-        path.unlink()
+    clear(folder)
     return found
+
+
+def clear(folder: Path) -> None:
+    """Removes the files of programs that nobody asked about."""
+    for path in folder.iterdir():
+        path.unlink()

@@ -135,9 +135,10 @@ def test_a_breakdown_is_printed_where_it_was_asked_for(made):
 
 
 def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
-    unknown = made | {"phases": [phase | {"refined": None} for phase in made["phases"]]}
-    assert "refined estimate" in plan_report.page(unknown) and "no schedules" in plan_report.page(unknown)
-    assert "-" in plan_report.columns([unknown])[1][0]
+    unknown = made | {"phases": [phase | {"refined": None, "breakdown": None} for phase in made["phases"]]}
+    assert "libtpu wrote no schedules" in plan_report.page(unknown)
+    assert "no breakdown, as the refined estimate is not known" in plan_report.page(unknown)
+    assert "-" in plan_report.columns([unknown])[1][0] and plan_report.breakdown_columns([unknown])[1] == []
 
 
 def test_what_is_printed_names_every_time_an_estimate(made):

@@ -197,6 +197,7 @@ def test_the_categories_add_up_to_both_estimates():
         ("while/body/closed_call/vmap(jvp(M))/M/word_embeddings.attend/sub", "ends"),
         ("vmap(jit(_randint))/vmap()/add", "other"),
         ("mul", "state"),
+        ("shard_map/while/body/closed_call/add", "state"),
     ],
 )
 def test_scopes_name_categories(scope, expected):
