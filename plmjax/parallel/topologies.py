@@ -14,6 +14,7 @@ the labels and machines of Kubernetes; 7x, which the first page does not list, a
 """
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -24,6 +25,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -211,7 +213,6 @@ class Slice:
             # compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-        _write_schedules()
         _wait_for_lock()
         from jax.experimental import topologies
 
@@ -221,7 +222,8 @@ class Slice:
         bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         name = f"{self.chip.libtpu_name or self.chip.name}:{'x'.join(map(str, self.shape))}"
         options = dict(self.chip.options) | bounds | ({"num_slices": self.slices} if self.slices > 1 else {})
-        return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
+        with _schedules_asked_for():
+            return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
 
 
 @functools.cache
@@ -235,13 +237,20 @@ def schedules() -> Path:
     return folder
 
 
-def _write_schedules() -> None:
-    """Sets the environment so that libtpu, if it is not loaded yet, writes its schedules."""
-    given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    if "xla_jf_dump_to" not in given:
-        flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=false"
-        flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
-        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {flags}".strip()
+@contextlib.contextmanager
+def _schedules_asked_for() -> Iterator[None]:
+    """The environment in which libtpu, once it is loaded, writes its schedules; other processes do not inherit it."""
+    given = os.environ.get("LIBTPU_INIT_ARGS")
+    flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=false"
+    flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
+    os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {given or ''}".strip()  # the last of two equal flags counts
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["LIBTPU_INIT_ARGS"]
+        else:
+            os.environ["LIBTPU_INIT_ARGS"] = given
 
 
 def _wait_for_lock() -> None:

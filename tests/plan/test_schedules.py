@@ -1,5 +1,7 @@
 """Final schedules: bundles counted as often as they are issued, and the files of a compiler that is here."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -71,6 +73,10 @@ def compiled() -> tuple[hlo.Program, dict[str, Schedule]]:
     schedules.clear(topologies.schedules())
     text = jax.jit(program).lower(*arguments).compile().as_text()
     return hlo.Program(text), schedules.read(topologies.schedules())
+
+
+def test_other_processes_do_not_write_their_schedules_here(compiled):
+    assert "xla_jf_dump_to" not in os.environ.get("LIBTPU_INIT_ARGS", "")
 
 
 def test_the_compiler_writes_a_schedule_of_whatever_takes_time(compiled):
