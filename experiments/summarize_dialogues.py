@@ -11,7 +11,7 @@ them: `--data.sequence_length 1024` of BART-Base.
 
 Result of these commands from bart_tiny, which was pretrained on Wikipedia, on the 50 dialogues after 2, 4, 6, 8 and 10
 epochs: ROUGE-L 19.0, 20.5, 20.7, 20.1 and 20.8, and 3.50, 3.43, 3.43, 3.46 and 3.46 nats a token. In the end ROUGE-1
-is 26.1 and ROUGE-2 3.6 (rouge-score 0.1.2, mean F1 of stemmed words; one seed). 5 minutes of processor time for the 562
+is 26.1 and ROUGE-2 3.6 (rouge-score 0.1.2, mean F1 of stemmed words; one seed). 6 minutes of processor time for the 562
 steps and six evaluations.
 
 It has learned what a summary sounds like, and some of the words that a dialogue is about, but hardly what is said:

@@ -14,14 +14,20 @@ Or the published way, into the language of its pretraining, by a new encoder and
         --data.folder multi30k
     plmjax finetune experiments/translate_bart.py:all_parameters --from runs/to_english_first \
         --workdir runs/to_english --data.folder multi30k
+    plmjax evaluate runs/to_english --data multi30k/test_2016_flickr.de.gz
 
 Result of English to German on test_2016_flickr after one epoch, 1,079 steps of 2,048 tokens: from bart_tiny, which was
 pretrained on Wikipedia, BLEU 20.0, chrF 45.8 and 1.61 nats a token; from random parameters BLEU 16.8, chrF 42.2 and
 1.77 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0; one seed). 9 minutes of processor time each, with an
-evaluation. The two stages were not run on these captions.
+evaluation.
+
+Result of German to English in two stages, one epoch and a quarter of one (1,079 and 270 steps), on the same test file
+(one seed): BLEU 11.4, chrF 28.4 and 3.65 nats a token after the first, 15.2, 33.4 and 3.03 after the second; on the
+validation file 10.5 and 14.5 BLEU. 9 and 4 minutes of processor time, each with an evaluation. The captions are fluent
+before they are right: of a man who wears a red life jacket "A man wearing a park of a red park is sitting in a boat."
 
 A tokenizer of English cuts German into small pieces: 35 tokens a caption. One of the 29,000 captions is longer than
-the 128 positions, and its end is not learned (the runs of docs/finetuning.md left it out).
+the 128 positions, and its end is neither learned nor read (the runs from English to German left it out).
 """
 
 import dataclasses
