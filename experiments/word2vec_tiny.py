@@ -5,6 +5,12 @@
     plmjax pretrain experiments/word2vec_tiny.py:hierarchical
     plmjax nearest runs/word2vec_tiny array
 
+Result: skip-gram has a held-out loss of 2.42 nats a prediction with its negatives after 2,000 steps (2.53, 2.49 and
+2.45 after 500, 1,000 and 1,500); whoever knows the counts of the words alone loses 2.63: a margin of 0.21. CBOW 2.00
+against 2.63. The hierarchical softmax, whose loss is a word's: 6.22 nats after the first 1,000 of its steps, unigram
+entropy 7.23. Nearest to "array" are doubles, stride, dok, hstack and atleast. 64,700 tokens a second on one core of an
+AMD EPYC that other programs used too.
+
 As released but for its size: 5 negatives, windows of up to 5 words, frequent words left out above a thousandth of the
 text, a rate that falls with the step.
 
@@ -23,14 +29,14 @@ from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Skip-gram: 100 numbers a word, 4,000 steps of 4,096 words."""
+    """Skip-gram: 100 numbers a word, 2,000 steps of 4,096 words."""
     return Experiment(
         model=Word2VecConfig.tiny(),
         objective=NegativeSampling(architecture=SkipGram(), shared=32),
         tokenizer=Tokenizer(kind="word", vocab_size=8192),
         data=Data(layout=Blocks(), format="documentation", sequence_length=64, held_out=0.05),
         optimizer=StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0),
-        training=Training(steps=4000, batch_size=64, log_every=200, evaluate_every=1000, evaluation_batches=50),
+        training=Training(steps=2000, batch_size=64, log_every=100, evaluate_every=500, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2),
     )
 
@@ -40,12 +46,12 @@ def cbow() -> Experiment:
     run = experiment()
     return dataclasses.replace(
         run,
-        objective=dataclasses.replace(run.objective, architecture=ContinuousBagOfWords()),
+        objective=dataclasses.replace(run.objective, architecture=ContinuousBagOfWords(), row_updates=32.0),
         optimizer=dataclasses.replace(run.optimizer, learning_rate=0.05),
     )
 
 
 def hierarchical() -> Experiment:
     """CBOW with the hierarchical softmax in place of negative sampling."""
-    objective = HierarchicalSoftmax(architecture=ContinuousBagOfWords(), longest_path=24)
+    objective = HierarchicalSoftmax(architecture=ContinuousBagOfWords(), row_updates=32.0, longest_path=24)
     return dataclasses.replace(cbow(), objective=objective)

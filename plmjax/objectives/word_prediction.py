@@ -93,10 +93,16 @@ class WordPrediction(Objective):
         return self.window + 1 if isinstance(self.architecture, SkipGram) else 1
 
 
+@jax.custom_vjp
 def scaled_gradient(x: jax.Array, factors: jax.Array) -> jax.Array:
     """x [... D] as it is, its gradient multiplied by `factors` [...]."""
-    fixed = jax.lax.stop_gradient(x)
-    return fixed + factors[..., None] * (x - fixed)
+    return x
+
+
+scaled_gradient.defvjp(
+    lambda x, factors: (x, factors),
+    lambda factors, gradient: (gradient * factors[..., None], jnp.zeros_like(factors)),
+)
 
 
 def total(weights: jax.Array, nats: jax.Array) -> jax.Array:

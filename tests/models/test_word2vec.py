@@ -1,5 +1,7 @@
 """word2vec from raw text to neighbours, by the commands; its sizes and its first vectors."""
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -48,7 +50,9 @@ def run(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
         named = ["--workdir", f"{folder}/run", "--data.input", f"{folder}/text.txt"]
-        cli.run(["pretrain", "word2vec_tiny", *named, *options.split()])
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            cli.run(["pretrain", "word2vec_tiny", *named, *options.split()])
+    assert re.search(r"held-out   loss [\d.]+ nats; of one who knows the counts alone [\d.]+\n", said.getvalue())
     return folder / "run"
 
 
