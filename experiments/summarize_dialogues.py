@@ -14,6 +14,9 @@ epochs: ROUGE-L 19.0, 20.5, 20.7, 20.1 and 20.8, and 3.50, 3.43, 3.43, 3.46 and 
 is 26.1 and ROUGE-2 3.6 (rouge-score 0.1.2, mean F1 of stemmed words; one seed). 6 minutes of processor time for the 562
 steps and six evaluations.
 
+From random parameters (`--from random --like runs/bart_tiny`) the best of those evaluations, after 8 epochs, has
+ROUGE-1 24.9, ROUGE-2 3.9, ROUGE-L 20.7 and 3.76 nats a token.
+
 It has learned what a summary sounds like, and some of the words that a dialogue is about, but hardly what is said:
 "#Person1# and #Person2# talk about the audience of the movies." Where "#Person1# and #Person2# talk about it." stands
 for every dialogue, `plmjax.finetuning.judges.Rouge` gives 21.4, 3.1 and 17.9 (ROUGE-1, ROUGE-2 and ROUGE-L).
