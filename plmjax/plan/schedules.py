@@ -10,7 +10,11 @@ says so before it is loaded (`plmjax.parallel.topologies`). A line is a bundle, 
 
 The body of a loop is a pipeline: in its first and last trips a branch leaves out what has nothing to do yet, or any
 more. Such a branch is taken unless the counter is in an interval that two comparisons name; these are read, so that a
-bundle counts as often as it is issued. Every other branch is taken as not taken, which counts too many.
+bundle counts as often as it is issued. Every other branch is taken as not taken, which counts too many. On v2 and v3 a
+bundle with `vdelay N` waits for N cycles more; later chips notice by themselves that a matrix unit is busy.
+
+libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process where a transfer
+has strides.
 """
 
 import dataclasses
@@ -18,7 +22,8 @@ import re
 from pathlib import Path
 
 # The marks of a bundle that does nothing, its third group, are left out.
-_BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = vnop \})?")
+_BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|delay \d+) \})?")
+_DELAY = re.compile(r"= vdelay (\d+)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder [^,]+, (\d+) /\* loop exit test \*/")
 _COMPARISON = re.compile(r"(%p\w+) = scmp\.(ge|lt)\.s32\.totalorder %s\w+, (\d+)")
 _NEITHER = re.compile(r"(%p\w+) = pnand (%p\w+), (%p\w+)")
@@ -28,7 +33,10 @@ _REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Bundles that one run of an instruction issues; `unknown_loops` of its loops end by data and count once."""
+    """Bundles that one run of an instruction issues, and cycles that it delays them.
+
+    unknown_loops: loops that end by data and count once.
+    """
 
     bundles: int
     unknown_loops: int = 0
@@ -43,7 +51,7 @@ class _Loop:
 
 def parse(text: str) -> Schedule:
     """The schedule in one file of final bundles."""
-    depths: list[int] = []
+    cycles: list[int] = []
     loops: list[_Loop] = []
     around: list[_Loop] = []
     limits: dict[str, tuple[str, int]] = {}
@@ -53,9 +61,9 @@ def parse(text: str) -> Schedule:
     for line in text.splitlines():
         if not (bundle := _BUNDLE.match(line)):
             continue
-        number = len(depths)
+        number = len(cycles)
         depth = len(around) if bundle[3] else len(bundle[2])
-        depths.append(depth)
+        cycles.append(1 + sum(int(delay) for delay in _DELAY.findall(line)))
         while around and (len(around) > depth or (bundle[1] == "LB" and len(around) == depth)):
             around.pop().end = number
         if bundle[1] == "LB":
@@ -77,13 +85,13 @@ def parse(text: str) -> Schedule:
             if name in intervals:
                 branches.setdefault(region, []).append((number + 1, intervals[name]))
     for loop in around:
-        loop.end = len(depths)
-    return Schedule(_issued(len(depths), loops, skipped), sum(loop.trips is None for loop in loops))
+        loop.end = len(cycles)
+    return Schedule(_issued(cycles, loops, skipped), sum(loop.trips is None for loop in loops))
 
 
-def _issued(bundles: int, loops: list[_Loop], skipped: list[tuple[int, int, tuple[int, int]]]) -> int:
-    """Bundles, each as often as its loops and the branches over it let it be issued."""
-    times = [1] * bundles
+def _issued(cycles: list[int], loops: list[_Loop], skipped: list[tuple[int, int, tuple[int, int]]]) -> int:
+    """The cycles of all bundles, each as often as its loops and the branches over it let it be issued."""
+    times = [1] * len(cycles)
     for loop in loops:
         for number in range(loop.start, loop.end):
             times[number] *= loop.trips or 1
@@ -94,7 +102,7 @@ def _issued(bundles: int, loops: list[_Loop], skipped: list[tuple[int, int, tupl
             runs = max(0, min(behind, trips) - first)
             for number in range(start, end):
                 times[number] = times[number] * runs // trips
-    return sum(times)
+    return sum(cycle * often for cycle, often in zip(cycles, times, strict=True))
 
 
 def read(folder: Path) -> dict[str, Schedule]:

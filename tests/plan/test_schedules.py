@@ -35,6 +35,12 @@ def test_bundles_count_as_often_as_they_are_issued():
     assert schedules.parse(every_trip) == Schedule(2 + 18 * 7 + 3)
 
 
+def test_a_bundle_that_delays_counts_its_delay():
+    delayed = WRITTEN.replace("0x4   :  {}", "0x4   :  { %9 = vdelay 4 }")
+    delayed = delayed.replace("%v1, %v1 }", "%v1, %v1  ;;  %8 = vdelay 2 }")
+    assert schedules.parse(delayed) == Schedule(schedules.parse(WRITTEN).bundles + 16 * 4 + 16 * 2)
+
+
 def test_loops_multiply_and_one_that_ends_by_its_data_counts_once():
     inner = """   0x5 LB: >> { %v1 = vadd.f32 %v2, %v3 }
    0x5   : >> { %p9_p9 = scmp.ge.s32.totalorder %s4_s4, 5 /* loop exit test */ }
