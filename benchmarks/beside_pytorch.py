@@ -24,11 +24,16 @@ Step = Callable[[], float]
 
 
 def plmjax_step(run: "Experiment") -> Step:
-    """The step that `plmjax pretrain` runs, on made-up rows of the experiment's layout, the same each time."""
+    """The step that `plmjax pretrain` runs, on made-up rows of the experiment's layout, the same each time.
+
+    The process is prepared as the command prepares it.
+    """
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    from plmjax.parallel import mesh, platform
+
+    platform.keep_freed_memory()
     import jax
 
-    from plmjax.parallel import mesh
     from plmjax.training import phases, placement, step
     from plmjax.vocabulary import Vocabulary
 

@@ -68,6 +68,8 @@ def run(arguments: Sequence[str]) -> None:
         from plmjax import experiment as experiments
 
         experiments.override(experiments.load(rest[0]), [*divide(rest)[1], "--help"], f"plmjax {name} {rest[0]}")
+    if name in OF_EXPERIMENTS and not platform.has_tpu() and not platform.has_gpu():
+        platform.keep_freed_memory()
     own, overrides = divide(rest)
     further = functools.partial(of_experiment, own[0] if own else "")
     parse(verb, f"plmjax {name}", own, further)(overrides=overrides)

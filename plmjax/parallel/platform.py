@@ -1,5 +1,6 @@
 """Which accelerators this machine has and JAX can use, found without starting JAX."""
 
+import ctypes
 import importlib.util
 import os
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 GOOGLE_PCI_VENDOR = "0x1ae0"
 DRIVER = Path("/proc/driver/nvidia/version")
 """Exists while NVIDIA's driver is loaded."""
+MALLOC_OPTIONS = {"arenas": (-8, 1), "mapped blocks": (-4, 0), "trimming": (-1, -1)}
+"""Numbers of M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD in glibc's malloc.h, and the values that stop it from
+returning memory to the system."""
 
 
 def has_tpu() -> bool:
@@ -25,3 +29,15 @@ def choose() -> None:
     """Prevents JAX from starting libtpu where it is installed for planning only: it would print pages of errors."""
     if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") and not has_tpu():
         os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"
+
+
+def keep_freed_memory() -> None:
+    """Keeps the memory that a step on a CPU frees for the next step; does nothing with another C library than glibc.
+
+    XLA for CPU allocates a step's temporary arrays anew in every step. glibc returns such large blocks to the system,
+    which then has to clear every page of them again: an eighth of the time of BERT-Base's step
+    (`benchmarks/bert_step.py`), a third of a small word2vec's. It works for threads that are started afterwards.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for option, value in MALLOC_OPTIONS.values() if mallopt else ():
+        mallopt(option, value)

@@ -1,7 +1,10 @@
 """What JAX is told to start, on machines with and without accelerators and their libraries."""
 
+import ctypes
 import importlib.util
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +32,32 @@ def test_only_what_is_here_and_installed_is_started(libraries, driver, chosen, m
     monkeypatch.delenv("JAX_PLATFORMS")
     platform.choose()
     assert os.environ.pop("JAX_PLATFORMS", None) == chosen
+
+
+FREED = """
+import resource, sys, threading
+from plmjax.parallel import platform
+
+def faults():
+    for _ in range(10):
+        b"x" * 2**26  # 16,384 pages
+    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+
+if sys.argv[1] == "keep":
+    platform.keep_freed_memory()
+found = []
+for _ in range(2):
+    thread = threading.Thread(target=faults)
+    thread.start()
+    thread.join()
+print(found[1] - found[0])
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc")
+def test_memory_that_a_thread_frees_is_not_cleared_again():
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", FREED, mode], capture_output=True, text=True, check=True).stdout)
+        for mode in ("keep", "return")
+    )
+    assert kept < 1000 and returned > 100_000
