@@ -17,20 +17,15 @@ from plmjax.layers.visibility import Visibility
 
 Bias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
 """Added to the scores: float32 that broadcasts to [B N T S], or a function of the positions of queries and keys."""
+SCORES = ("batch", "heads")
+"""Logical names of the first axes of scores, [B N T S]."""
 BLOCK = 512
 """Queries and keys of a block: as many scores as a row of 512 tokens has."""
 
 
 def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
     """softmax(Q K^T + bias), float32 [B N T S]; a backend's arguments."""
-    queries, keys = query.shape[1], key.shape[1]
-    scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
-    hidden = visibility.bias(queries, keys)
-    if hidden is not None:
-        scores = scores + hidden
-    if bias is not None:
-        scores = scores + (bias(visibility.query_positions(queries), jnp.arange(keys)) if callable(bias) else bias)
-    return jax.nn.softmax(scores, axis=-1)
+    return jax.nn.softmax(_scores(query, key, visibility, _of_positions(bias, visibility, query, key)), axis=-1)
 
 
 def dense(
@@ -42,9 +37,91 @@ def dense(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """All scores at once, [B N T S]."""
-    weights = dropped(probabilities(query, key, visibility, bias).astype(query.dtype), rate, dropout_key)
-    return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
+    """All scores at once, [B N T S], with a backward pass of its own.
+
+    It keeps the inputs, the context, and the largest score and the softmax's denominator of each query, [B N T];
+    nothing of the size of the scores. The backward pass computes the scores and draws dropout's mask again (Dao et
+    al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is
+    defined, and once; JAX refuses forward mode.
+    """
+    bias = _of_positions(bias, visibility, query, key)
+    return _attend(rate, query, key, value, visibility, bias, dropout_key)
+
+
+def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:
+    """The bias as an array."""
+    if not callable(bias):
+        return bias
+    return bias(visibility.query_positions(query.shape[1]), jnp.arange(key.shape[1]))
+
+
+def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, bias: jax.Array | None) -> jax.Array:
+    """Q K^T + bias, float32 [B N T S]."""
+    scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+    hidden = visibility.bias(query.shape[1], key.shape[1])
+    scores = scores if hidden is None else scores + hidden
+    return scores if bias is None else scores + bias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    rate: float,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    return _attend_forward(rate, query, key, value, visibility, bias, dropout_key)[0]
+
+
+def _attend_forward(
+    rate: float,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> tuple[jax.Array, tuple]:
+    scores = _scores(query, key, visibility, bias)
+    largest = jnp.max(scores, axis=-1)
+    exponentials = jnp.exp(scores - largest[..., None])
+    total = jnp.sum(exponentials, axis=-1)
+    weights = dropped(exponentials, rate, dropout_key, axes=SCORES).astype(value.dtype)
+    context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
+    context = (context / _of_queries(total)).astype(value.dtype)
+    # Two numbers instead of their logsumexp: where all keys are hidden, it has no digits left for the sum.
+    return context, (query, key, value, visibility, bias, dropout_key, context, largest, total)
+
+
+def _attend_backward(rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
+    query, key, value, visibility, bias, dropout_key, context, largest, total = kept
+    cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+    scores = _scores(query, key, visibility, bias)
+    exponentials = jnp.exp(scores - largest[..., None])
+    weights = dropped(exponentials, rate, dropout_key, axes=SCORES).astype(value.dtype)
+    of_value = jnp.einsum("BNTS,BTNH->BSNH", weights, cotangent)
+    of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
+    # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
+    mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
+    of_scores = exponentials * (dropped(of_weights, rate, dropout_key, axes=SCORES) - mean[..., None])
+    rounded = of_scores.astype(query.dtype)
+    of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
+    of_key = jnp.einsum("BNTS,BTNH->BSNH", rounded, query)
+    of_bias = None
+    if bias is not None:
+        (of_bias,) = jax.linear_transpose(lambda bias: jnp.broadcast_to(bias, scores.shape), bias)(of_scores)
+    return of_query, of_key, of_value, None, of_bias, None
+
+
+def _of_queries(x: jax.Array) -> jax.Array:
+    """[B N T] -> [B T N 1]."""
+    return jnp.moveaxis(x, 1, 2)[..., None]
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 def blockwise(
@@ -89,7 +166,7 @@ def blockwise(
             total = total * fade + jnp.sum(weights, axis=-1)
             if dropout_key is not None:
                 here = jax.random.fold_in(jax.random.fold_in(dropout_key, row), column)
-                weights = dropped(weights, rate, here)
+                weights = dropped(weights, rate, here, axes=SCORES)
             product = functools.partial(jnp.einsum, "BNTS,BSNH->BNTH")
             seen = float32_product(product, weights.astype(value.dtype), value)
             return (new, total, context * fade[..., None] + seen), None

@@ -11,12 +11,18 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
 ACTIVATIONS = {
-    "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "relu": jax.nn.relu,
-    "swish": jax.nn.silu,
+    name: jax.checkpoint(activation, prevent_cse=False)
+    for name, activation in {
+        "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
+        "gelu": functools.partial(jax.nn.gelu, approximate=False),
+        "relu": jax.nn.relu,
+        "swish": jax.nn.silu,
+    }.items()
 }
-"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one; swish is x sigmoid(x)."""
+"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one; swish is x sigmoid(x).
+
+The backward pass keeps their input alone and computes the rest again, in less time than it would take to read it.
+"""
 
 
 class FeedForward(nn.Module):
@@ -40,4 +46,4 @@ class FeedForward(nn.Module):
         last = self.output_init or self.kernel_init
         outer = Projection((size,), ("mlp", "embed"), last, self.dtype, name="output")
         x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
-        return outer(Dropout(self.dropout)(x, deterministic))
+        return outer(Dropout(self.dropout, axes=("batch", "length", "mlp"))(x, deterministic))

@@ -1,4 +1,10 @@
-"""Normalisation of the last axis."""
+"""Normalisation of the last axis.
+
+The backward passes keep the input in its own dtype and float32 statistics, one or two numbers a position, and nothing
+else of the size of the input. Only reverse-mode differentiation is defined, and once; JAX refuses forward mode.
+"""
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -19,10 +25,7 @@ class LayerNorm(nn.Module):
         size = x.shape[-1:]
         scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",)), size)
         bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros_init(), ("embed",)), size)
-        x = x.astype(jnp.float32)
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(self.dtype)
+        return _layer_norm(self.epsilon, self.dtype, x, scale, bias)
 
 
 class RmsNorm(nn.Module):
@@ -38,6 +41,61 @@ class RmsNorm(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",))
         scale = self.param("scale", ones, x.shape[-1:])
-        x = x.astype(jnp.float32)
-        mean = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        return (x * jax.lax.rsqrt(mean + self.epsilon) * scale).astype(self.dtype)
+        return _rms_norm(self.epsilon, self.dtype, x, scale)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _layer_norm(epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+    return _layer_norm_forward(epsilon, dtype, x, scale, bias)[0]
+
+
+def _layer_norm_forward(
+    epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, tuple]:
+    mean = _mean(x.astype(jnp.float32))
+    centred = x.astype(jnp.float32) - mean
+    inverse = jax.lax.rsqrt(_mean(jnp.square(centred)) + epsilon)
+    return (centred * inverse * scale + bias).astype(dtype), (x, mean, inverse, scale, bias)
+
+
+def _layer_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangent: jax.Array) -> tuple:
+    x, mean, inverse, scale, bias = kept
+    normal = (x.astype(jnp.float32) - mean) * inverse
+    cotangent = cotangent.astype(jnp.float32)
+    of_normal = cotangent * scale
+    of_x = inverse * (of_normal - _mean(of_normal) - normal * _mean(of_normal * normal))
+    return of_x.astype(x.dtype), _of_parameter(cotangent * normal, scale), _of_parameter(cotangent, bias)
+
+
+_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _rms_norm(epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array) -> jax.Array:
+    return _rms_norm_forward(epsilon, dtype, x, scale)[0]
+
+
+def _rms_norm_forward(epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array) -> tuple[jax.Array, tuple]:
+    inverse = jax.lax.rsqrt(_mean(jnp.square(x.astype(jnp.float32))) + epsilon)
+    return (x.astype(jnp.float32) * inverse * scale).astype(dtype), (x, inverse, scale)
+
+
+def _rms_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangent: jax.Array) -> tuple:
+    x, inverse, scale = kept
+    normal = x.astype(jnp.float32) * inverse
+    cotangent = cotangent.astype(jnp.float32)
+    of_normal = cotangent * scale
+    of_x = inverse * (of_normal - normal * _mean(of_normal * normal))
+    return of_x.astype(x.dtype), _of_parameter(cotangent * normal, scale)
+
+
+_rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+
+
+def _mean(x: jax.Array) -> jax.Array:
+    return jnp.mean(x, axis=-1, keepdims=True)
+
+
+def _of_parameter(x: jax.Array, parameter: jax.Array) -> jax.Array:
+    """The gradient of a parameter of the last axis from that of each position."""
+    return jnp.sum(x, axis=tuple(range(x.ndim - 1))).astype(parameter.dtype)

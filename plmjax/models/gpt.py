@@ -309,7 +309,7 @@ class GptModel(nn.Module):
         check_ids(input_ids, tokens, f"the {tokens} tokens of the table")
         check_ids(rows.positions, config.n_positions, f"the {config.n_positions} positions of the table")
         table = Embedding(tokens + config.n_positions, config.n_embd, "vocab", config.initializer, name="table")
-        kept = Dropout(config.embd_pdrop)(table.embedding, deterministic)
+        kept = Dropout(config.embd_pdrop, axes=("vocab",))(table.embedding, deterministic)
         x = jnp.take(kept, input_ids, axis=0, mode="clip")
         x += jnp.take(kept, tokens + rows.positions, axis=0, mode="clip")
         x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.layers.attention import KeyValues, MultiHeadAttention
-from plmjax.layers.attention_backends import blockwise, dense
+from plmjax.layers.attention_backends import SCORES, blockwise, dense
 from plmjax.layers.dropout import dropped
 from plmjax.layers.execution import Execution
 from plmjax.layers.visibility import MASKED, Visibility
@@ -82,6 +82,76 @@ def test_conditions_hide_what_they_say(kind: str) -> None:
     assert (found[found != 0] <= MASKED).all()
 
 
+def plain(
+    query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, bias: Any, rate: float, draw: Any
+) -> jax.Array:
+    """softmax(Q K^T + bias) V as its formula says, left to automatic differentiation."""
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key)
+    hidden = visibility.bias(QUERIES, KEYS)
+    scores = scores if hidden is None else scores + hidden
+    scores = scores if bias is None else scores + bias
+    return jnp.einsum("BNTS,BSNH->BTNH", dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES), value)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("kind", VISIBLE)
+def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> None:
+    """Values and gradients, with and without dropout, rows without a visible key included."""
+    draw = jax.random.key(3) if rate else None
+    found = value_and_gradients(dense, VISIBLE[kind][0], None, rate, draw)
+    expected = value_and_gradients(plain, VISIBLE[kind][0], None, rate, draw)
+    # The contexts and the gradients; the number is a sum of hundreds that cancel each other.
+    chex.assert_trees_all_close((found[0][1], found[1]), (expected[0][1], expected[1]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["array", "array for each key"])
+def test_a_bias_learns_as_in_the_formula(kind: str) -> None:
+    def gradient(backend: Any) -> Any:
+        def loss(bias: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(backend(*arrays(), Visibility(causal=True), bias, 0.3, jax.random.key(3))))
+
+        return jax.jit(jax.grad(loss))(jnp.asarray(BIASES[kind]))
+
+    chex.assert_trees_all_close(gradient(dense), gradient(plain), rtol=1e-6, atol=1e-6)
+    assert np.abs(gradient(dense)).max() > 0.01
+
+
+def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
+    """What the backward pass closes over: less than one such array, where the formula keeps several."""
+    length = 64
+    rows = jnp.ones((1, length, 2, 4))
+
+    def kept(backend: Any) -> int:
+        def closed() -> Any:
+            return jax.vjp(lambda *x: backend(*x, Visibility(causal=True), None, 0.1, jax.random.key(0)), *[rows] * 3)
+
+        return max(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(closed)))
+
+    assert kept(dense) <= rows.size < 2 * length**2 <= kept(plain_of(length))
+
+
+def plain_of(length: int) -> Any:
+    """`plain` for rows of another length."""
+
+    def backend(query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, *_: Any) -> jax.Array:
+        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(length, length)
+        return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), value)
+
+    return backend
+
+
+def test_forward_mode_is_refused_and_a_further_axis_is_not() -> None:
+    def attended(query: jax.Array) -> jax.Array:
+        return dense(query, *arrays()[1:], Visibility(causal=True, query_offset=OFFSET), None, 0.0, None)
+
+    query = arrays()[0]
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(attended, (query,), (query,))
+    both = jax.vmap(jax.grad(lambda query: jnp.sum(jnp.sin(attended(query)))))(jnp.stack([query, 2 * query]))
+    one = jax.grad(lambda query: jnp.sum(jnp.sin(attended(query))))(2 * query)
+    np.testing.assert_allclose(both[1], one, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_blockwise_equals_dense(kind: str) -> None:
     """Values and gradients, blocks that divide neither length, rows without a visible key included."""
@@ -99,8 +169,8 @@ def test_blockwise_equals_dense_with_a_bias(kind: str) -> None:
     found = value_and_gradients(functools.partial(blockwise, block=4), visibility, bias)
     expected = value_and_gradients(dense, visibility, bias)
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
-    plain = value_and_gradients(dense, visibility, None)
-    assert np.abs(expected[0][1] - plain[0][1]).max() > 0.01
+    without = value_and_gradients(dense, visibility, None)
+    assert np.abs(expected[0][1] - without[0][1]).max() > 0.01
 
 
 def test_blockwise_drops_probabilities() -> None:

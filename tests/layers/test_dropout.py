@@ -1,28 +1,89 @@
-"""Dropout: its rate, its scale, its determinism."""
+"""Dropout: its rate, its scale, its determinism, and what its bits depend on."""
 
+import functools
+import re
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.dropout import Dropout, keep_mask
+from plmjax.layers.dropout import Dropout, drawn_rate, dropped, keep_mask, resolution
+from plmjax.parallel import sharding
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_rate_and_independence(implementation: str) -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.02])
+def test_rate_and_independence(implementation: str, rate: float) -> None:
+    """Of elements that come from one word, four or two of them, and of neighbours."""
     key = jax.random.key(0, impl=implementation)
-    mask = np.asarray(keep_mask(key, 0.1, (1001, 999)))
-    assert abs(mask.mean() - 0.9) < 5 * 0.3 / 1000
-    # Two elements come from one word, half the rows apart: none may agree with another more often than by chance.
-    for one, other in ((mask[:, 1:], mask[:, :-1]), (mask[1:], mask[:-1]), (mask[501:], mask[:-501])):
-        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.006
+    mask = np.asarray(keep_mask(key, rate, (2, 500, 999)))[0]
+    assert abs(mask.mean() - (1 - drawn_rate(rate))) < 5 * np.sqrt(rate / mask.size)
+    apart = 500 * resolution(rate) // 32
+    for one, other in ((mask[:, 1:], mask[:, :-1]), (mask[1:], mask[:-1]), (mask[apart:], mask[:-apart])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
+
+
+def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
+    assert [resolution(rate) for rate in (0.1, 0.05, 0.5, 0.25, 0.01, 0.001)] == [8, 8, 8, 8, 16, 16]
+    assert drawn_rate(0.1) == 26 / 256 and drawn_rate(0.5) == 0.5
+    assert drawn_rate(0.001) == pytest.approx(0.001, rel=0.01)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])
+def test_every_shape_has_a_mask(shape: tuple[int, ...]) -> None:
+    masks = [keep_mask(jax.random.key(seed), 0.5, shape) for seed in range(40)]
+    assert masks[0].shape == shape
+    assert (np.mean(masks, axis=0) > 0).all() and (np.mean(masks, axis=0) < 1).all()
 
 
 def test_expectation_is_kept_and_gradients_pass_where_values_do() -> None:
     dropout, x = Dropout(0.3), jnp.ones((500, 401))
     apply = lambda x: dropout.apply({}, x, False, rngs={"dropout": jax.random.key(1)})  # noqa: E731
     y = np.asarray(apply(x))
-    assert set(np.unique(y)) == {0.0, np.float32(1 / (1 - round(0.3 * 65536) / 65536))}
+    assert set(np.unique(y)) == {0.0, np.float32(1 / (1 - 77 / 256))}
     assert abs(y.mean() - 1) < 0.01
     np.testing.assert_array_equal(jax.grad(lambda x: apply(x).sum())(x), y)
     np.testing.assert_array_equal(dropout.apply({}, x, True), x)
+
+
+def test_the_backward_pass_keeps_the_key_alone() -> None:
+    closed = jax.eval_shape(lambda: jax.vjp(lambda x: dropped(x, 0.1, jax.random.key(0)), jnp.ones((8, 64, 64)))[1])
+    assert sum(leaf.size for leaf in jax.tree.leaves(closed)) < 16
+
+
+@functools.cache
+def drawn(implementation: str, *sizes: int) -> tuple:
+    """The mask of scores [B N T S] on a mesh (data, fsdp, tensor), and the shape of the words that a device draws."""
+    mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), ("data", "fsdp", "tensor"))
+
+    def draw() -> jax.Array:
+        mask = keep_mask(jax.random.key(0, impl=implementation), 0.5, (8, 4, 16, 24), ("batch", "heads"))
+        return nn.with_logical_constraint(mask, ("batch", "heads", None, None))
+
+    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "tensor"))
+    lowered = jax.jit(sharding.scoped(draw, mesh), out_shardings=place).lower()
+    shapes = re.findall(r"rng_bit_generator.*tensor<([\dx]+)xui32>", lowered.as_text())
+    return np.asarray(lowered.compile()()), *shapes
+
+
+def test_threefry_draws_the_same_mask_on_every_mesh() -> None:
+    np.testing.assert_array_equal(drawn("threefry2x32", 1, 1, 1)[0], drawn("threefry2x32", 2, 2, 2)[0])
+
+
+def test_the_chips_own_generator_draws_the_piece_of_each_device() -> None:
+    """No device computes the words of the whole mask, and no piece is another one's."""
+    mask, shape = drawn("rbg", 2, 2, 2)
+    assert shape == "2x2x4x24" and drawn("rbg", 1, 1, 1)[1] == "8x4x4x24"
+    pieces = mask.reshape(4, 2, 2, 2, 16, 24).swapaxes(1, 2).reshape(8, -1)
+    assert len({piece.tobytes() for piece in pieces}) == 8
+    assert 0.45 < mask.mean() < 0.55
+
+
+def test_a_mask_of_a_size_that_devices_cannot_share_is_drawn_whole() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
+    key = jax.random.key(0, impl="rbg")
+    found = jax.jit(sharding.scoped(lambda: keep_mask(key, 0.5, (3, 8, 8)), mesh))()
+    np.testing.assert_array_equal(found, keep_mask(key, 0.5, (3, 8, 8)))

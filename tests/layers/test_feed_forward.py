@@ -1,0 +1,33 @@
+"""The activations: their values, and what the backward pass keeps of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from plmjax.layers.feed_forward import ACTIVATIONS
+
+REFERENCES = {
+    "gelu_new": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.nn.functional.relu,
+    "swish": torch.nn.functional.silu,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_values_and_gradients_are_torchs(name: str) -> None:
+    x = np.linspace(-4, 4, 41, dtype=np.float32) + 0.01
+    other = torch.tensor(x, requires_grad=True)
+    reference = REFERENCES[name](other)
+    reference.sum().backward()
+    found, gradient = jax.vmap(jax.value_and_grad(ACTIVATIONS[name]))(jnp.asarray(x))
+    np.testing.assert_allclose(found, reference.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient, other.grad, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_input_alone_is_kept(name: str) -> None:
+    closed = jax.eval_shape(lambda: jax.vjp(ACTIVATIONS[name], jnp.ones((64, 64), jnp.bfloat16))[1])
+    assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(closed)] == [((64, 64), jnp.dtype("bfloat16"))]

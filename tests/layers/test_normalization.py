@@ -1,0 +1,71 @@
+"""Normalisation: its own backward passes against those of the formulas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.layers.normalization import LayerNorm, RmsNorm
+
+EPSILON = 1e-6
+
+
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + EPSILON) * scale + bias
+
+
+def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    return x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + EPSILON) * scale
+
+
+CASES = {"layer norm": (LayerNorm, layer_norm), "rms norm": (RmsNorm, rms_norm)}
+
+
+def parameters(formula: Callable) -> dict[str, jax.Array]:
+    random = np.random.default_rng(1)
+    names = ("scale", "bias")[: 2 if formula is layer_norm else 1]
+    return {name: jnp.asarray(random.normal(size=9), jnp.float32) for name in names}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients_are_those_of_the_formula(case: str) -> None:
+    module, formula = CASES[case]
+    x = jnp.asarray(np.random.default_rng(0).normal(2, 3, size=(4, 5, 9)), jnp.float32)
+
+    def value_and_gradients(normalise: Callable) -> Any:
+        def loss(x: jax.Array, params: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            y = normalise(x, params)
+            return jnp.sum(jnp.sin(y)), y
+
+        gradients, y = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(x, parameters(formula))
+        return y, gradients
+
+    found = value_and_gradients(lambda x, params: module(EPSILON).apply({"params": params}, x))
+    expected = value_and_gradients(lambda x, params: formula(x, **params))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_input_is_kept_in_its_own_dtype_and_statistics_in_float32(case: str) -> None:
+    module, formula = CASES[case]
+
+    def closed() -> Any:
+        x = jnp.ones((4, 5, 9), jnp.bfloat16)
+        apply = lambda x: module(EPSILON, jnp.bfloat16).apply({"params": parameters(formula)}, x)  # noqa: E731
+        return jax.vjp(apply, x)[1]
+
+    kept = jax.tree.leaves(jax.eval_shape(closed))
+    assert {leaf.dtype for leaf in kept if leaf.size >= 4 * 5 * 9} == {jnp.dtype("bfloat16")}
+    assert {leaf.shape for leaf in kept if leaf.dtype == jnp.float32} <= {(4, 5, 1), (9,)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_forward_mode_is_refused(case: str) -> None:
+    module, formula = CASES[case]
+    x = jnp.ones((2, 9))
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: module(EPSILON).apply({"params": parameters(formula)}, x), (x,), (x,))
