@@ -99,7 +99,8 @@ class Training:
     gradient_dtype: str = "float32"
     """Of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes."""
     dropout_generator: str = "auto"
-    """Random bits of dropout: threefry2x32, rbg, or auto: rbg on a single TPU device, threefry2x32 elsewhere."""
+    """Random bits of dropout: threefry2x32, the same on every mesh; rbg, the chip's own and much cheaper, which each
+    device draws for its rows; or auto: rbg on TPU, threefry2x32 elsewhere."""
     platform: str = "auto"
     """cpu, gpu, tpu, or auto for what JAX finds; asking for an absent one is an error."""
     profile_steps: tuple[int, ...] = ()

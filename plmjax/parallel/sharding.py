@@ -7,7 +7,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 RULES = (
@@ -101,19 +100,6 @@ def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
         return NamedSharding(mesh, _over_data(sharding.spec, value.shape, axes, mesh))
 
     return jax.tree.map(place, params, shardings, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
-
-
-def sum_over_data(gradient: Any, shardings: Any, dtype: jnp.dtype) -> Any:
-    """Sums [shards ...], a shard on each device along `data`, to float32 [...] with the shardings `shardings`.
-
-    The devices exchange arrays of `dtype`. Arrays that `shardings` divides over data may be reduce-scattered.
-    """
-
-    def add(shards: jax.Array, place: NamedSharding) -> jax.Array:
-        total = jax.lax.reduce_sum(shards.astype(dtype), (0,))
-        return jax.lax.with_sharding_constraint(total, place).astype(jnp.float32)
-
-    return jax.tree.map(add, gradient, shardings)
 
 
 def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:

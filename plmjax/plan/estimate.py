@@ -111,7 +111,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
                     f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
                     f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
                 )
-    sizes = [math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(built.state.params)]
+    sizes = [math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(built.copy)]
     collectives = program.collectives()
     floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
     reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))

@@ -16,8 +16,11 @@ COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
 )  # fmt: skip
 """Operations that communicate; a TPU program of several slices sends from one to the next."""
-FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked")
-"""Targets of custom calls of the compiler's own that do no work."""
+FREE_CALLS = (
+    "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
+    "X64Combine", "X64SplitLow", "X64SplitHigh",
+)  # fmt: skip
+"""Targets of custom calls of the compiler's own that do no work; the last three are of a generator's 64-bit state."""
 LONGEST_LOOP = 100_000
 """Most trips of a loop that are counted; a longer loop is taken as endless."""
 

@@ -66,11 +66,12 @@ def what_fits(
 
 
 def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """About the bytes that a device needs for any batch: the state and a gradient."""
+    """About the bytes that a device needs for any batch: the state, a copy of the parameters and a gradient."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    state = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment)).state
-    fixed = sharding.bytes_on_device((state.optimizer_state, state.collections, state.constants))
-    return 2 * sharding.bytes_on_device(state.params) + fixed
+    program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    state = program.state
+    fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
+    return 2 * sharding.bytes_on_device(program.copy) + fixed
 
 
 def search(

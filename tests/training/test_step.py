@@ -157,27 +157,31 @@ def test_parameters_begin_equal_on_every_mesh():
     jax.tree.map(np.testing.assert_array_equal, begun("recurrent"), found)
 
 
-def test_optimizer_state_is_cut_over_data_and_changes_nothing():
+def test_the_state_is_cut_over_data_and_this_changes_nothing():
     cut, whole = (program("gpt2", MESHES["data"], zero=zero) for zero in (True, False))
 
     def share(built: step.Program) -> float:
-        """Bytes of the optimizer state on one device, relative to all of it."""
-        leaves = jax.tree.leaves(built.state.optimizer_state)
+        """Bytes of the parameters and the optimizer state on one device, relative to all of them."""
+        leaves = jax.tree.leaves((built.state.params, built.state.optimizer_state))
         held = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
         return held / sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
     assert share(whole) == 1
     assert share(cut) < 0.13
     assert_close(train(whole, "gpt2")[0], train(cut, "gpt2")[0], 1e-6)
-    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(cut.state.params))
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves((whole.state.params, cut.copy)))
 
 
 def test_fsdp_and_tensor_cut_the_parameters():
     built = program("bert", MESHES["all"])
-    kernel = built.state.params["bert"]["encoder"]["layers"]["attention"]["query"]["kernel"]  # [L D N H]
-    assert kernel.sharding.shard_shape(kernel.shape) == (2, 8, 1, 8)
-    words = built.state.params["bert"]["embeddings"]["word_embeddings"]["embedding"]  # [V D]
-    assert words.sharding.shard_shape(words.shape) == (32, 8)
+
+    def pieces(params: dict) -> list[tuple[int, ...]]:
+        kernel = params["bert"]["encoder"]["layers"]["attention"]["query"]["kernel"]  # [L D N H]
+        words = params["bert"]["embeddings"]["word_embeddings"]["embedding"]  # [V D]
+        return [leaf.sharding.shard_shape(leaf.shape) for leaf in (kernel, words)]
+
+    assert pieces(built.copy) == [(2, 8, 1, 8), (32, 8)]
+    assert pieces(built.state.params) == [(1, 8, 1, 8), (32, 8)]  # the layers over data too
     assert built.batch["input_ids"].sharding.shard_shape((16, 16)) == (4, 16)
 
 

@@ -1,0 +1,94 @@
+"""Parameters of which every device keeps and updates a share, and computes with a copy of all of them.
+
+The shares are float32 (ZeRO, arXiv 1910.02054). A step casts the share of each matrix to the dtype of the products and
+gathers the copy once, before the loop over layers; the gradient with respect to the copy is summed into the shares.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from plmjax.parallel import sharding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shares:
+    """Where the parameters of a run are.
+
+    owned: shardings of the shares, of the gradient, and of what an optimizer keeps.
+    whole: shardings of the copy that the model computes with; it is divided along fsdp and tensor alone.
+    dtypes: of that copy.
+    exchanged: dtype of the gradients of several microbatches when they are summed over devices.
+    """
+
+    owned: Any
+    whole: Any
+    dtypes: Any
+    exchanged: jnp.dtype
+
+    @classmethod
+    def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> "Shares":
+        """The shares of boxed parameters.
+
+        dtype: of the matrix products. zero: whether devices along `data` divide the parameters; else each has all.
+        """
+        whole = sharding.boxed(boxed, mesh)
+        owned = sharding.over_data(boxed, whole, mesh) if zero else whole
+        return cls(owned, whole, dtypes(boxed, dtype, exchanged), exchanged)
+
+    def copy(self, params: Any) -> Any:
+        """Shape, dtype and sharding of what `gather` makes."""
+
+        def describe(share: Any, whole: Any, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(share.shape, dtype, sharding=whole)
+
+        return jax.tree.map(describe, params, self.whole, self.dtypes)
+
+    def gather(self, params: Any) -> Any:
+        """The copy of the shares `params`."""
+
+        def copy(share: jax.Array, owned: Any, whole: Any, dtype: jnp.dtype) -> jax.Array:
+            # Constrained twice: the compiler might gather first and cast then, which moves twice the bytes.
+            narrow = jax.lax.with_sharding_constraint(share.astype(dtype), owned)
+            return jax.lax.with_sharding_constraint(narrow, whole)
+
+        return jax.tree.map(copy, params, self.owned, self.whole, self.dtypes)
+
+    def scatter(self, gradient: Any) -> Any:
+        """The gradient with respect to the copy as float32 shares."""
+
+        def share(gradient: jax.Array, owned: Any) -> jax.Array:
+            return jax.lax.with_sharding_constraint(gradient, owned).astype(jnp.float32)
+
+        return jax.tree.map(share, gradient, self.owned)
+
+    def add(self, gradient: Any) -> Any:
+        """The sum of gradients [shards ...], one on each device along `data`, in shares of the dtype `exchanged`."""
+
+        def total(shards: jax.Array) -> jax.Array:
+            return jax.lax.reduce_sum(shards.astype(self.exchanged), (0,))
+
+        return jax.tree.map(total, gradient)
+
+
+def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
+    """The dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all else."""
+    narrow = min(dtype, exchanged, key=lambda one: jnp.dtype(one).itemsize)
+    return jax.tree.map(
+        lambda leaf: jnp.dtype(narrow if _is_matrix(leaf) else exchanged),
+        boxed,
+        is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
+    )
+
+
+def _is_matrix(leaf: Any) -> bool:
+    """Whether a parameter's only use is in matrix products, so that it may have their dtype.
+
+    A table of tokens may not: its rows are looked up, and many small gradients are added to the same row.
+    """
+    names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
+    return "vocab" not in names and sum(name not in (None, "layers") for name in names) >= 2

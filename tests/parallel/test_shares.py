@@ -1,0 +1,72 @@
+"""Shares of the parameters: where they are, in which dtype they travel, and that they add up."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.parallel.shares import Shares
+
+
+def boxed() -> dict[str, Any]:
+    """A stack of kernels, a stack of scales, a table of tokens."""
+
+    def leaf(shape: tuple[int, ...], *axes: str) -> nn.LogicallyPartitioned:
+        return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
+
+    return {
+        "kernel": leaf((3, 16, 64), "layers", "embed", "mlp"),
+        "scale": leaf((3, 16), "layers", "embed"),
+        "table": leaf((32, 16), "vocab", "embed"),
+    }
+
+
+def shares(exchanged: str = "float32", zero: bool = True) -> tuple[Shares, Mesh]:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2, 1), ("data", "fsdp", "tensor"))
+    return Shares.of(boxed(), mesh, jnp.bfloat16, jnp.dtype(exchanged), zero=zero), mesh
+
+
+def test_matrices_are_copied_in_the_dtype_of_products_and_tables_are_not() -> None:
+    found, _ = shares()
+    assert found.dtypes == {"kernel": jnp.bfloat16, "scale": jnp.float32, "table": jnp.float32}
+    assert set(jax.tree.leaves(shares("bfloat16")[0].dtypes)) == {jnp.dtype("bfloat16")}
+
+
+def test_a_copy_is_whole_and_its_gradient_returns_to_the_shares() -> None:
+    found, _ = shares()
+    params = jax.tree.map(lambda s: jnp.ones(s.shape), nn.meta.unbox(boxed()))
+    params = jax.device_put(params, found.owned)
+    assert params["kernel"].addressable_shards[0].data.shape == (3, 8, 16)  # fsdp and data
+    params["kernel"] += 1e-3  # which bfloat16 rounds away
+    copy = jax.jit(found.gather)(params)
+    for one, place in zip(jax.tree.leaves(copy), jax.tree.leaves(found.whole), strict=True):
+        assert one.sharding.is_equivalent_to(place, one.ndim)
+    described = found.copy(params)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), copy) == jax.tree.map(lambda x: (x.shape, x.dtype), described)
+    assert (np.asarray(copy["kernel"]) == 1).all() and (np.asarray(copy["table"]) == 1).all()
+    back = jax.jit(found.scatter)(copy)
+    assert {leaf.dtype for leaf in jax.tree.leaves(back)} == {np.dtype("float32")}
+    assert back["kernel"].sharding.is_equivalent_to(found.owned["kernel"], 3)
+
+
+@pytest.mark.parametrize("exchanged", ["float32", "bfloat16"])
+def test_gradients_of_the_shards_of_a_batch_are_added_in_the_dtype_that_is_exchanged(exchanged: str) -> None:
+    found, mesh = shares(exchanged)
+    rows = jax.tree.map(lambda s: np.random.default_rng(0).random((4, *s.shape), np.float32), nn.meta.unbox(boxed()))
+    placed = jax.device_put(rows, NamedSharding(mesh, PartitionSpec("data")))
+    total = jax.jit(lambda gradient: found.scatter(found.add(gradient)))(placed)
+    expected = jax.tree.map(lambda x: x.sum(0), rows)
+    for name, one in total.items():
+        assert one.dtype == np.float32 and one.sharding.is_equivalent_to(found.owned[name], one.ndim)
+        np.testing.assert_allclose(one, expected[name], rtol={"float32": 1e-6, "bfloat16": 1e-2}[exchanged])
+    rounded = np.abs(np.asarray(total["kernel"]) - expected["kernel"]).max() > 1e-4
+    assert rounded == (exchanged == "bfloat16")
+
+
+def test_without_zero_every_device_owns_all_that_it_computes_with() -> None:
+    found, _ = shares(zero=False)
+    assert found.owned == found.whole
