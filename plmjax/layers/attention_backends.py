@@ -102,14 +102,14 @@ def _attend_backward(rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
     scores = _scores(query, key, visibility, bias)
     exponentials = jnp.exp(scores - largest[..., None])
     weights = dropped(exponentials, rate, dropout_key, axes=SCORES).astype(value.dtype)
-    of_value = jnp.einsum("BNTS,BTNH->BSNH", weights, cotangent)
+    of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
     of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
     # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
     mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
     of_scores = exponentials * (dropped(of_weights, rate, dropout_key, axes=SCORES) - mean[..., None])
     rounded = of_scores.astype(query.dtype)
     of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
-    of_key = jnp.einsum("BNTS,BTNH->BSNH", rounded, query)
+    of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
     of_bias = None
     if bias is not None:
         (of_bias,) = jax.linear_transpose(lambda bias: jnp.broadcast_to(bias, scores.shape), bias)(of_scores)

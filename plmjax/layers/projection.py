@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.layers.product import float32_product
-
 
 class Projection(nn.Module):
     """y = x W + b, contracting as many trailing axes of x as `axes` has more names than there are `features`.
@@ -33,12 +31,35 @@ class Projection(nn.Module):
         contracted = len(self.axes) - len(self.features)
         shape = x.shape[x.ndim - contracted :] + self.features
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
-        inputs = tuple(range(x.ndim - contracted, x.ndim))
-        dimensions = ((inputs, tuple(range(contracted))), ((), ()))
-        product = functools.partial(jax.lax.dot_general, dimension_numbers=dimensions)
-        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        y = float32_product(product, x, kernel) if self.logits else product(x, kernel)
+        y = _product(contracted, self.logits, x.astype(self.dtype), kernel.astype(self.dtype))
         if not self.use_bias:
             return y
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), self.axes[contracted:])
         return y + self.param("bias", zeros, self.features).astype(y.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product(contracted: int, logits: bool, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """[... in], [in out] -> [... out], in float32 for logits; `contracted` axes are inputs."""
+    inputs = tuple(range(x.ndim - contracted, x.ndim)), tuple(range(contracted))
+    return jax.lax.dot_general(x, kernel, (inputs, ((), ())), preferred_element_type=jnp.float32 if logits else None)
+
+
+def _product_forward(contracted: int, logits: bool, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple]:
+    return _product(contracted, logits, x, kernel), (x, kernel)
+
+
+def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax.Array) -> tuple:
+    """The gradient of the kernel is made in the order of its axes.
+
+    JAX itself would make its transpose, for which XLA for CPU rearranges the whole cotangent.
+    """
+    x, kernel = kept
+    rows = tuple(range(x.ndim - contracted))
+    outputs = tuple(range(len(rows), cotangent.ndim)), tuple(range(contracted, kernel.ndim))
+    cotangent = cotangent.astype(x.dtype)  # as `float32_product` does
+    of_x = jax.lax.dot_general(cotangent, kernel, (outputs, ((), ())))
+    return of_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
+
+
+_product.defvjp(_product_forward, _product_backward)

@@ -1,0 +1,62 @@
+"""Projections: values and gradients against those of the formula, for every kind of axes."""
+
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.layers.projection import Projection
+
+CASES = {
+    "features": ((5,), ("embed", "mlp"), "BTD,DF->BTF"),
+    "to heads": ((2, 3), ("embed", "heads", "head"), "BTD,DNH->BTNH"),
+    "from heads": ((5,), ("heads", "head", "embed"), "BTNH,NHD->BTD"),
+}
+
+
+@pytest.mark.parametrize("logits", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients_are_those_of_the_formula(case: str, logits: bool) -> None:
+    features, axes, formula = CASES[case]
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(2, 4, 2, 3) if case == "from heads" else (2, 4, 6)), jnp.float32)
+    module = Projection(features, axes, nn.initializers.normal(1.0), logits=logits)
+    params = nn.meta.unbox(module.init(jax.random.key(0), x))["params"]
+    params = params | {"bias": jnp.asarray(random.normal(size=features), jnp.float32)}
+
+    def plain(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.einsum(formula, x, params["kernel"]) + params["bias"]
+
+    def gradients(apply: Any) -> Any:
+        return jax.jit(jax.grad(lambda params, x: jnp.sum(jnp.sin(apply(params, x))), argnums=(0, 1)))(params, x)
+
+    def applied(params: Any, x: jax.Array) -> jax.Array:
+        return module.apply({"params": params}, x)
+
+    np.testing.assert_allclose(applied(params, x), plain(params, x), rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(gradients(applied), gradients(plain), rtol=1e-5, atol=1e-5)
+
+
+def test_logits_of_bfloat16_are_float32_sums_and_their_gradients_are_bfloat16_products() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)), jnp.bfloat16)
+    module = Projection((5,), ("embed", None), nn.initializers.normal(1.0), jnp.bfloat16, logits=True)
+    params = nn.meta.unbox(module.init(jax.random.key(0), x))
+    found, back = jax.vjp(lambda x: module.apply(params, x), x)
+    kernel = np.asarray(params["params"]["kernel"].astype(jnp.bfloat16), np.float32)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, np.asarray(x, np.float32) @ kernel, rtol=1e-5, atol=1e-5)
+    assert back(jnp.ones_like(found))[0].dtype == jnp.bfloat16
+    text = jax.jit(lambda x: jax.vjp(lambda x: module.apply(params, x), x)[1](found)).lower(x).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert products and not any("(tensor<3x5xf32>" in line for line in products)
+
+
+def test_forward_mode_is_refused() -> None:
+    module, x = Projection((5,), ("embed", "mlp"), nn.initializers.normal(1.0)), jnp.ones((2, 6))
+    params = module.init(jax.random.key(0), x)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: module.apply(params, x), (x,), (x,))
