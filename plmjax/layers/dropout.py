@@ -49,14 +49,16 @@ def keep_mask(
 
 
 def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
-    """uint32 [shape]; unless the generator is threefry, each device draws the piece of these axes that it holds."""
+    """uint32 [shape]; unless the generator is threefry, each device draws the piece of these axes that it holds.
+
+    Within a `vmap` whose axis is one of the mesh's, every element of that axis has a key of its own, and its device
+    draws with that.
+    """
+    implementation, mesh = str(jax.random.key_impl(key)), jax.sharding.get_abstract_mesh()
+    if implementation == "threefry2x32" or mesh.empty or mesh.size == 1:
+        return jax.random.bits(key, shape, jnp.uint32)
     places = _places(shape, axes)
     names = tuple(jax.tree.leaves(tuple(places)))
-    mesh = jax.sharding.get_abstract_mesh()
-    devices = math.prod(mesh.shape[name] for name in names)
-    implementation = str(jax.random.key_impl(key))
-    if implementation == "threefry2x32" or devices == 1:
-        return jax.random.bits(key, shape, jnp.uint32)
 
     def piece(number: jax.Array, data: jax.Array) -> jax.Array:
         # Streams of a counter-based generator are independent when any bit of their keys differs: no need to hash.
@@ -65,16 +67,14 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
         return jax.random.bits(own, local, jnp.uint32)
 
     # The number of a piece is an input: the compiler cannot ask for it where a part of the mesh is its own to divide.
-    numbers = (PartitionSpec(names), PartitionSpec())
-    divided = jax.shard_map(piece, in_specs=numbers, out_specs=places, check_vma=False)
-    return divided(jnp.arange(devices, dtype=jnp.uint32), jax.random.key_data(key))
+    numbers = jnp.arange(math.prod(mesh.shape[name] for name in names), dtype=jnp.uint32)
+    divided = jax.shard_map(piece, in_specs=(PartitionSpec(names), PartitionSpec()), out_specs=places, check_vma=False)
+    return divided(numbers, jax.random.key_data(key))
 
 
 def _places(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
     """The mesh axes that divide each dimension; those that do not divide it evenly are left out."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return PartitionSpec()
     places = nn.logical_to_mesh_axes(axes)
     sizes = [math.prod(mesh.shape[name] for name in jax.tree.leaves(place)) for place in places]
     return PartitionSpec(

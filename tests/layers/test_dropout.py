@@ -85,5 +85,23 @@ def test_the_chips_own_generator_draws_the_piece_of_each_device() -> None:
 def test_a_mask_of_a_size_that_devices_cannot_share_is_drawn_whole() -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
     key = jax.random.key(0, impl="rbg")
-    found = jax.jit(sharding.scoped(lambda: keep_mask(key, 0.5, (3, 8, 8)), mesh))()
+    place = NamedSharding(mesh, PartitionSpec())
+    found = jax.jit(sharding.scoped(lambda: keep_mask(key, 0.5, (3, 8, 8)), mesh), out_shardings=place)()
     np.testing.assert_array_equal(found, keep_mask(key, 0.5, (3, 8, 8)))
+
+
+def test_the_shards_of_a_batch_draw_masks_of_their_own() -> None:
+    """As microbatches do: a key for each shard along data, whose rows are divided over fsdp."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2, 1), ("data", "fsdp", "tensor"))
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 4)
+
+    def draw(keys: jax.Array) -> jax.Array:
+        with nn.logical_axis_rules(sharding.RULES_WITHIN_DATA):
+            return jax.vmap(lambda key: keep_mask(key, 0.5, (2, 16, 24)), spmd_axis_name="data")(keys)
+
+    place = NamedSharding(mesh, PartitionSpec("data", "fsdp"))
+    masks = np.asarray(jax.jit(sharding.scoped(draw, mesh), out_shardings=place)(keys)).reshape(8, -1)
+    assert len({mask.tobytes() for mask in masks}) == 8
+    for one in range(8):
+        for other in range(one):
+            assert abs(np.corrcoef(masks[one], masks[other])[0, 1]) < 0.25
