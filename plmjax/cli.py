@@ -68,8 +68,6 @@ def run(arguments: Sequence[str]) -> None:
         from plmjax import experiment as experiments
 
         experiments.override(experiments.load(rest[0]), [*divide(rest)[1], "--help"], f"plmjax {name} {rest[0]}")
-    if name in OF_EXPERIMENTS and not platform.has_tpu() and not platform.has_gpu():
-        platform.keep_freed_memory()
     own, overrides = divide(rest)
     further = functools.partial(of_experiment, own[0] if own else "")
     parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
@@ -80,6 +78,8 @@ def main() -> None:
     platform.choose()
     if not platform.has_tpu():
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
+    if sys.argv[1:2] in (["pretrain"], ["finetune"], ["bench"]) and not platform.has_tpu() and not platform.has_gpu():
+        platform.keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; no log line
     # After a command is killed, multiprocessing cleans up and would print a warning.
