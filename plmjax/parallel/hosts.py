@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from plmjax import locks, storage
 from plmjax.errors import HOST_LOST, UserError, quoted
 from plmjax.parallel import guard, platform, slice_hosts, stopping
@@ -173,7 +171,7 @@ def agree(name: str, value: str = "") -> None:
         _here.agree(name, value)
 
 
-def gathered(array: np.ndarray) -> np.ndarray:
+def gathered(array: "np.ndarray") -> "np.ndarray":
     """The array of every host, [hosts ...], on each of them; shapes and dtypes must be the same. It waits for all."""
     from jax.experimental import multihost_utils
 
