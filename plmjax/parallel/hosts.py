@@ -24,6 +24,8 @@ from plmjax.errors import HOST_LOST, UserError, quoted
 from plmjax.parallel import guard, platform, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
+    import numpy as np
+
     from plmjax.experiment import Hosts
 
 GUARD_PORT = 8479
