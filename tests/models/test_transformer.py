@@ -107,11 +107,12 @@ def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> Non
     # Row 0 has a prompt of four tokens, row 1 of two.
     ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
     mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
-    source, cache = source.rows(jnp.array([0, 1])), config.empty_cache(2, 7)
+    source, cache = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2]), config.empty_cache(2, 7)
     found = write(ids, source, mask, cache)
     np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
     swapped = jnp.array([1, 0])
-    source, cache = source.rows(swapped), found.cache.rows(swapped)
+    source = read(BATCH["input_ids"][swapped], BATCH["attention_mask"][swapped])
+    cache = found.cache.rows(swapped)
     for step in range(3):
         next_ids = np.array([[BATCH["decoder_input_ids"][1, 2 + step]], [BATCH["decoder_input_ids"][0, 4 + step]]])
         found = write(next_ids, source, np.ones((2, 1), np.int32), cache)

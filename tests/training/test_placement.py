@@ -103,7 +103,7 @@ def test_remat_keeps_less():
         changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))
         return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.of_layout(changed))
 
-    assert kept("none") > 1.2 * kept("dots") > 2 * kept("full")
+    assert kept("none") > 1.2 * kept("dots") > 1.4 * kept("full")
 
 
 def test_the_meshes_of_the_published_runs_train_as_one_device_does():

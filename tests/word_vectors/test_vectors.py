@@ -60,7 +60,7 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     assert "has vectors of, found 'Word3'; write it as that file does" in fails("nearest", file, "Word3")
     assert "Expected a word whose neighbours are asked for, found none" in fails("nearest", file)
     assert "Expected --top of at least 1, found 0" in fails("nearest", file, "word3", "--top", 0)
-    assert "Expected a file of word vectors, found no file" in fails("nearest", tmp_path, "word3")
+    assert "found no finished checkpoint; pretrain or import one first" in fails("nearest", tmp_path, "word3")
     (tmp_path / "text.txt").write_text("Running text, of no vectors.\n")
     assert "Expected words and their vectors in" in fails("nearest", tmp_path / "text.txt", "word3")
     (tmp_path / "odd.txt").write_text("2 2\na 1 2\nb 1 nan\n")
