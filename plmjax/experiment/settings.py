@@ -97,7 +97,8 @@ class Training:
     attention: str = "dense"
     """How attention is computed: dense, or blockwise in memory that grows with the row's length, not its square."""
     gradient_dtype: str = "float32"
-    """Of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes."""
+    """Of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes. Those of matrices
+    are in the dtype of the products anyway, unless there are microbatches."""
     dropout_generator: str = "auto"
     """Random bits of dropout: threefry2x32, the same on every mesh; rbg, the chip's own and much cheaper, which each
     device draws for its rows; or auto: rbg on TPU, threefry2x32 elsewhere."""
@@ -174,7 +175,7 @@ class Mesh:
     tensor: int = 0
     """Shards of heads, feed-forward and vocabulary."""
     zero: bool = True
-    """Shard the optimizer state over `data` (ZeRO stage 1)."""
+    """Divide parameters and optimizer state over `data`; a step gathers a copy of the parameters once (ZeRO)."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""

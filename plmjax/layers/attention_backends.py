@@ -7,6 +7,7 @@ other bits.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,16 +65,8 @@ def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, bias: jax.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(
-    rate: float,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    visibility: Visibility,
-    bias: jax.Array | None,
-    dropout_key: jax.Array | None,
-) -> jax.Array:
-    return _attend_forward(rate, query, key, value, visibility, bias, dropout_key)[0]
+def _attend(rate: float, *inputs: Any) -> jax.Array:
+    return _attend_forward(rate, *inputs)[0]
 
 
 def _attend_forward(

@@ -35,8 +35,8 @@ def keep_freed_memory() -> None:
     """Keeps the memory that a step on a CPU frees for the next step; does nothing with another C library than glibc.
 
     XLA for CPU allocates a step's temporary arrays anew in every step. glibc returns such large blocks to the system,
-    which then has to clear every page of them again: an eighth of the time of BERT-Base's step
-    (`benchmarks/bert_step.py`), a third of a small word2vec's. It works for threads that are started afterwards.
+    which then has to clear every page of them again: a ninth of the time of BERT-Base's step
+    (`benchmarks/bert_step.py`). It works for threads that are started afterwards.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in MALLOC_OPTIONS.values() if mallopt else ():

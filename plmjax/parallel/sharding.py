@@ -86,9 +86,9 @@ def batch(tree: Any, mesh: Mesh) -> Any:
 
 
 def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of the gradient and of what an optimizer keeps of it, from boxed parameters and their shardings.
+    """Shardings of the shares that devices own and update, from boxed parameters and the shardings of their copy.
 
-    Each is sharded over `data` as well (ZeRO stage 1, arXiv 1910.02054), along the longest dimension that divides and
+    Each is sharded over `data` as well (ZeRO, arXiv 1910.02054), along the longest dimension that divides and
     is not sharded yet, so that every replica gets the sum of its own share and updates that. The last dimension is the
     last choice: a TPU pads it to a multiple of 128. A vocabulary is divided along its features before its rows: the
     gradient of a row then goes to the devices with its features, and no sum over a whole table is needed.

@@ -5,7 +5,7 @@ gathers the copy once, before the loop over layers; the gradient with respect to
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -31,7 +31,7 @@ class Shares:
     exchanged: jnp.dtype
 
     @classmethod
-    def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> "Shares":
+    def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> Self:
         """The shares of boxed parameters.
 
         dtype: of the matrix products. zero: whether devices along `data` divide the parameters; else each has all.
@@ -67,7 +67,7 @@ class Shares:
         return jax.tree.map(share, gradient, self.owned)
 
     def add(self, gradient: Any) -> Any:
-        """The sum of gradients [shards ...], one on each device along `data`, in shares of the dtype `exchanged`."""
+        """The sum of gradients [shards ...], one on each device along `data`, computed in the dtype `exchanged`."""
 
         def total(shards: jax.Array) -> jax.Array:
             return jax.lax.reduce_sum(shards.astype(self.exchanged), (0,))
@@ -86,7 +86,7 @@ def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
 
 
 def _is_matrix(leaf: Any) -> bool:
-    """Whether a parameter's only use is in matrix products, so that it may have their dtype.
+    """Whether a parameter may have the dtype of matrix products: a kernel, or a bias that is added to their results.
 
     A table of tokens may not: its rows are looked up, and many small gradients are added to the same row.
     """

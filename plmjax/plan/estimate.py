@@ -95,8 +95,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
 
     These are: matrix products on float32 where bfloat16 was asked for; gradients sent over the network more than once
     a step (a sum that the compiler turns into a ring of permutes is not found); scores of the vocabulary at more
-    positions than the objective predicts; parameters gathered in pure data parallelism more than once a step (which
-    ZeRO does after its update).
+    positions than the objective predicts; parameters gathered in pure data parallelism more often than once a step.
     """
     found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
     built, phase = compilation.program, compilation.program.phase

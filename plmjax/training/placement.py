@@ -1,8 +1,9 @@
 """The mesh of a run: the one that it names, or the one that is chosen for the model and the devices.
 
-Data parallelism is preferred, with the optimizer state sharded over the devices (ZeRO). Where a device has too little
-memory for that, parameters are sharded as well (fsdp). Heads and feed-forward are sharded (tensor) where the batch has
-fewer rows than there are devices, or nothing else fits. The memory is estimated from shapes, without compiling:
+Data parallelism is preferred: devices divide parameters and optimizer state among them, and each computes with a copy
+of all parameters (ZeRO). Where a device has too little memory for that, the copy is divided as well (fsdp). Heads and
+feed-forward are sharded (tensor) where the batch has fewer rows than there are devices, or nothing else fits. The
+memory is estimated from shapes, without compiling:
 
     state + gradient + rows x residuals of a row + residuals that do not depend on rows
 

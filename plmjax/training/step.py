@@ -23,7 +23,7 @@ from plmjax.layers.execution import REMAT_POLICIES, Execution
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
-from plmjax.parallel.shares import Shares
+from plmjax.parallel.shares import Shares, dtypes
 from plmjax.training import constants, optimizers
 from plmjax.training.accumulation import accumulate
 from plmjax.training.phases import ResolvedPhase
@@ -85,15 +85,15 @@ def execution(experiment: Experiment, platform: str) -> Execution:
         UserError: an unknown dtype, remat policy or backend of attention.
     """
     training = experiment.training
-    dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
     dtype = training.dtype if training.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
-    check_choice("--training.dtype", training.dtype, [*dtypes, "auto"])
-    check_choice("--training.gradient_dtype", training.gradient_dtype, dtypes)
+    check_choice("--training.dtype", training.dtype, [*known, "auto"])
+    check_choice("--training.gradient_dtype", training.gradient_dtype, known)
     check_choice("--training.remat", training.remat, REMAT_POLICIES)
     check_choice("--training.attention", training.attention, BACKENDS)
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
-    return Execution(dtypes[dtype], unroll, training.remat, training.attention)
+    return Execution(known[dtype], unroll, training.remat, training.attention)
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
@@ -297,6 +297,8 @@ def build(
     abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
     exchanged = jnp.dtype(experiment.training.gradient_dtype)
     shares = Shares.of(boxed_params, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
+    # Gradients alone may be rounded for their way over the network: an evaluation has none.
+    evaluated = dataclasses.replace(shares, dtypes=dtypes(boxed_params, how.dtype, jnp.dtype(jnp.float32)))
     whole = NamedSharding(mesh, PartitionSpec())
     shardings = State(
         step=whole,
@@ -344,7 +346,7 @@ def build(
 
     def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(
-            given.replace(params=shares.gather(given.params)),
+            given.replace(params=evaluated.gather(given.params)),
             batch,
             key,
             objective=objective,

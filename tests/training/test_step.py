@@ -207,6 +207,15 @@ def test_bfloat16_keeps_float32_parameters_and_comes_close(setting):
     assert found_metrics["loss"] != metrics["loss"]
 
 
+def test_an_evaluation_does_not_depend_on_the_dtype_of_gradients():
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        built = program("gpt2", gradient_dtype=dtype)
+        state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), begun("gpt2"), built.state)
+        found.append(jax.device_get(built.evaluate(built.given(state), batches("gpt2")[0], jax.random.key(0))))
+    chex.assert_trees_all_equal(*found)
+
+
 def test_the_chips_own_generator_drops_too():
     threefry, rbg = (
         train(program("recurrent", dropout=True, **settings), "recurrent", 1)[1]["loss"]
