@@ -1,0 +1,42 @@
+"""The lines before a run's first step."""
+
+import types
+
+import jax
+import pytest
+
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel.peak import Yardstick
+from plmjax.training import header, phases, step
+from tests.families import STEPS
+from tests.strangers import experiments
+
+GIB = 2**30
+MEMORY = types.SimpleNamespace(
+    argument_size_in_bytes=3 * GIB,
+    output_size_in_bytes=2 * GIB,
+    alias_size_in_bytes=2 * GIB,
+    temp_size_in_bytes=GIB // 2,
+)
+
+
+def lines(**settings) -> list[str]:
+    make, source = STEPS["gpt2"]
+    run = experiments.changed(make(), training={"steps": 2} | settings)
+    (phase,) = phases.resolve(run)
+    mesh = meshes.make(run.mesh, jax.devices())
+    built = step.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
+    compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)
+    return header.lines(run, built, compiled, 2e9, Yardstick(mesh), 61.0, 1)
+
+
+def test_it_says_what_a_device_holds_and_where_the_run_continues() -> None:
+    phase, devices, batch, model, memory, _ = lines()
+    assert phase.endswith("of 2, continuing from step 1") and devices.startswith("devices  8 x cpu")
+    assert "2 rows x 8 shards x 1 microbatches = 16 rows" in batch and "2.0GFLOP a step" in model
+    assert memory == "memory   3.00 GiB state and batch + 0.50 GiB temporary a device"
+
+
+@pytest.mark.parametrize(("generator", "said"), [("rbg", True), ("threefry2x32", False), ("auto", False)])
+def test_it_warns_of_masks_that_depend_on_the_mesh(generator: str, said: bool) -> None:
+    assert ("dropout  rbg: another mesh draws other masks" in lines(dropout_generator=generator)[-1]) is said
