@@ -1,0 +1,288 @@
+"""Long short-term memory: one scan over time, with the products of the inputs made before it, all at once.
+
+    i, f, o = sigmoid(x_t W + h_{t-1} U + b);  g = tanh(x_t W + h_{t-1} U + b)
+    c_t = f c_{t-1} + i g;  h_t = o tanh(c_t)                                  (Hochreiter and Schmidhuber 1997)
+    h_t = (o tanh(c_t)) P  with a projection                                   (Sak et al. 2014, arXiv 1402.1128)
+
+The gates are in the order of torch: input, forget, candidate (g), output. Products are in the model's dtype; cells and
+what is computed from them within a step are float32.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import chex
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+
+GATES = 4
+"""Input, forget, candidate, output."""
+
+
+@flax.struct.dataclass
+class State:
+    """What goes from token to token: the cell c, float32 [B H], and the output h, [B P] (P is H without projection)."""
+
+    cell: jax.Array
+    output: jax.Array
+
+    @classmethod
+    def zeros(cls, batch: int, hidden: int, projected: int | None = None) -> "State":
+        """The state before a text, float32: it does not depend on the dtype of a model."""
+        return cls(jnp.zeros((batch, hidden)), jnp.zeros((batch, hidden if projected is None else projected)))
+
+
+class _Settings(NamedTuple):
+    """What is known when a program is compiled; as `recurrence`."""
+
+    cell_clip: float | None
+    projection_clip: float | None
+    forget_bias: float
+    reverse: bool
+
+
+def recurrence(
+    gates: jax.Array,
+    recurrent_kernel: jax.Array,
+    state: State,
+    *,
+    starts: jax.Array | None = None,
+    visible: jax.Array | None = None,
+    projection_kernel: jax.Array | None = None,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+    forget_bias: float = 0.0,
+    reverse: bool = False,
+) -> tuple[jax.Array, State]:
+    """The recurrent part of a layer, in one direction.
+
+    The backward pass is its own: gradients of both kernels are one product after the scan, where JAX would add a
+    product of their size at every token. Only reverse-mode differentiation is defined, and once.
+
+    Args:
+        gates: x W + b of all tokens, [B T 4 H], in the dtype of the products.
+        recurrent_kernel: U, [P 4 H].
+        state: before the first token that is read.
+        starts: bool [B T], true where the state is zero before the token is read: a document begins.
+        visible: bool [B T], false at padding, which leaves the state as it is and has the output zero.
+        projection_kernel: [H P]; None: P is H, and outputs are not projected.
+        cell_clip, projection_clip: largest size of a number of the cell and of the projected output.
+        forget_bias: added to the forget gate; TensorFlow's cells have 1 there, beside the bias.
+        reverse: reads from the last token to the first; outputs stay at their tokens.
+
+    Returns:
+        outputs [B T P] in the dtype of `gates`, and the state after the last token that is read, in that of `state`.
+    """
+    batch, length, _, hidden = gates.shape
+    chex.assert_shape(gates, (batch, length, GATES, hidden))
+    chex.assert_shape(recurrent_kernel, (None, GATES, hidden))
+    chex.assert_shape(state.cell, (batch, hidden))
+    chex.assert_shape(state.output, (batch, recurrent_kernel.shape[0]))
+    for mask in (starts, visible):
+        if mask is not None:
+            chex.assert_shape(mask, (batch, length))
+            chex.assert_type(mask, bool)
+    dtype = gates.dtype
+    kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
+    first = State(state.cell.astype(jnp.float32), state.output.astype(dtype))
+    over_time = jax.tree.map(lambda x: x.swapaxes(0, 1), (gates, starts, visible))
+    settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
+    outputs, last = _scan(settings, *over_time, kernels, first)
+    return outputs.swapaxes(0, 1), jax.tree.map(lambda new, old: new.astype(old.dtype), last, state)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan(
+    settings: _Settings,
+    gates: jax.Array,
+    starts: jax.Array | None,
+    visible: jax.Array | None,
+    kernels: tuple[jax.Array, jax.Array | None],
+    first: State,
+) -> tuple[jax.Array, State]:
+    """`recurrence` with time as the first axis: [T B ...]."""
+    return _scan_forward(settings, gates, starts, visible, kernels, first)[0]
+
+
+def _scan_forward(
+    settings: _Settings,
+    gates: jax.Array,
+    starts: jax.Array | None,
+    visible: jax.Array | None,
+    kernels: tuple[jax.Array, jax.Array | None],
+    first: State,
+) -> tuple[tuple[jax.Array, State], tuple]:
+    recurrent, projection = kernels
+
+    def step(before: State, inputs: Any) -> tuple[State, Any]:
+        x, start, shown = inputs
+        before = _where(start, State(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
+        summed = x.astype(jnp.float32) + float32_product(_RECURRENT, before.output, recurrent)
+        admit, emit = jax.nn.sigmoid(summed[:, 0]), jax.nn.sigmoid(summed[:, 3])
+        forget, candidate = jax.nn.sigmoid(summed[:, 1] + settings.forget_bias), jnp.tanh(summed[:, 2])
+        cell = _clip(forget * before.cell + admit * candidate, settings.cell_clip)
+        output = (emit * jnp.tanh(cell)).astype(x.dtype)
+        if projection is not None:
+            output = _clip(output @ projection, settings.projection_clip)
+        after = State(cell, output) if shown is None else _where(shown, State(cell, output), before)
+        activations = jnp.stack([admit, forget, candidate, emit], axis=1).astype(x.dtype)
+        return after, (after, activations)
+
+    last, (states, activations) = jax.lax.scan(step, first, (gates, starts, visible), reverse=settings.reverse)
+    outputs = states.output if visible is None else jnp.where(visible[..., None], states.output, 0)
+    return (outputs, last), (starts, visible, kernels, first, states, activations)
+
+
+def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, State]) -> tuple:
+    starts, visible, (recurrent, projection), first, states, activations = kept
+    of_outputs, of_last = cotangents
+    dtype = activations.dtype
+    before = _before(states, first, starts, settings.reverse)
+
+    def step(of_after: State, inputs: Any) -> tuple[State, Any]:
+        of_emitted, after, cell_before, activated, start, shown = inputs
+        admit, forget, candidate, emit = (activated[:, gate].astype(jnp.float32) for gate in range(GATES))
+        of_state = State(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
+        if shown is not None:
+            of_state = _where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
+        of_projected = of_state.output
+        if projection is not None:
+            of_projected = (of_projected * _within(after.output, settings.projection_clip)).astype(dtype)
+            of_hidden = float32_product(_BACK_TO_HIDDEN, of_projected, projection)
+        else:
+            of_hidden = of_projected
+        squashed = jnp.tanh(after.cell)
+        of_cell = of_state.cell + of_hidden * emit * (1 - jnp.square(squashed))
+        of_cell = of_cell * _within(after.cell, settings.cell_clip)
+        of_summed = [
+            of_cell * candidate * admit * (1 - admit),
+            of_cell * cell_before * forget * (1 - forget),
+            of_cell * admit * (1 - jnp.square(candidate)),
+            of_hidden * squashed * emit * (1 - emit),
+        ]
+        of_gates = jnp.stack(of_summed, axis=1).astype(dtype)
+        of_before = State(of_cell * forget, float32_product(_BACK_TO_OUTPUT, of_gates, recurrent))
+        if shown is not None:
+            of_before = _where(shown, of_before, of_after)
+        of_before = _where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
+        return of_before, (of_gates, None if projection is None else of_projected)
+
+    inputs = (of_outputs, states, before.cell, activations, starts, visible)
+    of_last = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_last)
+    of_first, (of_gates, of_projected) = jax.lax.scan(step, of_last, inputs, reverse=not settings.reverse)
+    of_recurrent = jnp.einsum("TBP,TBGH->PGH", before.output, of_gates)
+    of_projection = None
+    if projection is not None:
+        hidden = (activations[:, :, 3].astype(jnp.float32) * jnp.tanh(states.cell)).astype(dtype)
+        of_projection = jnp.einsum("TBH,TBP->HP", hidden, of_projected)
+    of_first = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), of_first, first)
+    return of_gates, None, None, (of_recurrent, of_projection), of_first
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+_RECURRENT = functools.partial(jnp.einsum, "BP,PGH->BGH")
+_BACK_TO_OUTPUT = functools.partial(jnp.einsum, "BGH,PGH->BP")
+_BACK_TO_HIDDEN = functools.partial(jnp.einsum, "BP,HP->BH")
+
+
+def _before(states: State, first: State, starts: jax.Array | None, reverse: bool) -> State:
+    """The states that tokens found, from those that they left: [T B ...]."""
+
+    def shifted(after: jax.Array, first: jax.Array) -> jax.Array:
+        if reverse:
+            return jnp.concatenate([after[1:], first[None]])
+        return jnp.concatenate([first[None], after[:-1]])
+
+    before = jax.tree.map(shifted, states, first)
+    return _where(starts, jax.tree.map(jnp.zeros_like, before), before)
+
+
+def _where(condition: jax.Array | None, chosen: State, other: State) -> State:
+    """`chosen` in the rows where the condition is true; without a condition nowhere."""
+    if condition is None:
+        return other
+    return jax.tree.map(lambda a, b: jnp.where(condition[..., None], a, b), chosen, other)
+
+
+def _clip(x: jax.Array, largest: float | None) -> jax.Array:
+    return x if largest is None else jnp.clip(x, -largest, largest)
+
+
+def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
+    """The derivative of `_clip`, from its result."""
+    return 1.0 if largest is None else (jnp.abs(clipped) < largest).astype(jnp.float32)
+
+
+class Lstm(nn.Module):
+    """One layer in one direction.
+
+    features: H, numbers of the cell.
+    kernel_init: initializer of all kernels; the bias is initialised to zero.
+    projected: P, numbers of the output; None: the output is not projected.
+    cell_clip, projection_clip, forget_bias, reverse: as `recurrence`.
+    dtype: of the products and the output; parameters are float32.
+
+    The parameters are `input/kernel` [D 4 H], `input/bias` [4 H], `recurrent_kernel` [P 4 H] and `projection_kernel`
+    [H P].
+    """
+
+    features: int
+    kernel_init: Initializer
+    projected: int | None = None
+    cell_clip: float | None = None
+    projection_clip: float | None = None
+    forget_bias: float = 0.0
+    reverse: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        state: State | None = None,
+        *,
+        starts: jax.Array | None = None,
+        visible: jax.Array | None = None,
+    ) -> tuple[jax.Array, State]:
+        """[B T D] -> [B T P] and the state after the last token that is read.
+
+        Args:
+            state: before the first token that is read; None is zero.
+            starts: bool [B T], the first token of every document. No state goes from one document to another: a layer
+                that reads in reverse starts anew at the last token of each.
+            visible: as `recurrence`; in reverse too, padding stays at its place.
+        """
+        outputs = self.features if self.projected is None else self.projected
+        if state is None:
+            state = State.zeros(x.shape[0], self.features, self.projected)
+        if starts is not None and self.reverse:
+            starts = jnp.pad(starts[:, 1:], ((0, 0), (0, 1)))
+
+        def kernel(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
+            return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
+
+        of_gates = ("embed", None, "mlp")
+        gates = Projection((GATES, self.features), of_gates, self.kernel_init, self.dtype, name="input")(x)
+        recurrent, projection = kernel("recurrent_kernel", of_gates, outputs, GATES, self.features), None
+        if self.projected is not None:
+            projection = kernel("projection_kernel", ("mlp", "embed"), self.features, outputs)
+        x, state = recurrence(
+            gates,
+            recurrent,
+            state,
+            starts=starts,
+            visible=visible,
+            projection_kernel=projection,
+            cell_clip=self.cell_clip,
+            projection_clip=self.projection_clip,
+            forget_bias=self.forget_bias,
+            reverse=self.reverse,
+        )
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
