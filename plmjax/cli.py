@@ -17,6 +17,7 @@ from plmjax.parallel import platform
 VERBS: dict[str, Callable] = {
     "tokenizer": commands.tokenizer_train,
     "prepare": commands.prepare,
+    "cooccurrence": commands.cooccurrence,
     "experiments": commands.experiments,
     "pretrain": commands.pretrain,
     "finetune": commands.finetune,
@@ -38,7 +39,7 @@ OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 
 def usage() -> str:
     """The commands, one line each."""
-    rows = "\n".join(f"  {name:<11} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
+    rows = "\n".join(f"  {name:<12} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
     return f"usage: plmjax COMMAND ...    (plmjax COMMAND --help shows its options)\n\n{rows}"
 
 

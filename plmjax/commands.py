@@ -118,6 +118,36 @@ def prepare(
             print(f"{name:<10} {split.documents:,} documents, {counts}")
 
 
+def cooccurrence(
+    dataset: Positional[Location],
+    output: Location,
+    window: int = 10,
+    symmetric: bool = True,
+    least: int = 5,
+    memory: int = 1024,
+    processes: int | None = None,
+) -> None:
+    """Counts how often words stand near each other in a prepared dataset, for GloVe; run again, it goes on.
+
+    Args:
+        dataset: Prepared dataset, made with a tokenizer of words.
+        output: Folder for the count.
+        window: Words to each side; each counts one over its distance.
+        symmetric: Look to both sides; otherwise to the left alone.
+        least: Occurrences in the training text of the rarest words that count.
+        memory: MiB of all processes together.
+        processes: Worker processes; all cores by default.
+    """
+    from plmjax.data import store, tokenizers
+    from plmjax.data.cooccurrence import Counting, count
+
+    opened = store.open_dataset(dataset, say=print)
+    special = tokenizers.load(dataset / "tokenizer").vocabulary.special
+    counting = Counting(window, symmetric, least)
+    cells = count(opened, special, output, counting, memory=memory, processes=processes)
+    print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")
+
+
 def experiments() -> None:
     """Lists the experiments that plmjax comes with."""
     from plmjax.experiment import catalogue

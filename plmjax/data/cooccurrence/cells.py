@@ -1,0 +1,158 @@
+"""The finished count: what it was made with, and its cells, found by their place in O(1)."""
+
+import bisect
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data import checksums
+from plmjax.data.store.ledger import sum_ledger
+from plmjax.errors import UserError, quoted
+
+VERSION = 1
+LEDGER = "ledger.json"
+BEGUN = "begun.json"
+KIND = "cooccurrence"
+CELL = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
+WIDEST = 22
+"""Words of the largest window: the least common multiple of more distances would leave too few bits to the sums."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """What determines the count of a text."""
+
+    window: int = 10
+    """Words to each side."""
+    symmetric: bool = True
+    """Look to both sides; otherwise to the left alone."""
+    least: int = 5
+    """Occurrences in the training text of the rarest words that count."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        if not 1 <= self.window <= WIDEST:
+            raise UserError(f"Expected a window from 1 to {WIDEST} words, found {self.window}; change it.")
+        if self.least < 1:
+            raise UserError(f"Expected words that stand at least once to count, found {self.least}; raise least.")
+
+
+class Cells:
+    """The cells of a finished count, mapped from its files.
+
+    count: how many. words: how many words have some. counting: how they were counted. total: the sum of their values.
+    dataset: the fingerprint of the text.
+    """
+
+    def __init__(self, directory: Path, ledger: dict[str, Any]):
+        self.directory = directory
+        self.counting = Counting(**ledger["counting"])
+        self.dataset: str = ledger["dataset"]
+        self.total: float = ledger["total"]
+        self.count: int = ledger["cells"]
+        self.words: int = ledger["words"]
+        self._shards = [np.memmap(directory / name, CELL, "r").view(np.ndarray) for name in ledger["files"]]
+        self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The cells start..stop-1, an array of `CELL`."""
+        shard = bisect.bisect_right(self._starts, start) - 1
+        parts = []
+        while start < stop:
+            first = self._starts[shard]
+            end = min(stop, self._starts[shard + 1])
+            parts.append(self._shards[shard][start - first : end - first])
+            start, shard = end, shard + 1
+        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
+
+def read_ledger(directory: Path) -> dict[str, Any]:
+    """What a finished count says of itself.
+
+    Raises:
+        UserError: no such folder, one of something else, an unfinished or a damaged one.
+    """
+    if not directory.is_dir():
+        raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
+    try:
+        ledger = json.loads((directory / LEDGER).read_bytes())
+        kind, damaged = ledger.get("kind"), ledger.get("crc32c") != sum_ledger(ledger)
+    except FileNotFoundError:
+        found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"
+        raise UserError(
+            f"Expected a count of cooccurrences in {directory}, found {found}; run plmjax cooccurrence, which goes on "
+            "where it was stopped."
+        ) from None
+    except (ValueError, AttributeError, TypeError):
+        kind, damaged = KIND, True
+    if kind != KIND:
+        raise UserError(f"Expected a count of cooccurrences in {directory}, found something else; name another folder.")
+    if damaged:
+        raise UserError(f"Expected the ledger of {directory} as it was written, found it damaged; count again.")
+    if ledger["version"] != VERSION:
+        raise UserError(
+            f"Expected a count of version {VERSION} in {directory}, found {quoted(ledger['version'])}; count again."
+        )
+    return ledger
+
+
+def open_cells(directory: str | os.PathLike) -> Cells:
+    """Opens a finished count; its files are compared with their checksums once on a machine (`checksums`).
+
+    Raises:
+        UserError: what `read_ledger` raises; a file that is missing, truncated or damaged; a folder in a bucket.
+    """
+    directory = on_disk(directory)
+    ledger = read_ledger(directory)
+    for name, expected in ledger["files"].items():
+        path = directory / name
+        found = path.stat().st_size if path.is_file() else 0
+        if found != expected["bytes"]:
+            raise UserError(f"Expected {path} to have {expected['bytes']} bytes, found {found}; count again.")
+    if bad := checksums.damaged(directory, ledger["files"]):
+        raise UserError(f"Expected {directory / bad} as it was counted, found its checksum differs; count again.")
+    return Cells(directory, ledger)
+
+
+def on_disk(directory: str | os.PathLike) -> Path:
+    """The folder; raises UserError for one in a bucket, whose files cannot be mapped."""
+    directory = storage.path(directory)
+    if storage.in_bucket(directory):
+        raise UserError(
+            f"Expected a folder on a disk for a count of cooccurrences, found {directory}; count on a disk."
+        )
+    return directory
+
+
+class Writer:
+    """Writes cells to files of `SHARD_CELLS` in a folder."""
+
+    SHARD_CELLS = 1 << 26
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._names: list[str] = []
+        self._left = 0
+        self.cells = 0
+
+    def extend(self, cells: np.ndarray) -> None:
+        """Adds an array of `CELL`."""
+        self.cells += len(cells)
+        while len(cells):
+            if not self._left:
+                self._names.append(f"cells-{len(self._names):05d}.bin")
+                (self._folder / self._names[-1]).unlink(missing_ok=True)
+                self._left = self.SHARD_CELLS
+            part, cells = cells[: self._left], cells[self._left :]
+            with (self._folder / self._names[-1]).open("ab") as file:
+                part.tofile(file)
+            self._left -= len(part)
+
+    def close(self) -> dict[str, dict[str, int]]:
+        """Name -> size and checksum of every file."""
+        return {name: checksums.sum_file(self._folder / name) for name in self._names}

@@ -1,0 +1,343 @@
+"""The pass over a prepared dataset that counts cooccurrences: in parts, over several processes, in bounded memory.
+
+The text is cut into ranges of tokens. A process writes the pairs of a range into one array, sorts it and stores the
+sums as a run; runs are merged until few are left, and the last merge writes the cells. A count that was killed keeps
+its runs: the next one counts what they do not cover.
+"""
+
+import bisect
+import concurrent.futures
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from plmjax import locks, storage
+from plmjax.data import store
+from plmjax.data.cooccurrence import cells, pairs, runs
+from plmjax.data.store.ledger import sum_ledger
+from plmjax.errors import UserError, listed
+
+MEMORY = 1024
+"""MiB of all processes together."""
+OF_A_PROCESS = 128
+"""MiB of these that a process needs besides the pairs and sums that it holds: Python, NumPy and what is read."""
+PIECE = 1 << 16
+"""Tokens whose pairs are numbered at once: few enough for the processor's cache."""
+LOOK_BACK = 1 << 10
+"""Tokens before a range that are read at once, until they hold the words of a window."""
+
+
+def count(
+    dataset: store.Dataset,
+    special: tuple[int, ...],
+    output: str | os.PathLike,
+    counting: cells.Counting = cells.Counting(),
+    *,
+    memory: int = MEMORY,
+    processes: int | None = None,
+    say: Callable[[str], None] = print,
+) -> cells.Cells:
+    """Counts the training text of a dataset into the folder `output`, and opens it.
+
+    A count that is there and was made from the same is opened at once; one that was stopped goes on.
+
+    Args:
+        special: tokens that are no words, which are left out.
+        memory: MiB of all processes together. Pages of the text that the system keeps are not counted.
+        processes: how many count; None is one a core.
+
+    Raises:
+        UserError: no word that is frequent enough, too little memory, too long a text for the window, or an `output`
+            that holds something else.
+    """
+    output, processes = cells.on_disk(output), os.cpu_count() or 1 if processes is None else processes
+    if processes < 1:
+        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    room = _room(memory, processes, counting.window)
+    work = _work_of(dataset, special, counting, room, processes)
+    made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
+    if (output / cells.LEDGER).exists():
+        _check_same(output, cells.read_ledger(output), made_from)
+        say(f"cells      {output} was counted before from the same text; nothing to do")
+        return cells.open_cells(output)
+    with locks.held(output):
+        _begin(output, made_from)
+        with _Pool(work, processes) as pool:
+            _count_runs(output, work, pool, say)
+            while len(found := runs.found(output)) > runs.FAN_IN:
+                say(f"merge      {len(found):,} runs")
+                pool.run(_merge, [(output, group, room) for group in runs.groups(found) if len(group) > 1])
+        found = runs.found(output)
+        ledger = _write(output, work, [run.path(output) for run in found], room) | made_from
+        ledger["crc32c"] = sum_ledger(ledger)
+        storage.write(output / cells.LEDGER, json.dumps(ledger, indent=1))
+        for path in [run.path(output) for run in found] + [output / cells.BEGUN]:
+            storage.remove(path)
+    return cells.open_cells(output)
+
+
+def _room(memory: int, processes: int, window: int) -> int:
+    """Bytes of pairs and sums that a process may hold."""
+    room = (memory // processes - OF_A_PROCESS) * 2**20
+    needed = 8 * window * PIECE
+    if room < needed:
+        least = processes * (OF_A_PROCESS + -(-needed // 2**20))
+        raise UserError(
+            f"Expected a memory of at least {least} MiB for {processes} processes and a window of {window}, found "
+            f"{memory}; give more, or take fewer processes."
+        )
+    return room
+
+
+# -------------------------------------------------------------------------------------------------------- the folder
+
+
+def _begin(output: Path, made_from: dict) -> None:
+    """Marks the folder as one of this count; one of an unfinished count of the same is gone on with."""
+    if (output / cells.BEGUN).is_file():
+        try:
+            before = json.loads((output / cells.BEGUN).read_bytes())
+        except ValueError:
+            raise UserError(f"Expected a count in {output}, found a damaged one; remove the folder.") from None
+        _check_same(output, before, made_from)
+    elif any(path.name != locks.NAME for path in output.iterdir()):
+        raise UserError(f"Expected a new or empty folder for the count, found files in {output}; name another.")
+    storage.write(output / cells.BEGUN, json.dumps(made_from))
+
+
+def _check_same(output: Path, before: dict, made_from: dict) -> None:
+    known, asked = ({"dataset": made["dataset"], **made["counting"]} for made in (before, made_from))
+    differing = [name for name in asked if known[name] != asked[name]]
+    if differing:
+        raise UserError(
+            f"Expected {output} to be new or made from the same, found a count with another {listed(differing)}; name "
+            "another folder or remove it."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- the work
+
+
+class _Work(NamedTuple):
+    """What a process must know to count a range of the text.
+
+    words: bool [V], the tokens that are words and frequent enough. length: tokens of a range.
+    """
+
+    directory: Path
+    words: np.ndarray
+    counting: cells.Counting
+    tokens: int
+    length: int
+
+    @property
+    def numbering(self) -> pairs.Numbering:
+        return pairs.Numbering(len(self.words))
+
+    @property
+    def unit(self) -> int:
+        """Sums are multiples of one over this."""
+        return math.lcm(*range(1, self.counting.window + 1))
+
+
+def _work_of(
+    dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, room: int, processes: int
+) -> _Work:
+    times = np.array(dataset.unigram_counts())
+    times[list(special)] = 0
+    if times.max(initial=0) < counting.least:
+        raise UserError(
+            f"Expected words that stand {counting.least} times in {dataset.directory}, found none; give more text or "
+            "lower least."
+        )
+    tokens = dataset.split("train").token_count
+    length = min(room // (8 * counting.window), -(-tokens // processes))
+    work = _Work(dataset.directory, times >= counting.least, counting, tokens, length)
+    # Each word adds at most the reciprocals of all distances; a cell on the diagonal counts them twice.
+    if 2 * tokens * sum(work.unit // distance for distance in range(1, counting.window + 1)) >= 2**63:
+        raise UserError(
+            f"Expected a window whose sums fit 64 bits for {tokens:,} tokens, found {counting.window} words; make the "
+            "window smaller."
+        )
+    if len(times) > pairs.LARGEST_VOCABULARY:
+        raise UserError(
+            f"Expected a vocabulary of at most {pairs.LARGEST_VOCABULARY:,} tokens, found {len(times):,}; use another."
+        )
+    return work
+
+
+class _Counter:
+    """Counts ranges of a text."""
+
+    def __init__(self, work: _Work):
+        self._work = work
+        self._split = store.open_dataset(work.directory).split("train")
+        weights = [0, *(work.unit // distance for distance in range(1, work.counting.window + 1))]
+        self._weights = np.zeros(1 << pairs.DISTANCE_BITS, np.int64)
+        self._weights[: len(weights)] = weights
+        self._numbering = work.numbering
+
+    def __call__(self, folder: Path, run: runs.Run) -> None:
+        """Writes the run of a range."""
+        found = np.empty((run.stop - run.start) * self._work.counting.window, np.uint64)
+        used = 0
+        for part in self._pairs(run):
+            found[used : used + len(part)] = part
+            used += len(part)
+        runs.write_counted(run.path(folder), found[:used], self._weights)
+
+    def _pairs(self, run: runs.Run) -> Iterator[np.ndarray]:
+        """The pairs whose right word lies in the range."""
+        counting = self._work.counting
+        words, documents = self._before(run.start)
+        for start in range(run.start, run.stop, PIECE):
+            first = len(words)
+            more = self._read(start, min(start + PIECE, run.stop))
+            words, documents = (np.concatenate(both) for both in zip((words, documents), more, strict=True))
+            yield from pairs.near(words, documents, first, counting.window, counting.symmetric, self._numbering)
+            words, documents = words[-counting.window :], documents[-counting.window :]
+
+    def _read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """The words among the tokens start..stop-1, uint64, and the documents that they are of, int64."""
+        tokens = self._split.tokens(start, stop)
+        first, last = self._document(start), self._document(stop - 1)
+        begins = self._split.sentence_offsets[self._split.document_offsets[first + 1 : last + 1]]
+        documents = np.repeat(np.arange(first, last + 1), np.diff([start, *begins, stop]))
+        kept = self._work.words[tokens]
+        return tokens[kept].astype(np.uint64), documents[kept]
+
+    def _before(self, start: int) -> tuple[np.ndarray, np.ndarray]:
+        """The last words of the window before a token that are of its document."""
+        words, documents = np.empty(0, np.uint64), np.empty(0, np.int64)
+        begin = int(self._first_token(self._document(start)))
+        while start > begin and len(words) < self._work.counting.window:
+            more = self._read(max(start - LOOK_BACK, begin), start)
+            words, documents = (np.concatenate(both) for both in zip(more, (words, documents), strict=True))
+            start -= LOOK_BACK
+        return words[-self._work.counting.window :], documents[-self._work.counting.window :]
+
+    def _document(self, token: int) -> int:
+        """The document that a token is of."""
+        return bisect.bisect_right(range(self._split.documents), token, key=self._first_token) - 1
+
+    def _first_token(self, document: int) -> np.int64:
+        return self._split.sentence_offsets[self._split.document_offsets[document]]
+
+
+def _count_runs(output: Path, work: _Work, pool: "_Pool", say: Callable[[str], None]) -> None:
+    """Counts what no run covers."""
+    left, at = [], 0
+    for run in [*runs.found(output), runs.Run(work.tokens, work.tokens)]:
+        left += [runs.Run(begin, min(begin + work.length, run.start)) for begin in range(at, run.start, work.length)]
+        at = run.stop
+    start = shown = time.monotonic()
+    done = work.tokens - sum(run.stop - run.start for run in left)
+    if done:
+        say(f"count      {done:,} of {work.tokens:,} tokens were counted before")
+    before = done
+    for number, _ in enumerate(pool.results(_count, [(output, run) for run in left])):
+        done += left[number].stop - left[number].start
+        if (now := time.monotonic()) - shown >= 10 or number == len(left) - 1:
+            shown = now
+            say(f"count      {done:,} of {work.tokens:,} tokens  {(done - before) / (now - start):,.0f} tokens/s")
+
+
+def _write(output: Path, work: _Work, paths: list[Path], room: int) -> dict:
+    """Merges the last runs into cells; what the ledger says of them."""
+    writer, total = cells.Writer(output), 0
+    for sums in runs.merged(paths, room):
+        rows, columns = work.numbering.pairs(sums["number"])
+        of_cells, mirrored = sums["sum"], np.zeros(len(sums), bool)
+        if work.counting.symmetric:
+            diagonal = rows == columns
+            copies = np.where(diagonal, 1, 2)
+            of_cells = np.repeat(np.where(diagonal, 2 * of_cells, of_cells), copies)
+            rows, columns = np.repeat(rows, copies), np.repeat(columns, copies)
+            mirrored = np.concatenate([[False], (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1])])
+        found = np.empty(len(rows), cells.CELL)
+        found["row"], found["column"] = np.where(mirrored, columns, rows), np.where(mirrored, rows, columns)
+        found["value"] = of_cells / work.unit
+        total += int(of_cells.sum())
+        writer.extend(found)
+    files = writer.close()
+    if not writer.cells:
+        raise UserError(
+            f"Expected words beside each other in {work.directory}, found none; give longer documents or lower least."
+        )
+    of_words = {"words": int(work.words.sum()), "vocab_size": len(work.words)}
+    counts = {"cells": writer.cells, "total": total / work.unit, **of_words}
+    return {"kind": cells.KIND, "version": cells.VERSION, **counts, "files": files}
+
+
+# ------------------------------------------------------------------------------------------------------ the processes
+
+_counter: _Counter | None = None  # of a process
+
+
+def _start(work: _Work) -> None:
+    global _counter
+    _counter = _Counter(work)
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for its parent alone
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends a process whose parent was killed: it would wait for work for ever."""
+    multiprocessing.parent_process().join()
+    os._exit(0)
+
+
+def _count(folder: Path, run: runs.Run) -> None:
+    _counter(folder, run)
+
+
+def _merge(folder: Path, group: list[runs.Run], room: int) -> None:
+    runs.merge(folder, group, room)
+
+
+class _Pool:
+    """Processes that count and merge; one is this process."""
+
+    def __init__(self, work: _Work, processes: int):
+        self._executor = None
+        if processes == 1:
+            _start(work)
+        else:
+            context = multiprocessing.get_context("spawn")
+            self._executor = concurrent.futures.ProcessPoolExecutor(processes, context, _start, (work,))
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+    def results(self, function: Callable, tasks: list[tuple]) -> Iterator[None]:
+        """Does the tasks; yields as each is done, in order."""
+        if self._executor is None:
+            yield from (function(*task) for task in tasks)
+            return
+        try:
+            yield from self._executor.map(function, *zip(*tasks, strict=True)) if tasks else ()
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise UserError(
+                "Expected the counting processes to go on, found one ended by the system, most likely for lack of "
+                "memory; repeat with a smaller memory or fewer processes: what was counted is kept."
+            ) from error
+
+    def run(self, function: Callable, tasks: list[tuple]) -> None:
+        """Does the tasks."""
+        for _ in self.results(function, tasks):
+            pass

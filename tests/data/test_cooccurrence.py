@@ -1,0 +1,173 @@
+"""The count of cooccurrences: every pair, the same from any processes and any memory, and on after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax.data import cooccurrence, store
+from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import documents, write
+
+SIZE = 60
+SPECIAL = Vocabulary.placeholder(SIZE).special
+TRAIN = documents(30, SIZE, sentences=6, words=30)
+TRAIN[3] = [[1, 7] * 40]  # one pair over and over, at every other distance
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> store.Dataset:
+    return write(tmp_path_factory.mktemp("dataset"), TRAIN, documents(2, SIZE, seed=1), SIZE)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Sizes at which a text of some thousand tokens is cut into many ranges, pieces and merges."""
+    monkeypatch.setattr(counting, "PIECE", 64)
+    monkeypatch.setattr(counting, "LOOK_BACK", 3)
+    monkeypatch.setattr(counting, "_room", lambda memory, processes, window: 8 * window * memory)
+    monkeypatch.setattr(runs, "FAN_IN", 3)
+    monkeypatch.setattr(runs, "SORTED_AT_ONCE", 50)
+    monkeypatch.setattr(runs, "BYTES_OF_A_MERGED_SUM", 1)
+    monkeypatch.setattr(cells.Writer, "SHARD_CELLS", 1000)
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
+
+
+def brute_force(train: list, window: int, symmetric: bool, least: int) -> dict[tuple[int, int], float]:
+    """The definition, one pair at a time."""
+    texts = [[word for sentence in document for word in sentence] for document in train]
+    times = np.bincount([word for text in texts for word in text], minlength=SIZE)
+    found: dict[tuple[int, int], float] = {}
+    for text in texts:
+        words = [word for word in text if word not in SPECIAL and times[word] >= least]
+        for place, row in enumerate(words):
+            for distance in range(1, window + 1):
+                sides = (place - distance, place + distance) if symmetric else (place - distance,)
+                for other in sides:
+                    if 0 <= other < len(words):
+                        found[row, words[other]] = found.get((row, words[other]), 0) + 1 / distance
+    return found
+
+
+def table(counted: cells.Cells) -> dict[tuple[int, int], float]:
+    every = counted.read(0, counted.count)
+    assert len(np.unique(every[["row", "column"]])) == len(every)
+    return {(int(row), int(column)): float(value) for row, column, value in every}
+
+
+@pytest.mark.parametrize("made", [Counting(5, True, 1), Counting(5, False, 1), Counting(4, True, 20)], ids=repr)
+def test_every_pair_is_counted(dataset, small, made, tmp_path):
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, made, memory=211, processes=1, say=silent)
+    expected = brute_force(TRAIN, made.window, made.symmetric, made.least)
+    found = table(counted)
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose([found[pair] for pair in expected], list(expected.values()), rtol=1e-6)
+    assert counted.total == pytest.approx(sum(expected.values())) and counted.words == len({r for r, _ in expected})
+    every = counted.read(0, counted.count)
+    if made.symmetric:  # a cell and its mirror stand together
+        rest = every[every["row"] != every["column"]]
+        assert (rest["row"][::2] == rest["column"][1::2]).all() and (rest["value"][::2] == rest["value"][1::2]).all()
+    order = every["row"].astype(int) * SIZE + every["column"]
+    assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 0.1  # shuffled
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".bin"] * (
+        -(-counted.count // 1000)
+    ) + [".json"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_no_bit_depends_on_processes_or_memory(dataset, small, tmp_path):
+    """Two processes count with the real sizes: they do not see what the fixture sets."""
+    for name, processes, memory in (("a", 1, 97), ("b", 1, 5000), ("c", 2, 700)):
+        cooccurrence.count(dataset, SPECIAL, tmp_path / name, memory=memory, processes=processes, say=silent)
+    assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
+
+
+def test_a_bijection_numbers_the_pairs():
+    for size in (2, 17, 64):
+        numbering = pairs.Numbering(size)
+        rows, columns = (grid.ravel().astype(np.uint64) for grid in np.meshgrid(*[np.arange(size)] * 2))
+        numbers = numbering.numbers(rows, columns)
+        assert len(np.unique(numbers)) == size**2 and int(numbers.max()) < 1 << numbering.bits
+        np.testing.assert_array_equal(numbering.pairs(numbers), (rows, columns))
+    largest = np.array([0, pairs.LARGEST_VOCABULARY - 1], np.uint64)
+    numbering = pairs.Numbering(pairs.LARGEST_VOCABULARY)
+    np.testing.assert_array_equal(numbering.pairs(numbering.numbers(largest, largest[::-1])), (largest, largest[::-1]))
+
+
+KILLED = """
+import os, signal, sys
+from plmjax.data import cooccurrence, store
+from plmjax.data.cooccurrence import counting, runs
+counting._room = lambda memory, processes, window: 8 * window * memory
+where, after = sys.argv[3], int(sys.argv[4])
+room = getattr(runs, where)
+def doomed(*arguments):
+    global after
+    after -= 1
+    if after < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return room(*arguments)
+setattr(runs, where, doomed)
+runs.FAN_IN = 3
+cooccurrence.count(store.open_dataset(sys.argv[1]), tuple(range(5)), sys.argv[2], memory=97, processes=1)
+"""
+
+
+@pytest.mark.parametrize(("where", "after"), [("write_counted", 4), ("merge", 2), ("merged", 6)])
+def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
+    """After it was killed while it counted, merged, and wrote the cells; what was counted is not counted again."""
+    arguments = [str(dataset.directory), str(tmp_path / "killed"), where, str(after)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(UserError, match="found an unfinished one; run plmjax cooccurrence"):
+        cooccurrence.open_cells(tmp_path / "killed")
+    with pytest.raises(UserError, match="found a count with another window; name another"):
+        cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", Counting(window=3), say=silent)
+    said: list[str] = []
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=150, processes=1, say=said.append)
+    assert "tokens were counted before" in said[0]
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", memory=5000, processes=1, say=silent)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", say=said.append)
+    assert said[-1].endswith("was counted before from the same text; nothing to do")
+
+
+def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, monkeypatch):
+    monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: type("T", (), {"vocabulary": Vocabulary(SIZE)}))
+    command = ["cooccurrence", dataset.directory, "--output"]
+    assert "Expected words that stand 9999 times" in fails(*command, tmp_path / "a", "--least", 9999)
+    assert "Expected a window from 1 to 22 words, found 23" in fails(*command, tmp_path / "a", "--window", 23)
+    said = fails(*command, tmp_path / "a", "--memory", 200, "--processes", 2)
+    assert "Expected a memory of at least 266 MiB for 2 processes and a window of 10, found 200" in said
+    assert "Expected at least one process" in fails(*command, tmp_path / "a", "--processes", 0)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    assert "found files in" in fails(*command, tmp_path / "full", "--processes", 1)
+    assert "Expected a count of cooccurrences" in fails(*command, dataset.directory, "--processes", 1)
+    for folder, message in ((tmp_path / "none", "found no folder"), (dataset.directory, "found something else")):
+        with pytest.raises(UserError, match=message):
+            cooccurrence.open_cells(folder)
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path / "b", processes=1, say=silent)
+    with (tmp_path / "b" / "cells-00000.bin").open("r+b") as file:
+        file.truncate(12 * counted.count - 1)
+    with pytest.raises(UserError, match=rf"to have {12 * counted.count} bytes, found"):
+        cooccurrence.open_cells(tmp_path / "b")
+    ledger = json.loads((tmp_path / "b" / "ledger.json").read_text()) | {"cells": 3}
+    (tmp_path / "b" / "ledger.json").write_text(json.dumps(ledger))
+    with pytest.raises(UserError, match="found it damaged"):
+        cooccurrence.open_cells(tmp_path / "b")
