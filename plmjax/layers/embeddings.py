@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ from jax.nn.initializers import Initializer
 
 from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
+
+ROWS = "rows"
+"""Collection of variables with the rows that were looked up before the model is applied."""
 
 
 class Embedding(nn.Module):
@@ -33,13 +37,20 @@ class Embedding(nn.Module):
         """int [...] -> [... D].
 
         Raises UserError for an id that has no row. While a program is compiled ids are not known: there an id without a
-        row takes the nearest row, and the code that makes the batches must check them.
+        row takes the nearest row, and the code that makes the batches must check them. Where the collection `ROWS` has
+        an `embedding`, float32 [... D], it is the rows of these ids.
         """
+        if self.has_variable(ROWS, "embedding"):
+            rows = self.get_variable(ROWS, "embedding")
+            chex.assert_shape(rows, (*ids.shape, self.features))
+            return rows.astype(self.dtype)
         check_ids(ids, self.rows, f"the {self.rows} rows of {self.name}")
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Scores of all rows: [... D] -> float32 [... rows]."""
+        if self.has_variable(ROWS, "embedding"):
+            raise ValueError(f"Expected a whole table {self.name} to score with, found rows of it.")
         table = self.embedding.astype(self.dtype)
         return float32_product(functools.partial(jnp.einsum, "...D,VD->...V"), x.astype(self.dtype), table)
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.layers.embeddings import ROWS
 from plmjax.layers.execution import Execution
 from plmjax.vocabulary import Vocabulary
 
@@ -34,17 +35,19 @@ class Given:
     constants: what `Objective.constants` made: neither differentiated nor updated.
     collections: further collections of the module's variables, name -> tree, such as running statistics.
     carry: what travels from step to step, such as a memory or a recurrent state.
+    rows: rows of tables that have been looked up already (`Objective.rows`), as the tables lie in the parameters.
     """
 
     params: Any
     constants: Any = ()
     collections: Any = flax.struct.field(default_factory=dict)
     carry: Any = ()
+    rows: Any = flax.struct.field(default_factory=dict)
 
     @property
     def variables(self) -> dict[str, Any]:
         """What `module.apply` takes."""
-        return {"params": self.params, **self.collections}
+        return {"params": self.params, ROWS: self.rows, **self.collections}
 
 
 @flax.struct.dataclass
@@ -121,6 +124,14 @@ class Objective:
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """What the model sees and what it must predict, made from the clean batch inside the jitted step."""
         return batch
+
+    def rows(self, batch: Batch) -> dict[str, jax.Array]:
+        """Path of a table -> ids, int [B ...], of all rows of it that the loss of a corrupted batch reads.
+
+        Each table is one `Embedding`'s, which is called once, with these ids. The step looks the rows up, and updates
+        them alone where the optimizer can; tables that are not named may be read whole.
+        """
+        return {}
 
     def longest(self, tokens: int) -> int:
         """Positions of the longest row that the module is given, from clean rows of so many tokens."""

@@ -76,6 +76,11 @@ class WordPrediction(Objective):
         near = (distance > 0) & (distance <= reach[:, None, :]) & (document[:, :, None] == document[:, None, :])
         return (near & kept[:, :, None] & kept[:, None, :]).astype(jnp.float32)
 
+    def rows(self, batch: Batch) -> dict[str, jax.Array]:
+        """Those of both tables: all that a prediction reads."""
+        ids = self.model_inputs(batch)
+        return {"input_vectors/embedding": ids["input_ids"], "output_vectors/embedding": ids["output_ids"]}
+
     def factors(self, ids: jax.Array, updates: jax.Array, total: jax.Array, constants: Any) -> jax.Array:
         """By what the gradients of rows are multiplied, float32, shaped as `ids`, int, and `updates`, float32.
 

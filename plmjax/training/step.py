@@ -24,7 +24,7 @@ from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import constants, optimizers
+from plmjax.training import constants, optimizers, rows
 from plmjax.training.accumulation import accumulate
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
@@ -51,8 +51,8 @@ class Program:
     state: State of ShapeDtypeStructs with their shardings.
     batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
     evaluation_phase: the phase with the batch size of an evaluation.
-    axes: logical axis names of the parameters.
     copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
+    axes: logical axis names of that copy.
     """
 
     phase: ResolvedPhase
@@ -69,8 +69,8 @@ class Program:
     state: State
     batch: Shapes
     evaluation_batch: Shapes
-    axes: Any
     copy: Any
+    axes: Any
 
     def given(self, state: State) -> Given:
         """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
@@ -126,6 +126,7 @@ def train_step(
     accumulation: int,
     initial_carry: Any,
     carry_axes: Any,
+    tables: rows.Tables,
     gather: Callable[[Any], Any],
     shards: int,
     add_shards: Callable[[Any], Any],
@@ -135,7 +136,8 @@ def train_step(
     """One optimizer step on one global batch.
 
     Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which
-    `gather` makes once a step, and the gradient with respect to that copy is summed to where the shares are.
+    `gather` makes once a step, and the gradient with respect to that copy is summed to where the shares are. Of
+    `tables` it has the rows that the objective names.
 
     add_shards: gradients [shards ...] of the shards of a batch -> their sum.
     scatter: the gradient of a whole batch -> the same, divided as the parameters are.
@@ -143,35 +145,39 @@ def train_step(
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
     batch = objective.corrupt(batch, corruption, vocabulary, state.constants)
     weights = objective.weights(batch)
-    params = gather(state.params)
+    rest, held = tables.split(state.params)
+    ids = objective.rows(batch)
+    params, looked_up = gather(rest), tables.look_up(held, ids)
     carry = restarted(state.carry, initial_carry, carry_axes, batch)
 
     def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
-        carry, collections = carried
+        carry, collections, looked_up = carried
 
-        def loss(params: Any) -> tuple[jax.Array, Sums]:
-            given = Given(params, state.constants, collections, carry)
+        def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, Sums]:
+            whole = rows.joined(params, held)
+            given = Given(whole, state.constants, collections, carry, rows.nested(looked_up))
             sums = objective.sums(module, given, microbatch, _generator_key(key, generator), training=True)
             return total_loss(objective, sums.losses, weights), sums
 
-        gradient, sums = jax.grad(loss, has_aux=True)(params)
+        (gradient, row_gradients), sums = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, looked_up)
         if accumulation > 1:
             gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
-        return gradient, sums.replace(carry=(sums.carry, sums.collections), collections={})
+        return gradient, sums.replace(carry=(sums.carry, sums.collections, row_gradients), collections={})
 
-    axes = (carry_axes, jax.tree.map(lambda _: (), state.collections))
-    carried = (carry, state.collections)
+    # Each microbatch replaces its rows by their gradients.
+    axes = (carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))
+    carried = (carry, state.collections, looked_up)
     gradient, sums = accumulate(microstep, carried, axes, batch, dropout, accumulation, shards, add_shards)
-    carry, collections = sums.carry
-    gradient = scatter(gradient)
-    updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
+    carry, collections, row_gradients = sums.carry
+    updated = tables.update(optimizer, scatter(gradient), row_gradients, ids, state.optimizer_state, state.params)
+    params, optimizer_state = updated
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
     metrics["learning_rate"] = learning_rate(state.optimizer_state, state.step)
     metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
     metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
     return state.replace(
         step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
+        params=params,
         optimizer_state=optimizer_state,
         carry=carry,
         collections=collections,
@@ -211,6 +217,7 @@ def evaluation_step(
     vocabulary: Vocabulary,
     initial_carry: Any,
     carry_axes: Any,
+    look_up: Callable[[dict[str, jax.Array]], dict[str, jax.Array]],
     unigram: jax.Array | None,
 ) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]]]:
     """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights.
@@ -220,7 +227,10 @@ def evaluation_step(
     """
     batch = objective.corrupt(batch, key, vocabulary, given.constants)
     weights = objective.weights(batch)
-    given = given.replace(carry=restarted(given.carry, initial_carry, carry_axes, batch))
+    given = given.replace(
+        carry=restarted(given.carry, initial_carry, carry_axes, batch),
+        rows=rows.nested(look_up(objective.rows(batch))),
+    )
     sums = objective.sums(module, given, batch, jax.random.fold_in(key, 1), training=False)
     term = objective.target_term(batch)
     totals = {"loss": (sums.losses[term], weights[term])}
@@ -297,8 +307,18 @@ def build(
     abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
     exchanged = jnp.dtype(experiment.training.gradient_dtype)
     shares = Shares.of(boxed_params, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
+    batch_shardings, evaluation_batch_shardings = sharding.batch(batch, mesh), sharding.batch(evaluation_batch, mesh)
+    corrupted, _ = jax.eval_shape(lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0))
+    tables = rows.Tables.of(
+        shares.owned,
+        jax.eval_shape(objective.rows, corrupted),
+        next(iter(batch_shardings.values())),
+        by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
+    )
+    boxed_rest, _ = tables.split(boxed_params)
+    copied = Shares.of(boxed_rest, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
     # Gradients alone may be rounded for their way over the network: an evaluation has none.
-    evaluated = dataclasses.replace(shares, dtypes=dtypes(boxed_params, how.dtype, jnp.dtype(jnp.float32)))
+    evaluated = dataclasses.replace(copied, dtypes=dtypes(boxed_rest, how.dtype, jnp.dtype(jnp.float32)))
     whole = NamedSharding(mesh, PartitionSpec())
     shardings = State(
         step=whole,
@@ -312,7 +332,6 @@ def build(
     shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
     abstract = jax.tree.map(_place, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
     evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
-    batch_shardings, evaluation_batch_shardings = sharding.batch(batch, mesh), sharding.batch(evaluation_batch, mesh)
 
     def start(seed: int, materials: Materials | None = None) -> State:
         state = begin(jax.random.key(seed))
@@ -337,16 +356,18 @@ def build(
             accumulation=phase.accumulation,
             initial_carry=nn.meta.unbox(carry()),
             carry_axes=sharding.logical_axes(boxed_carry),
-            gather=shares.gather,
+            tables=tables,
+            gather=copied.gather,
             shards=mesh.shape["data"],
-            add_shards=shares.add,
-            scatter=shares.scatter,
+            add_shards=copied.add,
+            scatter=copied.scatter,
             generator=dropout_generator(experiment, mesh),
         )
 
     def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
+        rest, held = tables.split(given.params)
         return evaluation_step(
-            given.replace(params=evaluated.gather(given.params)),
+            given.replace(params=rows.joined(evaluated.gather(rest), held)),
             batch,
             key,
             objective=objective,
@@ -354,6 +375,7 @@ def build(
             vocabulary=vocabulary,
             initial_carry=nn.meta.unbox(evaluation_carry()),
             carry_axes=sharding.logical_axes(boxed_evaluation_carry),
+            look_up=lambda ids: tables.look_up(held, ids),
             unigram=unigram,
         )
 
@@ -395,8 +417,8 @@ def build(
         state=abstract,
         batch=jax.tree.map(_place, batch, batch_shardings),
         evaluation_batch=jax.tree.map(_place, evaluation_batch, evaluation_batch_shardings),
-        axes=sharding.logical_axes(boxed_params),
-        copy=shares.copy(abstract.params),
+        copy=copied.copy(tables.split(abstract.params)[0]),
+        axes=sharding.logical_axes(boxed_rest),
     )
 
 
@@ -409,17 +431,23 @@ def initial_variables(
 ) -> Callable[[jax.Array], dict[str, Any]]:
     """A function from a key to the variables of the phase's module, boxed with their logical axes."""
     objective, config = experiment.objective, experiment.model
-    shapes = constants.shapes(objective, config, vocabulary)
 
     def init(key: jax.Array) -> dict[str, Any]:
-        zeros, held = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, nn.meta.unbox(shapes)))
+        corrupted, held = corrupted_zeros(experiment, vocabulary, batch, key)
         carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
-        corrupted = objective.corrupt(zeros, key, vocabulary, held)
         variables = dict(objective.init(module, key, corrupted, held, carry))
         variables.pop("intermediates", None)  # outputs for inspection, not variables
         return variables
 
     return init
+
+
+def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
+    """A batch of zeros as the objective corrupts it, and constants of zeros."""
+    objective = experiment.objective
+    held = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
+    zeros, held = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, held))
+    return objective.corrupt(zeros, key, vocabulary, held), held
 
 
 def placed(tree: Any, abstract: Any) -> Any:

@@ -34,6 +34,11 @@ class Adagrad(Optimizer):
         super().__post_init__()
         check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0)
 
+    @property
+    def by_rows(self) -> bool:
+        """A gradient of 0 adds nothing to the sum."""
+        return True
+
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Sums of squares, learning rate."""
         return optax.chain(

@@ -53,6 +53,14 @@ class Optimizer(Choice):
                 f"Expected --optimizer.layer_decay above 0 and up to 1, found {self.layer_decay}; change it."
             )
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether a row of a table whose gradient is 0 keeps its value and all that the rule holds of it.
+
+        Then the rule may be given those rows alone that have a gradient.
+        """
+        return False
+
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """The update for clipped gradients, learning rate and sign included; `params` as for `build`."""
         raise NotImplementedError(f"{type(self).__name__} must say how it updates parameters.")

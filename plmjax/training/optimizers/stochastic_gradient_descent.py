@@ -55,6 +55,11 @@ class StochasticGradientDescent(Decaying):
                 f"{quoted(self.averaging)}; {nearest(self.averaging, AVERAGINGS)}"
             )
 
+    @property
+    def by_rows(self) -> bool:
+        """Unless decay, momentum or the mean of the parameters changes with every step."""
+        return not (self.weight_decay or self.momentum) and self.averaging == "none"
+
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Decay, momentum, learning rate."""
         return optax.chain(

@@ -1,0 +1,113 @@
+"""Tables whose rows the step looks up: the same step as with whole tables, on one device and on eight."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax.layers.embeddings import ROWS, Embedding
+from plmjax.objectives.negative_sampling import NegativeSampling
+from plmjax.objectives.objective import Materials
+from plmjax.parallel import mesh as meshes
+from plmjax.training import phases, rows, step
+from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+RULES = {
+    "sgd": StochasticGradientDescent(learning_rate=0.5, clip_norm=1.0),
+    "adagrad": Adagrad(initial_accumulator=0.1),
+    "adamw": AdamW(epsilon=1e-3, weight_decay=0.1),
+}
+VOCABULARY = 200
+"""Words of the model, of which the text has 64."""
+TABLE = "words/embedding"
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeTables(NegativeSampling):
+    """The same loss, of which the step does not know that it reads rows alone."""
+
+    def rows(self, batch):
+        return {}
+
+
+def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1):
+    """(first state, state after two steps, metrics of the last), on the host; the rule keeps numbers for the tables."""
+    run = experiments.changed(
+        experiments.word2vec(),
+        model={"vocab_size": VOCABULARY},
+        training={"steps": 2, "accumulation": accumulation},
+        mesh=dict(zip(meshes.AXES, mesh, strict=True)),
+    )
+    objective = kind(**{field.name: getattr(run.objective, field.name) for field in dataclasses.fields(kind)})
+    run = dataclasses.replace(run, objective=objective, optimizer=RULES["adagrad"])
+    (phase,) = phases.resolve(run)
+    source, grid = ChainSource(run.data), meshes.make(run.mesh, jax.devices()[: int(np.prod(mesh))])
+    built = step.build(run, phase, grid, source.vocabulary, source.batch)
+    state = built.initialize(
+        0, Materials(source.vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
+    )
+    first = jax.device_get(state)
+    for batch in source.train(phase, 0):
+        batch = {name: jax.device_put(batch[name], like.sharding) for name, like in built.batch.items()}
+        state, metrics = built.train(state, batch)
+    return first, jax.device_get(state), jax.device_get(metrics)
+
+
+def test_looked_up_rows_are_trained_as_the_whole_tables():
+    """On one device, and in microbatches on a mesh that cuts tables and what Adagrad keeps by rows and by columns."""
+    _, expected, expected_metrics = trained(WholeTables)
+    first, one, metrics = trained()
+    chex.assert_trees_all_close((one, metrics), (expected, expected_metrics), rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(trained(mesh=(2, 2, 2), accumulation=2)[1:], (one, metrics), rtol=1e-5, atol=1e-6)
+    moved = jax.tree.map(lambda a, b: np.any(a != b, axis=1).sum(), first.params, one.params)
+    assert all(20 < count <= 64 for count in jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_gives_rows_what_it_gives_the_table(name):
+    """Over two steps that ask for other rows, some of them twice, beside a parameter that is no table."""
+    random = np.random.default_rng(0)
+    params = {"words": {"embedding": jnp.asarray(random.normal(size=(9, 4)), jnp.float32)}, "bias": jnp.ones(3)}
+    optimizer = RULES[name].build(2, params)
+    place = meshes.make(experiments.word2vec().mesh, jax.devices()[:1])
+    whole = NamedSharding(place, PartitionSpec())
+    tables = rows.Tables({TABLE: whole}, whole, by_rows=RULES[name].by_rows)
+    found = expected = (params, optimizer.init(params))
+    for _ in range(2):
+        ids, values = random.integers(0, 9, (2, 3)), random.normal(size=(2, 3, 4)).astype(np.float32)
+        dense = np.zeros((9, 4), np.float32)
+        np.add.at(dense, ids, values)
+        rest = {"bias": jnp.ones(3)}
+        found = tables.update(optimizer, rest, {TABLE: values}, {TABLE: jnp.asarray(ids)}, found[1], found[0])
+        updates, state = optimizer.update({"words": {"embedding": dense}} | rest, expected[1], expected[0])
+        expected = optax.apply_updates(expected[0], updates), state
+    chex.assert_trees_all_close(found, expected, rtol=1e-5)
+
+
+def test_rules_that_change_rows_without_a_gradient_are_given_the_table():
+    assert StochasticGradientDescent().by_rows and Adagrad().by_rows
+    for settings in ({"weight_decay": 0.1}, {"momentum": 0.9}, {"averaging": "always"}):
+        assert not StochasticGradientDescent(**settings).by_rows
+    assert not AdamW().by_rows
+
+
+def test_every_row_stands_once():
+    ids, gradient = jnp.array([3, 1, 3, 0, 3]), jnp.arange(10.0).reshape(5, 2)
+    found = rows.each_once(ids, gradient, 7)
+    np.testing.assert_array_equal(found.ids, [7, 1, 7, 0, 3])
+    np.testing.assert_array_equal(found.gradient, [[0, 0], [2, 3], [0, 0], [6, 7], [0 + 4 + 8, 1 + 5 + 9]])
+
+
+def test_scores_of_all_rows_need_the_table():
+    table = Embedding(5, 2, "vocab", jax.nn.initializers.ones)
+    variables = {"params": {"embedding": jnp.ones((5, 2))}, ROWS: {"embedding": jnp.full((3, 2), 7.0)}}
+    np.testing.assert_array_equal(table.apply(variables, jnp.arange(3)), np.full((3, 2), 7))
+    with pytest.raises(ValueError, match="a whole table"):
+        table.apply(variables, jnp.ones((3, 2)), method="attend")
