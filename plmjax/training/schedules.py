@@ -136,6 +136,29 @@ class InverseSquareRoot(WarmedUp):
 
 
 @dataclasses.dataclass(frozen=True)
+class InverseTime(WarmedUp):
+    """Falls with the inverse of the step: NNLM's (Bengio et al. 2003, section 2), with 1e-8 and a peak of 0.001.
+
+    Deviation: there a step is one example, so that the rate of a batch of B examples falls as there with B times the
+    decay.
+    """
+
+    name: ClassVar[str] = "inverse_time"
+
+    decay: float = 1e-8
+    """r in peak / (1 + r step)."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, decay=FROM_0)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """peak / (1 + decay * step)."""
+        return lambda step: peak / (1 + self.decay * step)
+
+
+@dataclasses.dataclass(frozen=True)
 class SlantedTriangular(Schedule):
     """ULMFiT's: a short rise and a long fall, both linear (Howard and Ruder 2018, equation 3)."""
 

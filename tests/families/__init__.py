@@ -28,6 +28,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
     "recurrent": (experiments.recurrent, ChainSource),
+    "nnlm": (experiments.nnlm, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
 }

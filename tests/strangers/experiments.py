@@ -15,6 +15,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
@@ -119,6 +120,13 @@ def recurrent() -> Experiment:
     return Experiment(
         RecurrentConfig(), NextTokenOfStream(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT
     )
+
+
+def nnlm() -> Experiment:
+    """Rows of consecutive words, each told by the three before it, with direct connections."""
+    sizes = {"vector_size": 8, "hidden_size": 16, "order": 4}
+    model = NnlmConfig(vocab_size=64, direct_connections=True, **sizes)
+    return dataclasses.replace(gpt2(), model=model, data=Data(layout=Blocks(overlap=2), sequence_length=16))
 
 
 def word2vec() -> Experiment:

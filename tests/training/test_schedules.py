@@ -10,6 +10,7 @@ from plmjax.training.schedules import (
     Constant,
     Cosine,
     InverseSquareRoot,
+    InverseTime,
     Linear,
     LinearTimesWarmup,
     Plateau,
@@ -77,6 +78,12 @@ def test_inverse_square_root_is_the_transformers():
     np.testing.assert_allclose(rates(InverseSquareRoot(), 100)[1:], PEAK / np.sqrt(step), rtol=1e-6)
 
 
+def test_inverse_time_is_nnlms():
+    np.testing.assert_allclose(rates(InverseTime(decay=0.25), 100), PEAK / (1 + 0.25 * np.arange(101)), rtol=1e-6)
+    published = InverseTime().rates(1e-3, 20_000_000)(20_000_000)
+    assert float(published) == pytest.approx(1e-3 / 1.2, rel=1e-6)
+
+
 def test_slanted_triangular_is_ulmfits():
     step, cut = np.arange(201), 20
     share = np.where(step < cut, step / cut, 1 - (step - cut) / (cut * (1 / 0.1 - 1)))
@@ -123,6 +130,7 @@ def test_plateau_is_torchs():
         (Linear, {"warmup_steps": -1}, "optimizer.schedule.warmup_steps of at least 0"),
         (SlantedTriangular, {"cut_fraction": 1.0}, "optimizer.schedule.cut_fraction from 0 to below 1"),
         (SlantedTriangular, {"ratio": 0.5}, "optimizer.schedule.ratio of at least 1"),
+        (InverseTime, {"decay": -1e-8}, "optimizer.schedule.decay of at least 0"),
         (Plateau, {"patience": -1}, "optimizer.schedule.patience of at least 0"),
     ],
 )

@@ -1,0 +1,204 @@
+"""NNLM: a neural probabilistic language model (Bengio, Ducharme, Vincent and Jauvin, JMLR 3, 2003).
+
+Every word has a vector, and the n-1 words before a word tell it through one hidden layer. Vectors and network are
+learned together, so that words that stand in the same places get vectors that lie close by:
+
+    x = (C(w_t-1), C(w_t-2), ..., C(w_t-n+1))
+    y = b + W x + U tanh(d + H x)                       (equation 1; without direct connections W is 0)
+    P(w_t | w_t-1, ..., w_t-n+1) = softmax(y)
+
+It is trained by stochastic gradient ascent with a rate that falls as `InverseTime` says, and weight decay on all
+weights and on C, but not on the biases b and d (section 2).
+
+Deviation: in the paper the text is one stream of words. Here a row may hold the beginning of a text or several packed
+sequences; where no word stands so far before another one, its vector in x is 0.
+Deviation: the paper does not say how the weights are drawn; here they are normal, and the biases 0.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.layers.embeddings import Embedding
+from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.projection import Projection
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+
+@dataclasses.dataclass(frozen=True)
+class NnlmConfig(ModelConfig):
+    """Sizes, in the letters of the paper; the defaults are those of its best model of the Brown corpus (table 1).
+
+    Raises:
+        UserError: no hidden layer and no direct connections either.
+    """
+
+    vocab_size: int = 16_383
+    """Words of the vocabulary, |V|."""
+    vector_size: int = 30
+    """Numbers of a word's vector, m."""
+    hidden_size: int = 100
+    """Units of the hidden layer, h; 0 leaves it out."""
+    order: int = 5
+    """Words of an n-gram, n: the one that is told and those before it."""
+    direct_connections: bool = False
+    """Whether the vectors also reach the scores without the hidden layer, through W."""
+    initializer_range: float = 0.1
+    """Standard deviation of the normal distribution of initial weights."""
+
+    depth: ClassVar[int] = 1
+    field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
+    token_table: ClassVar[str] = "words/embedding"
+    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (
+        ParameterGroup(("words",)),
+        ParameterGroup(("hidden",)),
+        ParameterGroup(("output", "direct", "output_bias")),
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the sizes."""
+        check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, hidden_size=FROM_0, initializer_range=FROM_0)
+        if self.order < 2:
+            raise UserError(
+                f"Expected --model.order of at least 2, a word and one before it, found {self.order}; raise it."
+            )
+        if not self.hidden_size and not self.direct_connections:
+            raise UserError(
+                "Expected a hidden layer or direct connections, found neither; set --model.hidden_size above 0 or "
+                "--model.direct_connections True."
+            )
+
+    @classmethod
+    def brown(cls, **overrides: Any) -> Self:
+        """The best model of the Brown corpus, without direct connections: 2,158,273 parameters."""
+        return cls(**overrides)
+
+    @classmethod
+    def ap_news(cls, **overrides: Any) -> Self:
+        """The model of Associated Press news, with direct connections (table 2): 11,904,264 parameters."""
+        sizes = {"vocab_size": 17_964, "vector_size": 100, "hidden_size": 60, "order": 6, "direct_connections": True}
+        return cls(**(sizes | overrides))
+
+    @property
+    def context(self) -> int:
+        """Numbers in the vectors of the words before one, (n-1) m."""
+        return (self.order - 1) * self.vector_size
+
+    @property
+    def features(self) -> int:
+        """Numbers that the scores are products with: the hidden layer's and, by direct connections, the vectors'."""
+        return self.hidden_size + self.direct_connections * self.context
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal, not cut."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
+
+        Matrix products only: 6 (n-1) m h a token, and 6 |V| (h + (n-1) m) a prediction, without W 6 |V| h.
+        """
+        hidden = sequence_length * self.context * self.hidden_size
+        return 6.0 * batch_size * (hidden + predictions * self.vocab_size * self.features)
+
+    def for_pretraining(self, execution: Execution) -> "Nnlm":
+        """The whole model."""
+        return Nnlm(self, execution)
+
+
+@flax.struct.dataclass
+class NnlmOutput:
+    """What the model returns.
+
+    last_hidden_state: [B T h + (n-1) m], what the scores are products with: tanh(d + H x) and, with direct
+        connections, x.
+    scores: of the next word at every position.
+    """
+
+    last_hidden_state: jax.Array
+    scores: VocabularyScores
+
+    @property
+    def logits(self) -> jax.Array:
+        """The scores as an array, float32 [B T V]."""
+        return self.scores.logits()
+
+
+class Nnlm(nn.Module):
+    """C is `words`, H and d are `hidden`, U is `output`, W is `direct` and b is `output_bias`."""
+
+    config: NnlmConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> NnlmOutput:
+        """The scores of the word after each, given it and the n-2 before it.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for words, 0 for padding; all are words by default.
+            positions: int [B T], the places of words in their sequences; by default 0..T-1. The word before another
+                is the one whose place is one less.
+            segment_ids: int [B T], which of the packed sequences a word belongs to, 0 for padding.
+            deterministic: nothing is drawn, in training either.
+
+        Raises:
+            ValueError: an input's shape does not fit the others'.
+        """
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
+        sequences = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
+        sequences = sequences if attention_mask is None else sequences * attention_mask
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+
+        words = Embedding(config.vocab_size, config.vector_size, "vocab", init, dtype, name="words")
+        x = before(words(input_ids), sequences, positions, config.order - 1)  # [B T m] -> [B T (n-1)m]
+        features, tables = [], []
+        if config.hidden_size:
+            hidden = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="hidden")
+            features.append(jnp.tanh(hidden(x)))
+            tables.append(Embedding(config.vocab_size, config.hidden_size, "vocab", init, name="output").embedding)
+        if config.direct_connections:
+            features.append(x)
+            tables.append(Embedding(config.vocab_size, config.context, "vocab", init, name="direct").embedding)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        bias = self.param("output_bias", zeros, (config.vocab_size,))
+        last = nn.with_logical_constraint(jnp.concatenate(features, axis=-1), ("batch", "length", "embed"))
+        return NnlmOutput(last, VocabularyScores(last, jnp.concatenate(tables, axis=-1), bias))
+
+
+def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words: int) -> jax.Array:
+    """x for every position: the vectors of the last so many `words`, the position's own first.
+
+    vectors: [B T m]. sequences, positions: int [B T], as the model is given them; 0 is no sequence.
+
+    Returns:
+        [B T words*m], 0 where the sequence has no such word.
+    """
+    length, found = vectors.shape[1], []
+    for distance in range(words):
+
+        def back(row: jax.Array, distance: int = distance) -> jax.Array:
+            return jnp.pad(row, [(0, 0), (distance, 0), *[(0, 0)] * (row.ndim - 2)])[:, :length]
+
+        there = (back(sequences) == sequences) & (sequences > 0) & (positions - back(positions) == distance)
+        found.append(jnp.where(there[..., None], back(vectors), 0))
+    return jnp.concatenate(found, axis=-1)
