@@ -169,7 +169,8 @@ def pretrain(
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`; or
+            a file of word vectors, from which the table of a model of words starts.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(meeting)

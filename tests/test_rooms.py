@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "inference": {*CORE, "finetuning", "inference"},
     "word_vectors": {*CORE, "finetuning", "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
-    "pretraining": {*CORE, "inference", "exchange", "generation", "pretraining"},
+    "pretraining": {*CORE, "inference", "exchange", "generation", "word_vectors", "pretraining"},
     "": {
         *CORE,
         "exchange",

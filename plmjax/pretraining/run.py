@@ -14,6 +14,7 @@ from plmjax.pretraining import summary
 from plmjax.training import checkpoints, checks, loop, phases, start, tracking
 from plmjax.training.evaluation import NoEvaluation
 from plmjax.training.state import State
+from plmjax.word_vectors import first_rows
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; more text hardly changes it."""
@@ -26,7 +27,8 @@ def pretrain(
     """Runs an experiment in `workdir`; continues a run that is there already.
 
     checkpoint: a run directory or one checkpoint that gives the first parameters, the model config and the tokenizer;
-        the run starts at step 0 with a new optimizer. Or "random". Heads that it lacks are drawn from the seed.
+        the run starts at step 0 with a new optimizer. Or "random". Heads that it lacks are drawn from the seed. Or a
+        file of word vectors, with which the table of the experiment's own model begins.
 
     Raises:
         UserError: an error that the user can correct.
@@ -40,7 +42,8 @@ def pretrain(
         )
     workdir = storage.path(workdir)
     pretrained, description = None, None
-    if str(checkpoint) != start.RANDOM:
+    vectors = None if str(checkpoint) == start.RANDOM else first_rows.vectors_at(checkpoint)
+    if str(checkpoint) != start.RANDOM and vectors is None:
         pretrained, description = checkpoints.load_parameters(checkpoint)
         run = start.with_model(run, description)
         pretrained = start.mapped(run, pretrained, description)
@@ -56,11 +59,13 @@ def pretrain(
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
-            start.check(workdir, checkpoint, pretrained)
+            start.check(workdir, checkpoint, pretrained if vectors is None else vectors.vectors)
             loop.check_resume(workdir, run, say)
             brought = start.tokenizer(run, checkpoint, description) if description else None
             tokenizer = _tokenizer(run, workdir, brought, say)
             checks.special_tokens(run.model, tokenizer.vocabulary)
+            if vectors is not None:
+                first_rows.check(run, tokenizer, vectors)
             directory = _dataset(run, workdir, tokenizer, say)
         except UserError:
             if first:  # nothing was trained: the command can be corrected and run again in the same folder
@@ -81,6 +86,11 @@ def pretrain(
             say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
 
     def begin(state: State) -> State:
+        if vectors is not None:
+            params, said = first_rows.begun(state.params, run.model.token_table, tokenizer, vectors)
+            if hosts.speaks():
+                say(f"start      {said}")
+            return state.replace(params=params)
         if pretrained is None:
             return state
         drawn = start.lacking(pretrained, state.params, run.model)

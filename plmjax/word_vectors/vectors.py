@@ -7,6 +7,7 @@ print(vectors.nearest(["king", "woman"], minus=["man"]))
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import chex
 import flax.traverse_util
@@ -141,8 +142,13 @@ def _of_checkpoint(path: Path) -> WordVectors:
     model = description.experiment.model
     if model.token_table is None:
         raise UserError(f"Expected a model with a vector for each token, found none in {path}; name another run.")
-    tokenizer = start.tokenizer_of(description)
+    words = words_of(start.tokenizer_of(description))
+    table = flax.traverse_util.flatten_dict(params, sep="/")[model.token_table]
+    return WordVectors(str(path), list(words.values()), np.asarray(table, np.float32)[list(words)])
+
+
+def words_of(tokenizer: Any) -> dict[int, str]:
+    """Id -> token of all tokens of a plmjax.data.tokenizers.Tokenizer that are not special."""
     special = set(tokenizer.vocabulary.special)
     ids = [token for token in range(tokenizer.vocabulary.size) if token not in special]
-    table = flax.traverse_util.flatten_dict(params, sep="/")[model.token_table]
-    return WordVectors(str(path), tokenizer.tokens(ids), np.asarray(table, np.float32)[ids])
+    return dict(zip(ids, tokenizer.tokens(ids), strict=True))

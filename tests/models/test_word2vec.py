@@ -92,7 +92,7 @@ def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
     (tmp_path / "wordsim" / "pairs.txt").write_text("bar bel 9\nbar car 1\nBop cin 2.5\n")
     (tmp_path / "questions-words.txt").write_text(": same\nbar bel car cel\nbar bel dar xyz\n")
     others = {"array": "bar", "integers": "car", "integer": "cel"}
-    assert len(commands) == 10
+    assert len(commands) == 11
     for command in commands:
         if command[0] != "pretrain":
             cli.run([others.get(word, word) for word in command])

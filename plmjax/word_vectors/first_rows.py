@@ -1,0 +1,79 @@
+"""Vectors of others as the embeddings of a model: the first rows of its table of tokens, word by word.
+
+The model and the tokenizer are the run's own. A token that is written exactly as a word of the file begins with its
+vector; special tokens and all others keep what was drawn for them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+
+from plmjax import storage
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.interop import word2vec
+from plmjax.layers.execution import Execution
+from plmjax.training import phases, step
+from plmjax.vocabulary import Vocabulary
+from plmjax.word_vectors.vectors import WordVectors, read, words_of
+
+
+def vectors_at(path: str | Path) -> WordVectors | None:
+    """The vectors of a file of word2vec or GloVe; None where there is something else.
+
+    Raises UserError for a damaged one.
+    """
+    path = storage.path(path)
+    return read(path) if path.is_file() and word2vec.evidence(path) else None
+
+
+def check(run: Experiment, tokenizer: Any, vectors: WordVectors) -> None:
+    """Raises UserError for a model or a tokenizer (plmjax.data.tokenizers.Tokenizer) that the vectors do not fit.
+
+    The table must be as wide as the vectors, and its tokens must be words.
+    """
+    name = run.model.token_table
+    if name is None:
+        raise UserError(
+            f"Expected a model with a vector for each token, to begin with those of {vectors.origin}, found "
+            f"{type(run.model).__name__}; use another model."
+        )
+    if tokenizer.kind != "word":
+        raise UserError(
+            f"Expected a tokenizer of words, to begin with the vectors of {vectors.origin}, found one of the kind "
+            f"{tokenizer.kind}; set --tokenizer.kind word."
+        )
+    (width,), size = _table(run).shape[1:], vectors.vectors.shape[1]
+    if size != width:
+        raise UserError(
+            f"Expected vectors of {width} numbers, as the rows of {name} have, found {size} in {vectors.origin}; set "
+            f"{run.model.option('width')} {size} or name another file."
+        )
+
+
+def begun(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
+    """Parameters whose table `name` begins with the vectors, and how many of its words have one, in words.
+
+    params: a tree of jax.Array, whose shardings do not change. tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    """
+    words = words_of(tokenizer)
+    pairs = [(token, vectors.rows[word]) for token, word in words.items() if word in vectors.rows]
+    tokens, rows = np.array(pairs, np.int32).reshape(-1, 2).T
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    replace = jax.jit(lambda table, rows: table.at[tokens].set(rows), out_shardings=flat[name].sharding)
+    flat[name] = replace(flat[name], vectors.vectors[rows])
+    said = f"{len(pairs):,} of {len(words):,} words have a vector in {vectors.origin}; the others are drawn"
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), said
+
+
+def _table(run: Experiment) -> jax.ShapeDtypeStruct:
+    """The shape of the model's table; computes nothing."""
+    phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
+    shapes = jax.eval_shape(step.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
+    return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.token_table]
