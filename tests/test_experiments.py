@@ -40,6 +40,7 @@ RUNS = [
 PUBLISHED = {
     "experiments/albert_base_8x8.py": "v3:8x8",
     "experiments/albert_base_8x8.py:xxlarge": "v3:8x8",
+    "experiments/awd_lstm_wikitext2.py": "v3:2x2",
     "experiments/bart_large_8x8.py": "v3:8x8",
     "experiments/bert_base_4x4.py": "v2:4x4",
     "experiments/bert_large_8x8.py": "v3:8x8",

@@ -70,7 +70,7 @@ def recurrence(
         recurrent_kernel: U, [P 4 H].
         state: before the first token that is read.
         starts: bool [B T], true where the state is zero before the token is read: a document begins.
-        visible: bool [B T], false at padding, which leaves the state as it is and has the output zero.
+        visible: bool [B T], false at padding: the state passes it unchanged whatever `starts` says; the output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
         cell_clip, projection_clip: largest size of a number of the cell and of the projected output.
         forget_bias: added to the forget gate; TensorFlow's cells have 1 there, beside the bias.
@@ -88,6 +88,8 @@ def recurrence(
         if mask is not None:
             chex.assert_shape(mask, (batch, length))
             chex.assert_type(mask, bool)
+    if starts is not None and visible is not None:
+        starts = starts & visible
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
     first = State(state.cell.astype(jnp.float32), state.output.astype(dtype))

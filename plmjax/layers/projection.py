@@ -13,10 +13,11 @@ class Projection(nn.Module):
 
     features: sizes of the output axes.
     axes: logical names of the kernel's axes, inputs first; the bias has the names of the outputs.
-    kernel_init: initializer of W; b is initialised to zero.
+    kernel_init: initializer of W.
     dtype: of the product and the output; the parameters `kernel` and `bias` are float32.
     logits: returns the sums of the product in float32, as a softmax or a squared error needs them.
     use_bias: whether there is a b.
+    bias_init: initializer of b.
     """
 
     features: tuple[int, ...]
@@ -25,6 +26,7 @@ class Projection(nn.Module):
     dtype: jnp.dtype = jnp.float32
     logits: bool = False
     use_bias: bool = True
+    bias_init: Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -34,8 +36,8 @@ class Projection(nn.Module):
         y = _product(contracted, self.logits, x.astype(self.dtype), kernel.astype(self.dtype))
         if not self.use_bias:
             return y
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), self.axes[contracted:])
-        return y + self.param("bias", zeros, self.features).astype(y.dtype)
+        bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
+        return y + self.param("bias", bias_init, self.features).astype(y.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -29,6 +29,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "classification": (experiments.classification, LabelledSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
+    "awd_lstm": (experiments.awd_lstm, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
 }

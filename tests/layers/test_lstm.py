@@ -88,11 +88,11 @@ def written_out(
     """The recurrence in reverse, token by token, with all its settings, for JAX to differentiate."""
     cell, output, outputs = state.cell, state.output, [None] * LENGTH
     for t in reversed(range(LENGTH)):
-        cell, output = (jnp.where(starts[:, t, None], 0, part) for part in (cell, output))
+        shown = visible[:, t, None]
+        cell, output = (jnp.where(starts[:, t, None] & shown, 0, part) for part in (cell, output))
         i, f, g, o = jnp.moveaxis(gates[:, t] + jnp.tensordot(output, kernel, 1), 1, 0)
         new = jnp.clip(jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g), -0.3, 0.3)
         emitted = jnp.clip((jax.nn.sigmoid(o) * jnp.tanh(new)) @ projection, -0.2, 0.2)
-        shown = visible[:, t, None]
         outputs[t] = jnp.where(shown, emitted, 0)
         cell, output = jnp.where(shown, new, cell), jnp.where(shown, emitted, output)
     return jnp.stack(outputs, axis=1), State(cell, output)
@@ -123,7 +123,7 @@ def test_clips_starts_and_forget_bias_are_those_of_the_formula_and_so_are_their_
 
     gradients, found = results(ours)
     clipped = [np.mean(np.abs(part) == largest) for part, largest in ((found[1].cell, 0.3), (found[0], 0.2))]
-    assert starts[VISIBLE].any() and all(0.05 < share < 0.95 for share in clipped)
+    assert starts[VISIBLE].any() and starts[~VISIBLE].any() and all(0.05 < share < 0.95 for share in clipped)
     chex.assert_trees_all_close((gradients, found), results(formula), rtol=1e-5, atol=1e-6)
 
 

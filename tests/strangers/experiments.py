@@ -10,6 +10,7 @@ from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, 
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
@@ -21,6 +22,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
@@ -127,6 +129,12 @@ def nnlm() -> Experiment:
     sizes = {"vector_size": 8, "hidden_size": 16, "order": 4}
     model = NnlmConfig(vocab_size=64, direct_connections=True, **sizes)
     return dataclasses.replace(gpt2(), model=model, data=Data(layout=Blocks(overlap=2), sequence_length=16))
+
+
+def awd_lstm() -> Experiment:
+    """Rows that continue from batch to batch, with two penalties on the outputs."""
+    model = AwdLstmConfig(vocab_size=64, embedding_size=16, hidden_size=24, num_layers=2).with_dropout(0.1)
+    return dataclasses.replace(recurrent(), model=model, objective=AwdLstmPretraining())
 
 
 def word2vec() -> Experiment:

@@ -1,0 +1,32 @@
+"""An AWD-LSTM small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
+
+plmjax pretrain experiments/awd_lstm_tiny.py
+"""
+
+from plmjax.data.layouts import Windows
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.training.optimizers import StochasticGradientDescent
+
+
+def experiment() -> Experiment:
+    """Two layers of 256 and 128, 1,000 steps of 8 windows of 60 tokens."""
+    return Experiment(
+        model=AwdLstmConfig.tiny(
+            vocab_size=4096,
+            embedding_dropout=0.02,
+            input_dropout=0.1,
+            weight_dropout=0.1,
+            hidden_dropout=0.1,
+            output_dropout=0.1,
+        ),
+        objective=AwdLstmPretraining(),
+        tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
+        data=Data(layout=Windows(overlap=20), format="documentation", sequence_length=80, held_out=0.05),
+        optimizer=StochasticGradientDescent(
+            learning_rate=30.0, clip_norm=0.25, weight_decay=1.2e-6, averaging="non-monotone", patience=5
+        ),
+        training=Training(steps=1000, batch_size=8, log_every=50, evaluate_every=100, evaluation_batches=25),
+        checkpoint=Checkpoint(every=500, keep=2),
+    )

@@ -1,0 +1,49 @@
+"""AWD-LSTM as published (Merity et al. 2018, section 5): on WikiText-2, and on the Penn Treebank.
+
+    plmjax prepare --format lines --input wiki.train.tokens --tokenizer WORDS --output DIR
+    plmjax pretrain experiments/awd_lstm_wikitext2.py --data.path DIR
+    plmjax plan experiments/awd_lstm_wikitext2.py --topology v3:2x2
+
+Published, with the released code: perplexity 68.7 of a held-out word and 65.6 of the test set on WikiText-2, 61.2 and
+58.8 on the Penn Treebank. Not trained here.
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import Windows
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.training.optimizers import StochasticGradientDescent
+
+WORDS_A_STEP = 80 * 70
+
+
+def experiment() -> Experiment:
+    """WikiText-2: 750 epochs of 2,088,628 words, 80 windows of 70 of them a step; evaluated after every epoch."""
+    model = AwdLstmConfig.wikitext2()
+    epoch = 2_088_628 // WORDS_A_STEP
+    return Experiment(
+        model=model,
+        objective=AwdLstmPretraining(),
+        tokenizer=Tokenizer(kind="word", vocab_size=model.vocab_size, lowercase=False),
+        data=Data(layout=Windows(overlap=20), sequence_length=90),
+        optimizer=StochasticGradientDescent(
+            learning_rate=30.0, clip_norm=0.25, weight_decay=1.2e-6, averaging="non-monotone", patience=5
+        ),
+        training=Training(steps=750 * epoch, batch_size=80, log_every=100, evaluate_every=epoch, evaluation_batches=0),
+        checkpoint=Checkpoint(every=10 * epoch, keep=2, best="eval/loss"),
+    )
+
+
+def penn_treebank() -> Experiment:
+    """The Penn Treebank: 750 epochs of 929,589 words, 40 windows a step."""
+    run, epoch = experiment(), 929_589 // (40 * 70)
+    training = {"steps": 750 * epoch, "batch_size": 40, "evaluate_every": epoch}
+    return dataclasses.replace(
+        run,
+        model=AwdLstmConfig.penn_treebank(),
+        tokenizer=dataclasses.replace(run.tokenizer, vocab_size=10_000),
+        training=dataclasses.replace(run.training, **training),
+        checkpoint=dataclasses.replace(run.checkpoint, every=10 * epoch),
+    )

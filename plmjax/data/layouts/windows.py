@@ -1,0 +1,59 @@
+"""Rows that overlap, so that windows of varying length can go on from one to the next in rows of one length."""
+
+import dataclasses
+
+import numpy as np
+
+from plmjax.data.layouts.layout import Fields, Rows, Shapes, int32
+from plmjax.data.layouts.streams import StreamRows, Streams
+from plmjax.data.store import Dataset
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows(Streams):
+    """As streams; a row repeats the last `overlap` tokens of the row before it.
+
+    A task that is trained on windows (`AwdLstmPretraining`) ends each somewhere in the tokens that the next row
+    repeats, and begins the next window there. A window is `sequence_length - overlap` tokens long in the mean.
+
+    Adds what streams do, and overlap int32 [B], the same in every row.
+    """
+
+    overlap: int = 20
+    """Tokens at the beginning of a row that are repeated from the row before."""
+
+    def __post_init__(self) -> None:
+        """Checks the overlap."""
+        if self.overlap < 1:
+            raise UserError(
+                f"Expected --data.layout.overlap of at least 1 for windows of varying length, found {self.overlap}; "
+                "change it, or take the layout Streams for windows of one length."
+            )
+
+    def check(self, sequence_length: int) -> None:
+        """As every layout's, and that no window is empty: it has at least sequence_length - 2 overlap tokens."""
+        super().check(sequence_length)
+        if 2 * self.overlap >= sequence_length:
+            raise UserError(
+                f"Expected --data.layout.overlap below half the sequence length, found {self.overlap} tokens of "
+                f"{sequence_length}; lower it."
+            )
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        return WindowRows(dataset.split(split), self, length, vocabulary)
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        return super().batch(batch_size, sequence_length) | {"overlap": int32(batch_size)}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
+        return batch | {"overlap": np.full(batch_size, self.overlap, np.int32)}
+
+
+class WindowRows(StreamRows):
+    """Streams whose rows say how much of the row before they repeat."""
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        return super().fields(rows) | {"overlap": np.full(len(rows), self._overlap, np.int32)}
