@@ -31,6 +31,7 @@ from plmjax.data.store import Dataset
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
+from plmjax.parallel import platform
 from plmjax.training import feed, phases, step
 from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--similarity", help="file or folder of word pairs")
     parser.add_argument("--analogy", help="file of analogies")
     options = parser.parse_args()
+    platform.keep_freed_memory()  # as the commands do
 
     dataset, tokenizer = store.open_dataset(options.dataset), tokenizers.load(options.dataset / "tokenizer")
     run = experiments.load("word2vec_tiny")

@@ -29,15 +29,15 @@ from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Skip-gram: 100 numbers a word, 2,000 steps of 4,096 words."""
+    """Skip-gram: 100 numbers a word, 4,000 steps of 2,048 words."""
     return Experiment(
         model=Word2VecConfig.tiny(),
-        objective=NegativeSampling(architecture=SkipGram(), shared=32),
+        objective=NegativeSampling(architecture=SkipGram()),
         tokenizer=Tokenizer(kind="word", vocab_size=8192),
         data=Data(layout=Blocks(), format="documentation", sequence_length=64, held_out=0.05),
         optimizer=StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0),
-        training=Training(steps=2000, batch_size=64, log_every=100, evaluate_every=500, evaluation_batches=50),
-        checkpoint=Checkpoint(every=1000, keep=2),
+        training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=100),
+        checkpoint=Checkpoint(every=2000, keep=2),
     )
 
 

@@ -90,12 +90,12 @@ def _uniform(bound: float) -> Initializer:
 class Architecture:
     """What predicts a word: the two architectures differ in it alone.
 
-    `pairs`, float32 [B T S], is 1 where the word t lies within the window of the word s. B T S are rows and words, H is
-    the number of what predicts in a row, K of drawn words.
+    `pairs`, float32 [B N T S], is 1 where the word t lies within the window of the word s. B N are stretches of rows, T
+    S words, H is the number of what predicts in a stretch, K of drawn words.
     """
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
-        """Vectors of the words [B T D] -> what predicts, [B H D]."""
+        """Vectors of the words [B N T D] -> what predicts, [B N H D]."""
         raise NotImplementedError(f"{type(self).__name__} must say what predicts.")
 
     def predictions(self, pairs: jax.Array) -> jax.Array:
@@ -103,24 +103,24 @@ class Architecture:
         raise NotImplementedError(f"{type(self).__name__} must say what is predicted.")
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        """Of all predictions, shaped as their weights and K; the outputs of the words are [B S D] or [B S K D]."""
+        """Of all predictions, shaped as their weights and K; the outputs of the words are [B N S D] or [B N S K D]."""
         raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
 
     def asked(self, predictions: jax.Array) -> jax.Array:
-        """How often each word is predicted, [B S]."""
+        """How often each word is predicted, [B N S]."""
         raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
 
     def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
-        """From how many predictions by h a drawn word k is to be told, [B H K].
+        """From how many predictions by h a drawn word k is to be told, [B N H K].
 
-        differs: float32 [B S K], 1 where k is another word than s.
+        differs: float32 [B N S K], 1 where k is another word than s.
         """
         raise NotImplementedError(f"{type(self).__name__} must count its predictions beside a drawn word.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SkipGram(Architecture):
-    """Every neighbour t of a word s predicts it alone: H = T, and predictions are weighed as [B T S].
+    """Every neighbour t of a word s predicts it alone: H = T, and predictions are weighed as [B N T S].
 
     As in word2vec.c the window is that of the word that is predicted; in the paper it is the other's.
     """
@@ -132,18 +132,18 @@ class SkipGram(Architecture):
         return pairs
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        return jnp.einsum("BTD,BS...D->BTS...", hidden, outputs)
+        return jnp.einsum("BNTD,BNS...D->BNTS...", hidden, outputs)
 
     def asked(self, predictions: jax.Array) -> jax.Array:
-        return jnp.sum(predictions, axis=1)
+        return jnp.sum(predictions, axis=2)
 
     def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
-        return jnp.einsum("BTS,BSK->BTK", predictions, differs)
+        return jnp.einsum("BNTS,BNSK->BNTK", predictions, differs)
 
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousBagOfWords(Architecture):
-    """All neighbours of a word s predict it together: H = S, and predictions are weighed as [B S].
+    """All neighbours of a word s predict it together: H = S, and predictions are weighed as [B N S].
 
     Of the mean, word2vec.c adds the gradient to each of the vectors whole and not by their share.
     """
@@ -152,17 +152,17 @@ class ContinuousBagOfWords(Architecture):
     """Predict from the mean of the vectors; otherwise from their sum."""
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
-        total = jnp.einsum("BTS,BTD->BSD", pairs, vectors)
+        total = jnp.einsum("BNTS,BNTD->BNSD", pairs, vectors)
         if not self.mean:
             return total
-        mean = total / jnp.maximum(jnp.sum(pairs, axis=1), 1)[..., None]
+        mean = total / jnp.maximum(jnp.sum(pairs, axis=2), 1)[..., None]
         return jax.lax.stop_gradient(mean) + (total - jax.lax.stop_gradient(total))
 
     def predictions(self, pairs: jax.Array) -> jax.Array:
-        return jnp.max(pairs, axis=1)
+        return jnp.max(pairs, axis=2)
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        return jnp.einsum("BSD,BS...D->BS...", hidden, outputs)
+        return jnp.einsum("BNSD,BNS...D->BNS...", hidden, outputs)
 
     def asked(self, predictions: jax.Array) -> jax.Array:
         return predictions

@@ -67,20 +67,20 @@ class HierarchicalSoftmax(WordPrediction):
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Adds what is predicted, its path, and by how much the gradients of rows are multiplied.
 
-        pairs float32 [B T S], 1 where t lies in the window of s; paths int32 [B S L] and turns float32 [B S L];
-        input_factors [B T], output_factors [B S L].
+        input_ids and pairs as of `windows`; paths int32 [B N S L] and turns float32 [B N S L]; input_factors [B N S],
+        output_factors [B N S L].
         """
-        ids = batch["input_ids"]
-        pairs = self.pairs(batch, key, vocabulary, constants)
+        batch = self.windows(batch, key, vocabulary, constants)
+        ids, pairs = batch["input_ids"], batch["pairs"]
         predictions = self.architecture.predictions(pairs)
         paths, turns = constants["paths"][ids], constants["turns"][ids]
         asked, count = self.architecture.asked(predictions)[..., None] * jnp.abs(turns), jnp.sum(predictions)
+        inputs = self.updates(self.around(ids), jnp.sum(pairs, axis=3), constants)
         return batch | {
-            "pairs": pairs,
             "paths": paths,
             "turns": turns,
-            "input_factors": self.factors(ids, jnp.sum(pairs, axis=2), count, constants),
-            "output_factors": self.factors(paths, asked, count, constants),
+            "input_factors": self.factors(ids, inputs, count),
+            "output_factors": self.factors(paths, self.updates(paths, asked, constants), count),
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
@@ -94,11 +94,11 @@ class HierarchicalSoftmax(WordPrediction):
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats of the predicted words."""
         inputs, nodes = apply(self, module, given, batch, key, training=training)
-        inputs = scaled_gradient(inputs, batch["input_factors"])
+        inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])
         predictions = self.architecture.predictions(batch["pairs"])
-        scores = self.architecture.scores(self.architecture.hidden(inputs, batch["pairs"]), nodes)  # [B ... S L]
-        turns = jnp.expand_dims(batch["turns"], range(1, scores.ndim - 2))
+        scores = self.architecture.scores(self.architecture.hidden(inputs, batch["pairs"]), nodes)  # [B N ... S L]
+        turns = jnp.expand_dims(batch["turns"], range(2, scores.ndim - 2))
         nats = jnp.sum(jnp.abs(turns) * nn.softplus(-turns * scores), axis=-1)
         return Sums({"hierarchical_softmax": total(predictions, nats)}, {})
 

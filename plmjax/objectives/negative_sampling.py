@@ -5,8 +5,8 @@ A word s is told from words n that are drawn from the text's counts to the power
     loss = -log sigmoid(score(h, s)) - sum over k draws of log sigmoid(-score(h, n))
 
 Which words predict, and how a batch of predictions is one step, is in plmjax/objectives/word_prediction.py. The
-predictions of a row of text share `shared` draws, each of which counts `negatives` / `shared` times: the expected loss
-is that of draws of one's own, and the scores are products of matrices.
+predictions of a stretch of words share `shared` draws, each of which counts `negatives` / `shared` times: the expected
+loss is that of draws of one's own, and the scores are products of matrices.
 
 Deviation: a draw that repeats within the negatives of one prediction sees in word2vec.c the row that it has changed.
 Deviation: word2vec.c takes sigmoids beyond +-6 for 0 or 1 and reads the others from a table.
@@ -34,8 +34,8 @@ class NegativeSampling(WordPrediction):
 
     negatives: int = 5
     """Draws that a word is told from."""
-    shared: int = 64
-    """Draws that the predictions of a row share."""
+    shared: int = 16
+    """Draws that the predictions of a stretch of 16 words share (a longer one where --objective.window is larger)."""
     power: float = 0.75
     """Of the counts, for the draws."""
 
@@ -65,35 +65,36 @@ class NegativeSampling(WordPrediction):
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Adds what is predicted, what it is told from, and by how much the gradients of rows are multiplied.
 
-        pairs float32 [B T S], 1 where t lies in the window of s; noise_ids int32 [B K]; noise_weights float32 [B H K],
-        how often each draw counts; input_factors [B T], output_factors [B T + K].
+        input_ids and pairs as of `windows`; noise_ids int32 [B N K]; noise_weights float32 [B N H K], how often each
+        draw counts; input_factors [B N S], output_factors [B N S+K].
         """
-        ids, (windows, draws) = batch["input_ids"], jax.random.split(key)
-        pairs = self.pairs(batch, windows, vocabulary, constants)
-        bits = jax.random.bits(draws, (len(ids), self.shared), jnp.uint32)
+        windows, draws = jax.random.split(key)
+        batch = self.windows(batch, windows, vocabulary, constants)
+        ids, pairs = batch["input_ids"], batch["pairs"]
+        bits = jax.random.bits(draws, (*ids.shape[:2], self.shared), jnp.uint32)
         drawn = jnp.searchsorted(constants["noise"], bits, side="right").astype(jnp.int32)
         noise_ids = jnp.minimum(drawn, len(constants["noise"]) - 1)
         predictions = self.architecture.predictions(pairs)
         # A draw of the word itself is passed over (word2vec.c).
-        differs = (ids[:, :, None] != noise_ids[:, None, :]).astype(jnp.float32)
+        differs = (ids[..., None] != noise_ids[:, :, None, :]).astype(jnp.float32)
         noise_weights = self.architecture.contrasts(predictions, differs) * (self.negatives / self.shared)
 
-        output_ids = jnp.concatenate([ids, noise_ids], axis=1)
-        asked = jnp.concatenate([self.architecture.asked(predictions), jnp.sum(noise_weights, axis=1)], axis=1)
-        count = jnp.sum(predictions)
+        output_ids = jnp.concatenate([ids, noise_ids], axis=2)
+        asked = jnp.concatenate([self.architecture.asked(predictions), jnp.sum(noise_weights, axis=2)], axis=2)
+        inputs = self.updates(self.around(ids), jnp.sum(pairs, axis=3), constants)
+        outputs, count = self.updates(output_ids, asked, constants), jnp.sum(predictions)
         return batch | {
-            "pairs": pairs,
             "noise_ids": noise_ids,
             "noise_weights": noise_weights,
-            "input_factors": self.factors(ids, jnp.sum(pairs, axis=2), count, constants),
-            "output_factors": self.factors(output_ids, asked, count, constants),
+            "input_factors": self.factors(ids, inputs, count),
+            "output_factors": self.factors(output_ids, outputs, count),
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """The words, as inputs; they and the draws, as outputs."""
         return {
             "input_ids": batch["input_ids"],
-            "output_ids": jnp.concatenate([batch["input_ids"], batch["noise_ids"]], axis=1),
+            "output_ids": jnp.concatenate([batch["input_ids"], batch["noise_ids"]], axis=2),
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -104,18 +105,18 @@ class NegativeSampling(WordPrediction):
         """Nats of the predictions and their negatives; in evaluation also those of one who knows the counts alone."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
         inputs, outputs = apply(self, module, given, batch, key, training=training)
-        inputs = scaled_gradient(inputs, batch["input_factors"])
+        inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         outputs = scaled_gradient(outputs, batch["output_factors"])
-        words, noise = jnp.split(outputs, [pairs.shape[2]], axis=1)
+        words, noise = jnp.split(outputs, [pairs.shape[3]], axis=2)
         hidden, predictions = self.architecture.hidden(inputs, pairs), self.architecture.predictions(pairs)
         true_scores = self.architecture.scores(hidden, words)
-        noise_scores = jnp.einsum("BHD,BKD->BHK", hidden, noise)
+        noise_scores = jnp.einsum("BNHD,BNKD->BNHK", hidden, noise)
         loss = total(predictions, nn.softplus(-true_scores)) + total(noise_weights, nn.softplus(noise_scores))
         if training:
             return Sums({"negative_sampling": loss}, {})
         scores, asked = given.constants["unigram_scores"], self.architecture.asked(predictions)
         unigram = total(asked, nn.softplus(-scores[batch["input_ids"]]))
-        unigram += total(jnp.sum(noise_weights, axis=1), nn.softplus(scores[batch["noise_ids"]]))
+        unigram += total(jnp.sum(noise_weights, axis=2), nn.softplus(scores[batch["noise_ids"]]))
         return Sums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

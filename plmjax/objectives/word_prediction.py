@@ -3,6 +3,8 @@
 Frequent words are left out at random before windows are laid, so that windows reach over them; the window of a word is
 1 to `window` words to either side, drawn for each. A window ends with its row and with its document (word2vec.c).
 
+    B rows of text, N stretches of a row, S words of a stretch that are predicted, T words of it and around it
+
 The authors' rule takes one prediction after the other: its gradient, times the learning rate, is added to the rows it
 is of before the next one is looked at. Here a batch is one step. The gradient of a row is the sum over all predictions
 of the batch, not their mean: the learning rate is that of one prediction. Where a row is asked for more than
@@ -21,6 +23,10 @@ from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.models.word2vec import Architecture, SkipGram
 from plmjax.objectives.objective import Batch, Materials, Objective
 from plmjax.vocabulary import Vocabulary
+
+STRETCH = 16
+"""Words of a row that are scored together. Their scores are one product of matrices, of which the windows use a band:
+more words waste more of it, fewer make it too small to be fast."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,29 +71,57 @@ class WordPrediction(Objective):
         chance = np.minimum(np.sqrt(ratio) + ratio, 1) if self.threshold else np.ones_like(share)
         return np.float32(np.where(counts > 0, chance, 0))
 
-    def pairs(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any) -> jax.Array:
-        """float32 [B T S]: 1 where the word t lies in the window of the word s, and neither is left out."""
+    @property
+    def stretch(self) -> int:
+        """Words of a stretch, S; no window reaches beyond the next one."""
+        return max(STRETCH, self.window)
+
+    def windows(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any) -> Batch:
+        """The words that are kept, moved together and cut into stretches, and what lies in whose window.
+
+        input_ids int32 [B N S], 0 behind the last word of a row; pairs float32 [B N T S], 1 where the word t of those
+        around a stretch (`around`) lies in the window of its word s.
+        """
         ids, (keeping, reaching) = batch["input_ids"], jax.random.split(key)
         kept = (batch["segment_ids"] > 0) & (jax.random.uniform(keeping, ids.shape) < constants["kept"][ids])
-        place = jnp.cumsum(kept, axis=1)
-        document = jnp.cumsum(ids == vocabulary.document_end, axis=1)
-        reach = jax.random.randint(reaching, ids.shape, 1, self.window + 1)
-        distance = jnp.abs(place[:, :, None] - place[:, None, :])
-        near = (distance > 0) & (distance <= reach[:, None, :]) & (document[:, :, None] == document[:, None, :])
-        return (near & kept[:, :, None] & kept[:, None, :]).astype(jnp.float32)
+        rows, words = ids.shape
+        stretches = -(-words // self.stretch)
+        place = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, stretches * self.stretch)
+
+        def together(x: jax.Array) -> jax.Array:
+            moved = jnp.zeros((rows, stretches * self.stretch), jnp.int32)
+            moved = moved.at[jnp.arange(rows)[:, None], place].set(x, mode="drop")
+            return moved.reshape(rows, stretches, self.stretch)
+
+        document = together(1 + jnp.cumsum(ids == vocabulary.document_end, axis=1))  # 0 where there is no word
+        reach = jax.random.randint(reaching, document.shape, 1, self.window + 1)
+        distance = np.abs(np.arange(-self.window, self.stretch + self.window)[:, None] - np.arange(self.stretch))
+        near = (distance > 0) & (distance <= reach[:, :, None, :]) & (document > 0)[:, :, None, :]
+        near &= self.around(document)[..., None] == document[:, :, None, :]
+        return batch | {"input_ids": together(ids), "pairs": near.astype(jnp.float32)}
+
+    def around(self, x: jax.Array) -> jax.Array:
+        """Of every stretch its words and those that a window reaches to either side: [B N S ...] -> [B N T ...]."""
+        edge = jnp.zeros_like(x[:, :1])
+        before = jnp.concatenate([edge, x[:, :-1]], axis=1)[:, :, self.stretch - self.window :]
+        after = jnp.concatenate([x[:, 1:], edge], axis=1)[:, :, : self.window]
+        return jnp.concatenate([before, x, after], axis=2)
 
     def rows(self, batch: Batch) -> dict[str, jax.Array]:
         """Those of both tables: all that a prediction reads."""
         ids = self.model_inputs(batch)
         return {"input_vectors/embedding": ids["input_ids"], "output_vectors/embedding": ids["output_ids"]}
 
-    def factors(self, ids: jax.Array, updates: jax.Array, total: jax.Array, constants: Any) -> jax.Array:
-        """By what the gradients of rows are multiplied, float32, shaped as `ids`, int, and `updates`, float32.
+    def updates(self, ids: jax.Array, asked: jax.Array, constants: Any) -> jax.Array:
+        """How often each row of a table is asked for, float32 [V]. `asked`, float32, says it of each of `ids`, int."""
+        return jnp.zeros(constants["kept"].shape, jnp.float32).at[ids].add(asked)
 
-        updates: how often each of the ids is asked for. total: the predictions of the batch, whose mean the loss is.
+    def factors(self, ids: jax.Array, updates: jax.Array, total: jax.Array) -> jax.Array:
+        """By what the gradients of the rows `ids`, int [...], are multiplied, float32 [...].
+
+        updates: of all rows. total: the predictions of the batch, whose mean the loss is.
         """
-        of_row = jnp.zeros(constants["kept"].shape, jnp.float32).at[ids].add(updates)
-        return total * jnp.minimum(self.row_updates / jnp.maximum(of_row, 1), 1)[ids]
+        return total * jnp.minimum(self.row_updates / jnp.maximum(updates, 1), 1)[ids]
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The predicted words, each as often as it is predicted."""

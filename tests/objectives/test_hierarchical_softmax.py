@@ -59,7 +59,7 @@ def test_the_probabilities_of_all_words_add_up_to_one(architecture):
     def nats(ids, tables):
         batch = {"input_ids": ids[None], "segment_ids": jnp.ones_like(ids[None])}
         batch = objective.corrupt(batch, jax.random.key(0), VOCABULARY, tables)
-        batch["pairs"] = batch["pairs"].at[0, 1, 0].set(0)  # the neighbour predicts, and is not predicted
+        batch["pairs"] = batch["pairs"].at[0, 0, 2, 0].set(0)  # the neighbour predicts, and is not predicted
         found = objective.sums(module, Given(params, tables), batch, jax.random.key(0), training=False)
         return found.losses["hierarchical_softmax"]
 

@@ -62,10 +62,10 @@ def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
     assert float(objective.weights(batch)["negative_sampling"]) == predictions.sum() > 0
     passed_over = 0
     for b in range(3):
-        for h in range(LENGTH):
-            predicted = np.flatnonzero(predictions[b, h]) if predictions.ndim == 3 else [h] * int(predictions[b, h])
-            for k, noise in enumerate(np.asarray(batch["noise_ids"])[b]):
-                told_from = sum(ids[b, s] != noise for s in predicted)
+        for h, of_h in enumerate(predictions[b, 0]):
+            predicted = np.flatnonzero(of_h) if predictions.ndim == 4 else [h] * int(of_h)
+            for k, noise in enumerate(np.asarray(batch["noise_ids"])[b, 0]):
+                told_from = sum(batch["input_ids"][b, 0, s] != noise for s in predicted)
                 passed_over += len(predicted) - told_from
-                assert float(batch["noise_weights"][b, h, k]) == pytest.approx(told_from * 5 / 50)
+                assert float(batch["noise_weights"][b, 0, h, k]) == pytest.approx(told_from * 5 / 50)
     assert passed_over > 0

@@ -47,14 +47,15 @@ def batch_of(ids) -> dict[str, np.ndarray]:
 class OnePrediction:
     """Of all pairs only those of one prediction: the field `chosen` is 1 for it."""
 
-    def pairs(self, batch, key, vocabulary, constants):
-        return super().pairs(batch, key, vocabulary, constants) * batch["chosen"]
+    def windows(self, batch, key, vocabulary, constants):
+        found = super().windows(batch, key, vocabulary, constants)
+        return found | {"pairs": found["pairs"] * batch["chosen"]}
 
 
 class OneSampled(OnePrediction, NegativeSampling):
     def asked_rows(self, seen, word: int, place: int) -> list[tuple[int, int]]:
         """(row, label) of the word and its negatives; word2vec.c passes over the word among them."""
-        negatives = seen["noise_ids"][0].tolist()
+        negatives = seen["noise_ids"][0, 0].tolist()
         assert len(set(negatives)) == 5  # of a repeated one word2vec.c sees the changed row
         return [(word, 1), *((row, 0) for row in negatives if row != word)]
 
@@ -62,8 +63,8 @@ class OneSampled(OnePrediction, NegativeSampling):
 class OneOfTree(OnePrediction, HierarchicalSoftmax):
     def asked_rows(self, seen, word: int, place: int) -> list[tuple[int, int]]:
         """(row, label) of the nodes on the word's path; the label is 1 - code."""
-        turns = seen["turns"][0, place]
-        return [(row, int(turn > 0)) for row, turn in zip(seen["paths"][0, place], turns, strict=True) if turn]
+        turns = seen["turns"][0, 0, place]
+        return [(row, int(turn > 0)) for row, turn in zip(seen["paths"][0, 0, place], turns, strict=True) if turn]
 
 
 def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
@@ -103,7 +104,8 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
         training=Training(steps=steps, batch_size=1),
     )
     (phase,) = phases.resolve(run)
-    one = jax.ShapeDtypeStruct((1, LENGTH, LENGTH), jnp.float32)
+    around = objective.stretch + 2 * objective.window
+    one = jax.ShapeDtypeStruct((1, 1, around, objective.stretch), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
     program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
     state, tables = program.initialize(0, MATERIALS), constants(objective)
@@ -115,14 +117,14 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     for number in range(steps):
         ids = random.choice(np.arange(5, 60), LENGTH, replace=False)
         batch = run.data.layout.synthetic(1, LENGTH, VOCABULARY.size, 0) | batch_of(ids)
-        batch["chosen"] = np.zeros((1, LENGTH, LENGTH), np.float32)
+        batch["chosen"] = np.zeros(one.shape, np.float32)
         if isinstance(architecture, SkipGram):
-            batch["chosen"][0, 3, 4] = 1
+            batch["chosen"][0, 0, objective.window + 3, 4] = 1
         else:
-            batch["chosen"][0, :, 4] = 1
+            batch["chosen"][0, 0, :, 4] = 1
         corruption, _ = jax.random.split(jax.random.fold_in(key, number))
         seen = jax.device_get(corrupted(objective, batch, tables, corruption))
-        (context,) = np.nonzero(seen["pairs"][0, :, 4])
+        context = np.flatnonzero(seen["pairs"][0, 0, :, 4]) - objective.window
         words += len(context)
         mean = getattr(architecture, "mean", False)
         rate = 0.5 * (1 - number / steps)
@@ -138,17 +140,38 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
     objective = NegativeSampling(window=1, threshold=0.0)
     ids = [[10, 1, 11, END, 12, 13, 13, 14]]  # 1 stands for unknown words
     batch = batch_of(ids) | {"segment_ids": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
-    pairs = np.asarray(corrupted(objective, batch, constants(objective), jax.random.key(0))["pairs"])[0]
-    expected = np.zeros((8, 8))
-    for t, s in ((0, 2), (4, 5), (5, 6)):
-        expected[t, s] = expected[s, t] = 1
-    np.testing.assert_array_equal(pairs, expected)
+    found = corrupted(objective, batch, constants(objective), jax.random.key(0))
+    np.testing.assert_array_equal(found["input_ids"][0, 0, :6], [10, 11, 12, 13, 13, 0])
+    expected = np.zeros((18, 16))
+    for t, s in ((0, 1), (2, 3), (3, 4)):
+        expected[t + 1, s] = expected[s + 1, t] = 1
+    np.testing.assert_array_equal(found["pairs"][0, 0], expected)
     # A word at a distance d is in a window of 1..5 words with a chance of (6 - d) / 5, the same for all of a side.
     wide, rows = NegativeSampling(window=5, threshold=0.0, shared=1), 2000
     batch = batch_of(np.tile(np.arange(10, 21), (rows, 1)))
-    pairs = np.asarray(corrupted(wide, batch, constants(wide), jax.random.key(1))["pairs"])
+    pairs = np.asarray(corrupted(wide, batch, constants(wide), jax.random.key(1))["pairs"])[:, 0, 5:16]
     np.testing.assert_allclose(pairs[:, :, 5].mean(0), [0.2, 0.4, 0.6, 0.8, 1, 0, 1, 0.8, 0.6, 0.4, 0.2], atol=0.05)
     np.testing.assert_array_equal(pairs[:, :5, 5], pairs[:, :5:-1, 5])
+
+
+def test_windows_reach_into_the_stretches_beside_their_own():
+    """Of every word as far to the left as to the right, up to the row's ends; every third word is left out."""
+    objective, ids = NegativeSampling(window=5, threshold=0.0, shared=1), np.arange(10, 64)
+    ids[::3] = 1  # unknown
+    words = ids[ids > 1]
+    found = corrupted(objective, batch_of(ids), constants(objective), jax.random.key(2))
+    np.testing.assert_array_equal(found["input_ids"].ravel()[: len(words)], words)
+    around = np.asarray(objective.around(found["input_ids"]))
+    pairs, reaches = np.asarray(found["pairs"]), set()
+    for place in range(found["input_ids"].size):
+        stretch, s = divmod(place, objective.stretch)
+        near = around[0, stretch, pairs[0, stretch, :, s] > 0].tolist()
+        reach = next(
+            (r for r in range(1, 6) if near == [*words[max(place - r, 0) : place], *words[place + 1 :][:r]]), 0
+        )
+        assert reach if place < len(words) else not near
+        reaches.add(reach)
+    assert reaches == set(range(6))
 
 
 def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
@@ -159,7 +182,7 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
     params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
 
     def gradients(row_updates: float):
-        objective = NegativeSampling(window=2, threshold=0.0, row_updates=row_updates)
+        objective = NegativeSampling(window=2, threshold=0.0, shared=64, row_updates=row_updates)
         tables = constants(objective)
         batch = corrupted(objective, batch_of(ids), tables, jax.random.key(3))
 
@@ -172,9 +195,10 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
 
     (whole, batch), (limited, _) = gradients(1e9), gradients(6.0)
     updates = {side: np.zeros(VOCABULARY.size) for side in whole}
-    np.add.at(updates["input_vectors"], ids, batch["pairs"].sum(axis=2))
-    np.add.at(updates["output_vectors"], ids, batch["pairs"].sum(axis=1))
-    np.add.at(updates["output_vectors"], batch["noise_ids"], batch["noise_weights"].sum(axis=1))
+    around = np.asarray(NegativeSampling(window=2).around(batch["input_ids"]))
+    np.add.at(updates["input_vectors"], around, batch["pairs"].sum(axis=3))
+    np.add.at(updates["output_vectors"], batch["input_ids"], batch["pairs"].sum(axis=2))
+    np.add.at(updates["output_vectors"], batch["noise_ids"], batch["noise_weights"].sum(axis=2))
     for side, count in updates.items():
         often = np.flatnonzero(count > 6)
         assert {7, 8} <= set(often) and len(often) < 8
