@@ -41,23 +41,23 @@ class HierarchicalSoftmax(WordPrediction):
         """Tables of the V words.
 
         kept: float32 [V], the chance that a word is not left out. paths: int32 [V L], the inner nodes from the root.
-        turns: float32 [V L], 1 for the code 0, -1 for 1, 0 behind the end of a path.
+        turns: int8 [V L], 1 for the code 0, -1 for 1, 0 behind the end of a path.
 
         Raises:
             UserError: no word of the text is frequent enough, or the tree is too deep.
         """
         counts = self.counts(materials)
         words = np.flatnonzero(counts)
+        of_words, turns_of_words = huffman_paths(counts[words])
+        longest = of_words.shape[1]
+        if longest > self.longest_path:
+            raise UserError(
+                f"Expected paths of at most {self.longest_path} nodes in Huffman's tree, found one of {longest}; raise "
+                "--objective.longest_path."
+            )
         paths = np.zeros((len(counts), self.longest_path), np.int32)
-        turns = np.zeros((len(counts), self.longest_path), np.float32)
-        for word, path in zip(words, huffman_paths(counts[words]), strict=True):
-            if len(path) > self.longest_path:
-                raise UserError(
-                    f"Expected paths of at most {self.longest_path} nodes in Huffman's tree, found one of {len(path)}; "
-                    "raise --objective.longest_path."
-                )
-            for place, (node, code) in enumerate(path):
-                paths[word, place], turns[word, place] = node, 1 - 2 * code
+        turns = np.zeros((len(counts), self.longest_path), np.int8)
+        paths[words, :longest], turns[words, :longest] = of_words, turns_of_words
         return {
             "kept": nn.LogicallyPartitioned(self.kept(counts), (None,)),
             "paths": nn.LogicallyPartitioned(paths, (None, None)),
@@ -73,7 +73,7 @@ class HierarchicalSoftmax(WordPrediction):
         batch = self.windows(batch, key, vocabulary, constants)
         ids, pairs = batch["input_ids"], batch["pairs"]
         predictions = self.architecture.predictions(pairs)
-        paths, turns = constants["paths"][ids], constants["turns"][ids]
+        paths, turns = constants["paths"][ids], constants["turns"][ids].astype(jnp.float32)
         asked, count = self.architecture.asked(predictions)[..., None] * jnp.abs(turns), jnp.sum(predictions)
         inputs = self.updates(self.around(ids), jnp.sum(pairs, axis=3), constants)
         return batch | {
@@ -108,37 +108,40 @@ class HierarchicalSoftmax(WordPrediction):
         return 6.0 * batch["input_ids"].size * scores * config.vector_size
 
 
-def huffman_paths(counts: np.ndarray) -> list[list[tuple[int, int]]]:
-    """The path of every word in Huffman's tree: inner nodes from the root, and the code of the turn at each.
+def huffman_paths(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The path of every word in Huffman's tree: int32 [V L], the inner nodes from the root, and int8 [V L], the turns.
 
-    counts: float64 [V], each above 0. The V - 1 inner nodes are numbered as they are made, the root last. Of the two
-    smallest trees the smaller one gets the code 0.
+    counts: float64 [V], each above 0. The V - 1 inner nodes are numbered as they are made, the root last. L is the
+    longest path; behind the end of a path nodes and turns are 0. A turn is 1 for the code 0, which of the two smallest
+    trees the smaller one gets, and -1 for the code 1.
+
+    All trees that weigh no more than the two smallest together are joined at once: whatever is made of them weighs as
+    much or more, so that they are joined in this order one by one too.
     """
     size = len(counts)
     order = np.argsort(counts, kind="stable")
-    weights = [*counts[order].tolist()]  # of the leaves in order, and then of the inner nodes, in order too
-    parents, codes = [0] * (2 * size), [0] * (2 * size)
-    leaf, inner = 0, size
+    trees, weights = np.arange(size), counts[order]
+    parents, turns = np.zeros(2 * size, np.int64), np.ones(2 * size, np.int8)
+    made = size
+    while len(trees) > 1:
+        joined = int(np.searchsorted(weights, weights[0] + weights[1], side="right")) // 2 * 2
+        new, sums = made + np.arange(joined // 2), weights[:joined:2] + weights[1:joined:2]
+        parents[trees[:joined]], turns[trees[1:joined:2]] = np.repeat(new, 2), -1
+        places = np.searchsorted(weights[joined:], sums, side="right")
+        trees, weights = np.insert(trees[joined:], places, new), np.insert(weights[joined:], places, sums)
+        made += len(new)
 
-    def smallest() -> int:
-        nonlocal leaf, inner
-        if leaf < size and (inner >= len(weights) or weights[leaf] <= weights[inner]):
-            leaf += 1
-            return leaf - 1
-        inner += 1
-        return inner - 1
-
-    for node in range(size - 1):
-        pair = smallest(), smallest()
-        weights.append(weights[pair[0]] + weights[pair[1]])
-        for code, child in enumerate(pair):
-            parents[child], codes[child] = size + node, code
-    paths: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    root = 2 * size - 2
-    for place, word in enumerate(order.tolist()):
-        child = place
-        while child != root:
-            paths[word].append((parents[child] - size, codes[child]))
-            child = parents[child]
-        paths[word].reverse()
-    return paths
+    root, lengths = made - 1, np.zeros(size, np.int64)
+    above = np.arange(size)  # the node above each word that is so many turns away
+    while (below := above != root).any():
+        lengths[below] += 1
+        above = np.where(below, parents[above], root)
+    paths = np.zeros((size, lengths.max(initial=0)), np.int32)
+    path_turns = np.zeros(paths.shape, np.int8)
+    above = np.arange(size)
+    for step in range(1, paths.shape[1] + 1):
+        (words,) = np.nonzero(lengths >= step)
+        places = order[words], lengths[words] - step
+        paths[places], path_turns[places] = parents[above[words]] - size, turns[above[words]]
+        above[words] = parents[above[words]]
+    return paths, path_turns

@@ -32,16 +32,45 @@ def shortest_code(counts: list[float]) -> float:
     return cost
 
 
-def test_the_tree_is_huffmans():
-    counts = np.float64(np.random.default_rng(0).integers(1, 1000, 200))
-    paths = huffman_paths(counts)
-    lengths = [len(path) for path in paths]
-    assert np.dot(counts, lengths) == shortest_code(counts.tolist())
-    codes = {tuple(code for _, code in path) for path in paths}
-    assert len(codes) == 200 and sum(2.0 ** -len(code) for code in codes) == 1
-    nodes = {path[: place + 1][-1][0] for path in paths for place in range(len(path))}
-    assert nodes == set(range(199)) and {path[0][0] for path in paths} == {198}
-    assert huffman_paths(np.array([3.0])) == [[]] and huffman_paths(np.array([])) == []
+def one_by_one(counts: list[float]) -> list[list[tuple[int, int]]]:
+    """(node, code) on the path of every word, from the root; trees are joined two by two.
+
+    Of equal weights a word comes before a tree, and what was there first before what was made later.
+    """
+    heap = [(count, 0, word, word) for word, count in enumerate(counts)]
+    heapq.heapify(heap)
+    above = {}
+    for node in range(len(counts) - 1):
+        pair = heapq.heappop(heap), heapq.heappop(heap)
+        above |= {item[3]: (node, code) for code, item in enumerate(pair)}
+        heapq.heappush(heap, (pair[0][0] + pair[1][0], 1, node, len(counts) + node))
+    paths = []
+    for word in range(len(counts)):
+        path, place = [], word
+        while place in above:
+            path.insert(0, above[place])
+            place = len(counts) + path[0][0]
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize("largest", [3, 40, 100_000])
+def test_the_tree_is_huffmans(largest):
+    """Node for node the tree that is made one by one, with many equal counts and with few; its code is the shortest."""
+    random = np.random.default_rng(0)
+    counts = np.ceil(largest * random.random(300) ** 4)
+    nodes, turns = huffman_paths(counts)
+    paths = [
+        [(int(node), int(turn < 0)) for node, turn in zip(*both, strict=True) if turn]
+        for both in zip(nodes, turns, strict=True)
+    ]
+    assert paths == one_by_one(counts.tolist())
+    assert np.dot(counts, np.abs(turns).sum(axis=1)) == shortest_code(counts.tolist())
+    assert not nodes[turns == 0].any() and np.abs(turns).sum(axis=1).max() == turns.shape[1]
+
+
+def test_trees_of_one_word_and_of_none():
+    assert huffman_paths(np.array([3.0]))[0].shape == (1, 0) and huffman_paths(np.array([]))[0].shape == (0, 0)
 
 
 @pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["skip-gram", "cbow"])
