@@ -15,6 +15,7 @@ import flax.linen as nn
 
 from plmjax.errors import UserError
 from plmjax.interop import (
+    elmo,
     google_bert,
     hdf5,
     huggingface,
@@ -48,6 +49,9 @@ LIBRARIES: Mapping[str, Library] = {
         google_bert.evidence,
         tensorflow_checkpoint.opened,
         google_bert.load,
+    ),
+    "allenai/bilm-tf": Library(
+        "a folder of ELMo (options.json and an .hdf5 file)", elmo.evidence, elmo.opened, elmo.load
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

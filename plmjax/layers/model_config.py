@@ -50,6 +50,8 @@ class ModelConfig:
     """
     scores_next_token: bool = False
     """Whether its modules with a head also return the `scores` of the next token, given those before it."""
+    characters: int | None = None
+    """Characters of a word in `layers.spelling`, for a model that reads these; None: it reads ids of tokens."""
     decoder_start_token_id: int | None = None
     """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
     encoder_needs_target: bool = False

@@ -1,0 +1,36 @@
+"""Words as rows of characters: the bytes of their UTF-8 between two marks (allenai/bilm-tf bilm/data.py).
+
+    cat  ->  <W> c a t </W> <pad> <pad> ...        <S>  ->  <W> <S> </W> <pad> <pad> ...
+
+Every word can be spelled, whether a vocabulary has it or not. Ids are one higher than the bytes, since 0 stands for the
+characters of no word at all: of a token that only fills a row.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
+CHARACTERS = 261
+"""256 bytes and 5 marks; their ids are 1..261."""
+
+
+def spelled(words: Sequence[str], length: int) -> np.ndarray:
+    """The characters of every word, int32 [words length]; a word of more than length - 2 bytes is cut."""
+    rows = np.full((len(words), length), PADDING, np.int32)
+    for row, word in zip(rows, words, strict=True):
+        _fill(row, list(word.encode("utf-8", "ignore")[: length - 2]))
+    return rows + 1
+
+
+def sentence_marks(length: int) -> np.ndarray:
+    """The characters of the marks around a sentence, its beginning and its end, int32 [2 length]."""
+    rows = np.full((2, length), PADDING, np.int32)
+    _fill(rows[0], [BEGIN_SENTENCE])
+    _fill(rows[1], [END_SENTENCE])
+    return rows + 1
+
+
+def _fill(row: np.ndarray, characters: list[int]) -> None:
+    marked = [BEGIN_WORD, *characters, END_WORD]
+    row[: len(marked)] = marked

@@ -1,0 +1,379 @@
+"""ELMo: word vectors from the layers of two language models, one for each direction (Peters et al., NAACL 2018, arXiv
+1802.05365; allenai/bilm-tf bilm/training.py and bilm/model.py).
+
+A word is read by its spelling, so that every word has a vector. Two stacks of projected LSTMs read the words, one
+forward, the other backward; each predicts the next word in its direction, and they share the words' vectors and the
+softmax. What is used afterwards is a mix of all layers of both (equation 1):
+
+    ELMo_k = gamma * sum over layers j of s_j h_kj,   s = softmax(w),   h_kj = [forward_kj ; backward_kj]
+
+where the layer 0 is the word's own vector, twice. The mix is layers/scalar_mix.py, spelling is layers/spelling.py.
+
+    characters -> convolutions of several widths, the largest number over the word -> highway layers -> projection
+
+Deviation: the paper names a residual connection; the released code has it around all LSTM layers but the first.
+Deviation: in the released code a residual passes on the inputs of a layer after their dropout, as here.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.execution import Execution
+from plmjax.layers.lstm import Lstm, State
+from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.projection import Projection
+from plmjax.layers.spelling import CHARACTERS
+from plmjax.layers.template import Template
+from plmjax.layers.vocabulary_scores import VocabularyScores
+
+DIRECTIONS = ("forward", "backward")
+
+States = dict[str, tuple[State, ...]]
+"""Direction -> the state of every layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoConfig(ModelConfig):
+    """Sizes; the defaults are those of the published elmo_2x4096_512_2048cnn_2xhighway."""
+
+    vocab_size: int = 793_471
+    """Words that the softmax tells apart; any other word is read all the same."""
+    max_characters_per_token: int = 50
+    """Characters of a word, its two marks included; longer words are cut."""
+    character_dim: int = 16
+    """Numbers of a character's vector."""
+    filter_widths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
+    """Characters that each kind of filter covers."""
+    filter_counts: tuple[int, ...] = (32, 32, 64, 128, 256, 512, 1024)
+    """Filters of each width."""
+    n_highway: int = 2
+    """Highway layers."""
+    n_layers: int = 2
+    """LSTM layers in each direction."""
+    dim: int = 4096
+    """Numbers of an LSTM's cell."""
+    projection_dim: int = 512
+    """Numbers of a word's vector and of an LSTM's output."""
+    cell_clip: float = 3.0
+    """Largest number of a cell."""
+    proj_clip: float = 3.0
+    """Largest number of an LSTM's output."""
+    use_skip_connections: bool = True
+    """Whether the inputs of every LSTM layer but the first are added to its outputs."""
+    dropout: float = 0.1
+    """Of the inputs of every LSTM layer, and of the output of the last."""
+
+    encoder_name: ClassVar[str] = "elmo"
+    field_names: ClassVar[dict[str, str]] = {"depth": "n_layers"}
+
+    def __post_init__(self) -> None:
+        """Checks the sizes."""
+        sizes = ("vocab_size", "character_dim", "n_layers", "dim", "projection_dim")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), n_highway=FROM_0, dropout=SHARE)
+        check_ranges("model", self, max_characters_per_token=(3, math.inf))
+        check_ranges("model", self, **dict.fromkeys(("cell_clip", "proj_clip"), (1e-6, math.inf)))
+        widths, counts = self.filter_widths, self.filter_counts
+        if not widths or len(widths) != len(counts) or min(*widths, *counts) < 1:
+            raise UserError(
+                f"Expected as many --model.filter_counts as --model.filter_widths, all of at least 1, found "
+                f"{len(counts)} and {len(widths)}; change one of them."
+            )
+        if max(widths) > self.max_characters_per_token:
+            raise UserError(
+                f"Expected --model.filter_widths of at most the {self.max_characters_per_token} characters of a word, "
+                f"found {max(widths)}; lower it."
+            )
+
+    @classmethod
+    def original(cls, **overrides: Any) -> Self:
+        """93,600,848 parameters, with the softmax 500,651,471."""
+        return cls(**overrides)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Four widths, 96 numbers a word, cells of 256."""
+        sizes = {"filter_widths": (1, 2, 3, 4), "filter_counts": (16, 32, 64, 96), "n_highway": 1}
+        sizes |= {"vocab_size": 8192, "dim": 256, "projection_dim": 96, "max_characters_per_token": 24}
+        return cls(**(sizes | overrides))
+
+    @property
+    def width(self) -> int:
+        """Numbers of a word, of both directions."""
+        return 2 * self.projection_dim
+
+    @property
+    def characters(self) -> int:
+        """The model reads spellings, of so many characters a word."""
+        return self.max_characters_per_token
+
+    @property
+    def filters(self) -> int:
+        """Filters of all widths."""
+        return sum(self.filter_counts)
+
+    @property
+    def template(self) -> Template:
+        """Sentences are marked at both ends."""
+        return Template("begin A end", "begin A end begin B end")
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The words' vectors, then the layers of both directions."""
+        layers = [tuple(f"elmo/{way}/layer_{layer}" for way in DIRECTIONS) for layer in range(self.n_layers)]
+        return tuple(ParameterGroup(prefixes) for prefixes in [("elmo/words",), *layers])
+
+    def zero_states(self, batch_size: int) -> States:
+        """The states before a text."""
+        state = State.zeros(batch_size, self.dim, self.projection_dim)
+        return {way: (state,) * self.n_layers for way in DIRECTIONS}
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Of both directions, whose words are read apart; a prediction is told from all words of the vocabulary."""
+        kernels = zip(self.filter_widths, self.filter_counts, strict=True)
+        longest = self.max_characters_per_token
+        word = sum((longest - width + 1) * width * self.character_dim * count for width, count in kernels)
+        word += self.n_highway * 2 * self.filters**2 + self.filters * self.projection_dim
+        layer = 2 * self.projection_dim * 4 * self.dim + self.dim * self.projection_dim
+        words = 2.0 * batch_size * sequence_length
+        softmax = 2.0 * batch_size * predictions * self.projection_dim * self.vocab_size
+        return 6.0 * (words * (word + self.n_layers * layer) + softmax)
+
+    def for_pretraining(self, execution: Execution) -> "ElmoForPreTraining":
+        """The two language models."""
+        return ElmoForPreTraining(self, execution)
+
+    def encoder(self, execution: Execution, *, pooling: bool = False) -> "ElmoModel":
+        """All layers, without the softmax; none of them stands for a whole text."""
+        return ElmoModel(self, execution, name=self.encoder_name)
+
+
+@flax.struct.dataclass
+class ElmoOutput:
+    """last_hidden_state: [B T 2 P], both directions of the last layer.
+
+    hidden_states: [L+1 B T 2 P], the words' vectors twice, then both directions of each layer; None unless asked for.
+    states: after the last word in each direction.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None
+    states: States
+
+
+@flax.struct.dataclass
+class ElmoScores:
+    """scores: direction -> the scores of the word after each one in that direction. states: after the last words."""
+
+    scores: dict[str, VocabularyScores]
+    states: States
+
+
+class Highway(nn.Module):
+    """g relu(W x + b) + (1 - g) x, where g = sigmoid(V x + c) begins nearly shut (Srivastava et al., arXiv 1505.00387).
+
+    The released code calls this gate `carry`, though what it opens for is the transformation.
+    """
+
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[... F] -> [... F]."""
+        sizes, shut = (x.shape[-1:], ("embed", "mlp"), _scaled, self.dtype), nn.initializers.constant(-2.0)
+        gate = nn.sigmoid(Projection(*sizes, bias_init=shut, name="gate")(x))
+        return gate * nn.relu(Projection(*sizes, name="transform")(x)) + (1 - gate) * x
+
+
+class WordEncoder(nn.Module):
+    """The vector of a word from its characters (Kim et al. 2016, arXiv 1508.06615)."""
+
+    config: ElmoConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, characters: jax.Array) -> jax.Array:
+        """int [B T C] of layers/spelling.py -> [B T P]."""
+        config = self.config
+        table = self.param("characters", _named(_uniform(1.0), None, None), (CHARACTERS, config.character_dim))
+        table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is of no word
+        x = jnp.take(table, characters, axis=0, mode="clip").astype(self.dtype)
+        x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
+        found = []
+        for number, (width, count) in enumerate(zip(config.filter_widths, config.filter_counts, strict=True)):
+            kernel = self.param(
+                f"filters_{number}", _named(_uniform(0.05), None, None, "embed"), (width, config.character_dim, count)
+            )
+            bias = self.param(f"filter_bias_{number}", _named(nn.initializers.zeros, "embed"), (count,))
+            there = jax.lax.conv_general_dilated(
+                x, kernel.astype(self.dtype), (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")
+            )
+            found.append(nn.relu(jnp.max(there, axis=1) + bias.astype(self.dtype)))
+        x = jnp.concatenate(found, axis=-1)  # [N F]
+        for number in range(config.n_highway):
+            x = Highway(self.dtype, name=f"highway_{number}")(x)
+        x = Projection((config.projection_dim,), ("mlp", "embed"), _scaled, self.dtype, name="projection")(x)
+        x = x.reshape(*characters.shape[:-1], -1)
+        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+
+class LanguageModel(nn.Module):
+    """The LSTM layers of one direction, which are given the words in the order in which it reads them."""
+
+    config: ElmoConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        states: tuple[State, ...],
+        *,
+        starts: jax.Array | None = None,
+        visible: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[list[jax.Array], tuple[State, ...]]:
+        """[B T P] -> the outputs of every layer [B T P], and their states after the last word that is read.
+
+        starts, visible: as `plmjax.layers.lstm.recurrence` has them.
+        """
+        config, outputs, after = self.config, [], []
+        for layer, before in enumerate(states):
+            lstm = Lstm(
+                config.dim,
+                _joint_glorot(config.projection_dim),
+                config.projection_dim,
+                cell_clip=config.cell_clip,
+                projection_clip=config.proj_clip,
+                forget_bias=1.0,
+                dtype=self.dtype,
+                name=f"layer_{layer}",
+            )
+            x = Dropout(config.dropout)(x, deterministic)
+            y, state = lstm(x, before, starts=starts, visible=visible)
+            x = x + y if config.use_skip_connections and layer > 0 else y
+            outputs.append(x)
+            after.append(state)
+        return outputs, tuple(after)
+
+
+class ElmoModel(nn.Module):
+    """The two language models without their softmax."""
+
+    config: ElmoConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """The parts that both directions share, and those of each."""
+        dtype = self.execution.dtype
+        self.words = WordEncoder(self.config, dtype)
+        self.forward = LanguageModel(self.config, dtype)
+        self.backward = LanguageModel(self.config, dtype)
+
+    def __call__(
+        self,
+        characters: jax.Array,
+        attention_mask: jax.Array | None = None,
+        states: States | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> ElmoOutput:
+        """Both directions of the same words.
+
+        Args:
+            characters: int [B T C], sentences with their marks, as layers/spelling.py spells them.
+            attention_mask: [B T], 0 for padding; None: there is none.
+            states: before the first word of each direction; None: zero.
+            output_hidden_states: whether all layers are returned.
+        """
+        visible = jnp.ones(characters.shape[:2], bool) if attention_mask is None else attention_mask > 0
+        states = self.config.zero_states(len(characters)) if states is None else states
+        words = self.words(characters)
+        forward, after = self.forward(words, states["forward"], visible=visible, deterministic=deterministic)
+        backward, before = self.backward(
+            words[:, ::-1], states["backward"], visible=visible[:, ::-1], deterministic=deterministic
+        )
+        layers = [(words, words), *((one, other[:, ::-1]) for one, other in zip(forward, backward, strict=True))]
+        hidden = [jnp.concatenate(both, axis=-1) for both in layers]
+        all_layers = jnp.stack(hidden) if output_hidden_states else None
+        return ElmoOutput(hidden[-1], all_layers, {"forward": after, "backward": before})
+
+    def read(self, way: str, characters: jax.Array, states: tuple[State, ...], **reads: Any) -> Any:
+        """One direction alone, as `LanguageModel`, of the characters of words in the order in which it reads them."""
+        return getattr(self, way)(self.words(characters), states, **reads)
+
+
+class ElmoForPreTraining(nn.Module):
+    """Each direction with the softmax that they share, over its own part of a text."""
+
+    config: ElmoConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self,
+        characters: dict[str, jax.Array],
+        starts: dict[str, jax.Array],
+        visible: dict[str, jax.Array],
+        states: States,
+        *,
+        deterministic: bool = True,
+    ) -> ElmoScores:
+        """What each direction predicts after every word of its own part of a text, in the order in which it reads.
+
+        Args:
+            characters: direction -> int [B T C].
+            starts: direction -> bool [B T], true where it begins a document.
+            visible: direction -> bool [B T], false for padding.
+            states: before the first word of each direction.
+        """
+        config = self.config
+        elmo = ElmoModel(config, self.execution, name=config.encoder_name)
+        table = self.param(
+            "softmax_kernel", _named(_scaled_rows, "vocab", "embed"), (config.vocab_size, config.projection_dim)
+        )
+        bias = self.param("softmax_bias", _named(nn.initializers.zeros, "vocab"), (config.vocab_size,))
+        scores, after = {}, {}
+        for way in DIRECTIONS:
+            reads = {"starts": starts[way], "visible": visible[way], "deterministic": deterministic}
+            layers, after[way] = elmo.read(way, characters[way], states[way], **reads)
+            hidden = Dropout(config.dropout, name=f"{way}_dropout")(layers[-1], deterministic)
+            scores[way] = VocabularyScores(hidden, table, bias)
+        return ElmoScores(scores, after)
+
+
+def _named(init: Initializer, *axes: str | None) -> Initializer:
+    return nn.with_logical_partitioning(init, axes)
+
+
+def _uniform(bound: float) -> Initializer:
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def _scaled(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Normal, with the inverse root of the inputs for a deviation: [inputs outputs]."""
+    return jax.random.normal(key, shape, dtype) / math.sqrt(shape[0])
+
+
+def _scaled_rows(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """The same of a table whose rows are the outputs."""
+    return jax.random.normal(key, shape, dtype) / math.sqrt(shape[1])
+
+
+def _joint_glorot(inputs: int) -> Initializer:
+    """Glorot's uniform initializer of kernels that the released code has as one, [inputs + outputs, 4 cells]."""
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        fans = 2 * inputs + math.prod(shape[1:]) if len(shape) == 3 else sum(shape)
+        return _uniform(math.sqrt(6 / fans))(key, shape, dtype)
+
+    return init

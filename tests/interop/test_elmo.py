@@ -1,0 +1,179 @@
+"""ELMo's released files: the outputs of the released code, files written and read again, and mistakes in them."""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chex
+import h5py
+import jax
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.interop import elmo, libraries
+from plmjax.layers.scalar_mix import mixed
+from plmjax.layers.spelling import sentence_marks
+from tests.models.test_elmo import PLAIN, SMALL, drawn
+
+GOLDENS = Path(__file__).resolve().parents[2].parent / "shared" / "goldens"
+WAYS = {"forward": "fwd", "backward": "bwd"}
+CLOSE = {"rtol": 0, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def released() -> dict[str, Any]:
+    """The small model that the released code is tested with, its inputs, and what that code computes of them."""
+    if not GOLDENS.is_dir():
+        pytest.skip(f"needs the outputs of the released code at {GOLDENS}")
+    found = {}
+    for name in ("charcnn", "lstm"):
+        with np.load(GOLDENS / f"elmo_bilmtf_{name}.npz") as arrays:
+            found |= dict(arrays)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(released: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its options and its weights, as they were released."""
+    path = tmp_path_factory.mktemp("elmo")
+    (path / "options.json").write_text(json.dumps(json.loads(str(released["config"]))["hparams"]))
+    with h5py.File(path / "lm_weights.hdf5", "w") as file:
+        for name, array in released.items():
+            if name.startswith("w/"):
+                file[name[2:]] = array
+    return path
+
+
+def test_released_files_give_the_outputs_of_the_released_code(folder: Path, released: dict[str, Any]) -> None:
+    """Words, layers, states and mixes of three texts, and of the sentences that go on from their states."""
+    module, params, library, evidence = libraries.load(folder)
+    assert (library, evidence) == ("allenai/bilm-tf", "options.json and lm_weights.hdf5")
+    size, mix = module.config.projection_dim, json.loads(str(released["config"]))["mix"]
+
+    characters, mask = padded([released[f"in/doc{document}_sent0_char_ids"] for document in range(3)])
+    np.testing.assert_array_equal(characters[:, 0], np.tile(sentence_marks(50)[0], (3, 1)))
+    whole = jax.jit(functools.partial(module.apply, output_hidden_states=True))
+    first = whole({"params": params}, characters, mask)
+    mixes = mixed(first.hidden_states, np.array(mix["w"], np.float32), mix["gamma"])
+    for document, length in enumerate(mask.sum(axis=1)):
+        hidden, name = np.asarray(first.hidden_states[:, document, :length]), f"out/doc{document}_sent0"
+        np.testing.assert_allclose(hidden[0], np.tile(released[f"{name}_token_rep"], 2), **CLOSE)
+        for layer, (place, way) in itertools.product((1, 2), enumerate(WAYS.values())):
+            half = hidden[layer, :, place * size : (place + 1) * size]
+            np.testing.assert_allclose(half, released[f"{name}_{way}_layer{layer}"], **CLOSE)
+        np.testing.assert_allclose(mixes[document, 1 : length - 1], released[f"{name}_mix"], **CLOSE)
+    assert_states(first.states, released, "sent0")
+
+    words, mask = padded([released[f"in/doc{document}_sent1_token_rep"] for document in range(3)])
+    second = jax.jit(goes_on, static_argnums=0)(module, params, words, mask, first.states)
+    assert_states({way: states for way, (_, states) in second.items()}, released, "sent1")
+    for document, length in enumerate(mask.sum(axis=1)):
+        for way, name in WAYS.items():
+            expected = released[f"out/doc{document}_sent1_tf_expected_{name}_top"]
+            np.testing.assert_allclose(second[way][0][document, 1 : length - 1], expected, **CLOSE)
+
+
+def padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """[B T ...] of rows of different lengths, and their mask."""
+    lengths = np.array([len(row) for row in rows])
+    filled = [np.pad(row, [(0, lengths.max() - len(row)), (0, 0)]) for row in rows]
+    return np.stack(filled), np.arange(lengths.max()) < lengths[:, None]
+
+
+def goes_on(module: elmo.ElmoModel, params: Any, words: jax.Array, mask: jax.Array, states: Any) -> dict[str, Any]:
+    """Direction -> the outputs of the last layer, in the order of the text, and the states after it."""
+    found = {}
+    for way in WAYS:
+        step = 1 if way == "forward" else -1
+        outputs, after = module.apply(
+            {"params": params}, words[:, ::step], states[way], visible=mask[:, ::step], method=layers(way)
+        )
+        found[way] = outputs[-1][:, ::step], after
+    return found
+
+
+def layers(way: str) -> Callable[..., Any]:
+    """The LSTM layers of one direction, as a method of the model."""
+    return lambda module, *inputs, **masks: getattr(module, way)(*inputs, **masks)
+
+
+def assert_states(states: Any, released: dict[str, Any], sentence: str) -> None:
+    for (way, name), document in itertools.product(WAYS.items(), range(3)):
+        for layer, state in enumerate(states[way]):
+            expected = f"out/doc{document}_{sentence}_{name}"
+            np.testing.assert_allclose(state.cell[document], released[f"{expected}_c_{layer}"], **CLOSE)
+            np.testing.assert_allclose(state.output[document], released[f"{expected}_m_{layer}"], **CLOSE)
+
+
+@pytest.mark.parametrize("config", [SMALL, PLAIN], ids=["skip connections", "without"])
+def test_what_is_written_is_read_again_bit_for_bit(config: Any, tmp_path: Path) -> None:
+    module = elmo.ElmoModel(config)
+    params = drawn(module)
+    elmo.save(module, params, tmp_path / "written")
+    found, again = elmo.load(tmp_path / "written")
+    assert found == module
+    chex.assert_trees_all_equal(again, params)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    options = json.loads((folder / "options.json").read_text())
+    change(options)
+    (folder / "options.json").write_text(json.dumps(options))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        with h5py.File(folder / "weights.hdf5", "a") as file:
+            del file[name]
+
+    return remove
+
+
+def of_other_characters(folder: Path) -> None:
+    with h5py.File(folder / "weights.hdf5", "a") as file:
+        del file["char_embed"]
+        file["char_embed"] = np.zeros((40, 3), np.float32)
+
+
+MISTAKES = {
+    "sizes": (
+        lambda folder: changed(folder, lambda options: options["lstm"].update(dim=8)),
+        r"B \[28\] instead of \[32\]",
+    ),
+    "layers": (
+        lambda folder: changed(folder, lambda options: options["lstm"].update(n_layers=1)),
+        "that the model has no parameter for",
+    ),
+    "characters in the options": (
+        lambda folder: changed(folder, lambda options: options["char_cnn"].update(n_characters=40)),
+        r"Expected 261 characters \(or 262 with that of padding\).* found another n_characters",
+    ),
+    "activation": (
+        lambda folder: changed(folder, lambda options: options["char_cnn"].update(activation="tanh")),
+        "found another activation",
+    ),
+    "an option": (
+        lambda folder: changed(folder, lambda options: options["lstm"].pop("dim")),
+        r"found none or a wrong one \(KeyError: 'dim'\)",
+    ),
+    "no options": (lambda folder: (folder / "options.json").write_text("[1]"), "Expected the options of an ELMo in"),
+    "characters in the weights": (of_other_characters, "Expected vectors of 261 characters in .* found 40"),
+    "a tensor": (without("CNN_proj/b_proj"), "CNN_proj/b_proj missing"),
+    "two files": (
+        lambda folder: (folder / "a.hdf5").write_bytes(b""),
+        r"Expected one \.hdf5 file in .*a\.hdf5, weights",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_in_the_files_are_named(mistake: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
+    module = elmo.ElmoModel(SMALL)
+    elmo.save(module, drawn(module), tmp_path)
+    mistake(tmp_path)
+    with pytest.raises(UserError, match=message):
+        elmo.load(tmp_path)
