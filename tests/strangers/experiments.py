@@ -6,7 +6,16 @@ tests/families says which of them are held to what every step must do.
 import dataclasses
 from typing import Any
 
-from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, SentenceOrder, SentencePairs, Streams
+from plmjax.data.layouts import (
+    Blocks,
+    FullSentences,
+    PairedStreams,
+    Segments,
+    SentenceOrder,
+    SentencePairs,
+    Streams,
+    TwoWayStreams,
+)
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.models.albert import AlbertConfig
@@ -14,6 +23,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.nnlm import NnlmConfig
@@ -24,6 +34,7 @@ from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
@@ -135,6 +146,14 @@ def awd_lstm() -> Experiment:
     """Rows that continue from batch to batch, with two penalties on the outputs."""
     model = AwdLstmConfig(vocab_size=64, embedding_size=16, hidden_size=24, num_layers=2).with_dropout(0.1)
     return dataclasses.replace(recurrent(), model=model, objective=AwdLstmPretraining())
+
+
+def elmo() -> Experiment:
+    """A text from both its ends, that goes on from batch to batch, and a softmax over words that are drawn."""
+    sizes = {"filter_widths": (1, 2), "filter_counts": (8, 8), "n_highway": 1, "dim": 16, "projection_dim": 8}
+    model = ElmoConfig(vocab_size=64, max_characters_per_token=5, character_dim=4, **sizes)
+    data = Data(layout=TwoWayStreams(), sequence_length=16)
+    return dataclasses.replace(recurrent(), model=model, objective=BidirectionalLanguageModel(negatives=24), data=data)
 
 
 def word2vec() -> Experiment:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.data.layouts import FullSentences, PairedStreams, Segments, SentencePairs, Streams
+from plmjax.data.layouts import FullSentences, PairedStreams, Segments, SentencePairs, Streams, TwoWayStreams
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -71,6 +71,8 @@ class ChainSource:
             starts = np.zeros((rows, length), bool)
             starts[:, 0] = not place[-1]
             batch |= {"begins": starts[:, 0].astype(np.int32), "document_starts": starts}
+        if isinstance(self.data.layout, TwoWayStreams):
+            batch |= self._both_directions(tokens, np.arange(rows) == place[-1])
         return batch
 
     def _pairs(self, batch: dict[str, np.ndarray], place: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -110,6 +112,20 @@ class ChainSource:
             fields[f"{side}segment_ids"], fields[f"{side}positions"] = np.where(real, 1 + second, 0), positions
         weights = {"next_weights": real.astype(np.float32)}
         return {name: values.astype(np.int32) for name, values in fields.items()} | weights
+
+    def _both_directions(self, tokens: np.ndarray, begun: np.ndarray) -> dict[str, np.ndarray]:
+        """What two-way streams add: rows from the middle of documents, but for those that have `begun`."""
+        shape = len(tokens), tokens.shape[1] - 1
+        starts = np.zeros(shape, bool)
+        starts[:, 0] = begun
+        fields = {"document_starts": starts, "begins": begun.astype(np.int32), "backward_document_starts": starts}
+        backward = {
+            "input_ids": tokens[:, :0:-1],
+            "next_ids": tokens[:, -2::-1],
+            "segment_ids": np.ones(shape, np.int32),
+        }
+        backward["next_weights"] = np.ones(shape, np.float32)
+        return fields | {f"backward_{name}": np.ascontiguousarray(field) for name, field in backward.items()}
 
     def _generator(self, place: tuple[int, ...], stream: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.seed, stream, *place])

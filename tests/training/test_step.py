@@ -58,10 +58,12 @@ def begun(name: str):
 
 
 def materials(name: str) -> Materials:
-    """What constants are made from: the counts of the source's text."""
+    """What constants are made from: the counts of the source's text, and numbers for its tokens."""
     make, source = STEPS[name]
     source = source(make().data)
-    return Materials(source.vocabulary, source.unigram_counts, lambda: [], lambda checkpoint, init: None)
+    return Materials(
+        source.vocabulary, source.unigram_counts, lambda: [*map(str, range(source.size))], lambda checkpoint, init: None
+    )
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from plmjax.data.layouts.segments import Segments
 from plmjax.data.layouts.sentence_order import SentenceOrder
 from plmjax.data.layouts.sentence_pairs import SentencePairs
 from plmjax.data.layouts.streams import Streams
+from plmjax.data.layouts.two_way_streams import TwoWayStreams
 from plmjax.data.layouts.windows import Windows
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "SentencePairs",
     "Shapes",
     "Streams",
+    "TwoWayStreams",
     "Windows",
 ]

@@ -37,8 +37,8 @@ class Streams(Blocks):
         }
 
 
-class StreamRows(BlockRows):
-    """Blocks in the order of the text: place b of a batch goes on where place b of the batch before it ended.
+class InOrder(Rows):
+    """Rows in the order of the text: place b of a batch goes on where place b of the batch before it ended.
 
     The text is cut into as many runs of equal length as the batch has places; each epoch begins the same runs again.
     """
@@ -53,6 +53,10 @@ class StreamRows(BlockRows):
     def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
         numbers = places * self.evaluation_steps(batch_size) + step
         return np.where(numbers < self.count, numbers, -1)
+
+
+class StreamRows(InOrder, BlockRows):
+    """Blocks in the order of the text."""
 
     def fields(self, rows: np.ndarray) -> Fields:
         row, place = self._text.starts_within(rows * self._stride, self._length)

@@ -6,9 +6,19 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from plmjax.data.layouts import Blocks, FullSentences, PairedStreams, Segments, SentenceOrder, SentencePairs, Streams
+from plmjax.data.layouts import (
+    Blocks,
+    FullSentences,
+    PairedStreams,
+    Segments,
+    SentenceOrder,
+    SentencePairs,
+    Streams,
+    TwoWayStreams,
+)
 from plmjax.errors import UserError
 
+TWO_WAY = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
 
 
@@ -21,6 +31,10 @@ ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
         (Segments(pack=3), ("token_type_ids", "cls_positions")),
         (Blocks(), ("next_ids", "next_weights")),
         (Streams(), ("next_ids", "next_weights", "begins", "document_starts")),
+        (
+            TwoWayStreams(),
+            ("next_ids", "next_weights", "begins", "document_starts", *(f"backward_{name}" for name in TWO_WAY)),
+        ),
         (PairedStreams(), (*(f"decoder_{name}" for name in sorted(ROWS - {"row_ids"})), "next_ids", "next_weights")),
     ],
     ids=repr,
@@ -32,13 +46,13 @@ def test_fields_and_shapes(layout, more):
         per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
         several = (4, getattr(layout, "pack", 1))
         assert field.shape == ((4,) if name in ("row_ids", "begins") else several if per_sequence else (4, 16)), name
-        floats, flags = name.endswith("_weights"), name == "document_starts"
+        floats, flags = name.endswith("_weights"), name.endswith("document_starts")
         assert field.dtype == (jnp.float32 if floats else jnp.bool_ if flags else jnp.int32), name
     made = layout.synthetic(4, 16, 100, seed=0)
     assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
         name: (field.shape, field.dtype) for name, field in batch.items()
     }
-    assert layout.tokens(4, 16) == (128 if isinstance(layout, PairedStreams) else 64)
+    assert layout.tokens(4, 16) == (128 if isinstance(layout, PairedStreams | TwoWayStreams) else 64)
 
 
 def test_needs_no_tensorflow():

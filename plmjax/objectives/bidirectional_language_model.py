@@ -1,0 +1,128 @@
+"""The bidirectional language model: every word given those before it, and given those after it.
+
+ELMo's task (Peters et al., NAACL 2018, arXiv 1802.05365, section 3.1; allenai/bilm-tf bilm/training.py):
+
+    loss = mean over both directions and all words of -log softmax(score)[word]
+
+In training the softmax is over the word and over words that are drawn (plmjax/objectives/sampled_softmax.py), the same
+for a whole batch, others in each direction; in evaluation it is over the vocabulary. States go from batch to batch, and
+are zero where a document begins.
+
+Deviation: the released code carries its states over all sentences, whatever document they are of.
+Deviation: a word that the tokenizer lacks is read in training as its unknown token is spelled; there it has its own
+spelling, as it has here afterwards.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.models.elmo import ElmoConfig
+from plmjax.objectives import sampled_softmax
+from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
+from plmjax.vocabulary import Vocabulary
+
+PREFIXES = {"forward": "", "backward": "backward_"}
+"""Direction -> what the names of its fields begin with in the rows of `TwoWayStreams`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BidirectionalLanguageModel(Objective):
+    """Mean nats of a word in both directions, of rows of `TwoWayStreams`."""
+
+    negatives: int = 8192
+    """Words that a word is told from in training; 0 takes all of the vocabulary."""
+
+    def __post_init__(self) -> None:
+        """Checks the number."""
+        check_ranges("objective", self, negatives=FROM_0)
+
+    def constants(self, config: ElmoConfig, materials: Materials) -> Any:
+        """spelling: the characters of every token, int32 [V C].
+
+        Raises:
+            UserError: more draws than there are words.
+        """
+        if self.negatives >= config.vocab_size:
+            raise UserError(
+                f"Expected --objective.negatives below the {config.vocab_size} words of the model, found "
+                f"{self.negatives}; lower it, or set 0 for all words."
+            )
+        vocabulary, length = materials.vocabulary, config.max_characters_per_token
+        table = np.zeros((config.vocab_size, length), np.int32)
+        table[: vocabulary.size] = spelled(materials.texts(), length)
+        for role, mark in zip((vocabulary.begin, vocabulary.end), sentence_marks(length), strict=True):
+            if role >= 0:
+                table[role] = mark
+        return {"spelling": nn.LogicallyPartitioned(table, (None, None))}
+
+    def initial_carry(self, config: ElmoConfig, batch_size: int, sequence_length: int) -> Any:
+        """Zero states of all layers in both directions."""
+
+        def named(state: jax.Array) -> Any:
+            return nn.LogicallyPartitioned(state, ("batch", None))
+
+        return jax.tree.map(named, config.zero_states(batch_size))
+
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+        return module.init({"params": key}, **self.model_inputs(batch), states=carry, deterministic=True)
+
+    def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
+        """Adds the characters, int32 [B T C], of both directions, and for every row the one key of all draws."""
+        table, data = constants["spelling"], jax.random.key_data(key)
+        spellings = {f"{prefix}characters": table[batch[f"{prefix}input_ids"]] for prefix in PREFIXES.values()}
+        return batch | spellings | {"draws": jnp.broadcast_to(data, (len(batch["input_ids"]), *data.shape))}
+
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        """Characters, where documents begin, and what is no padding, of each direction."""
+        return {
+            "characters": {way: batch[f"{prefix}characters"] for way, prefix in PREFIXES.items()},
+            "starts": {way: batch[f"{prefix}document_starts"] for way, prefix in PREFIXES.items()},
+            "visible": {way: batch[f"{prefix}segment_ids"] > 0 for way, prefix in PREFIXES.items()},
+        }
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Number of predictions, of both directions."""
+        return {"language_model": jnp.maximum(jnp.sum(self.targets(batch)[1]), 1e-9)}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """Nats of the words, of each direction apart too; in evaluation also how many of them are the likeliest."""
+        rngs = {"dropout": key} if training else {}
+        found = module.apply(
+            given.variables,
+            **self.model_inputs(batch),
+            states=given.carry,
+            deterministic=not training,
+            rngs=rngs,
+        )
+        loss, metrics = jnp.zeros(()), {}
+        for number, (way, prefix) in enumerate(PREFIXES.items()):
+            scores, ids, weights = found.scores[way], batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]
+            if training and self.negatives:
+                draws_key = jax.random.fold_in(jax.random.wrap_key_data(batch["draws"][0]), number)
+                draws = sampled_softmax.draw(draws_key, len(scores.table), self.negatives)
+                nats = jnp.sum(weights * sampled_softmax.sampled_cross_entropy(scores, ids, draws))
+            else:
+                nats, likeliest = scores.weighted_cross_entropy(ids, weights)
+                metrics[f"{way}_accuracy"] = jnp.sum(weights * likeliest), jnp.sum(weights)
+            metrics[f"{way}_nats"] = nats, jnp.sum(weights)
+            loss += nats
+        return Sums({"language_model": loss}, metrics, found.states)
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The word after each in both directions."""
+        fields = [(batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]) for prefix in PREFIXES.values()]
+        ids, weights = (jnp.concatenate(both, axis=1) for both in zip(*fields, strict=True))
+        return ids, weights
+
+    def train_flops(self, config: ElmoConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The model's, whose predictions are told from the words that are drawn and the word itself."""
+        rows, length = batch["input_ids"].shape
+        words = self.negatives + 1 if self.negatives else config.vocab_size
+        return config.train_flops(rows, length, length * words / config.vocab_size)

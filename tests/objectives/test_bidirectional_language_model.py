@@ -1,0 +1,138 @@
+"""ELMo's objective: spelling, states that go on and end with documents, draws in training, and the released rule."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.layers.execution import Execution
+from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.models.elmo import ElmoConfig
+from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
+from plmjax.objectives.objective import Given, Materials, Sums
+from plmjax.training.optimizers import Adagrad
+from plmjax.vocabulary import Vocabulary
+
+V, C = 30, 7
+CONFIG = ElmoConfig(
+    vocab_size=V,
+    max_characters_per_token=C,
+    character_dim=3,
+    filter_widths=(1, 2),
+    filter_counts=(4, 4),
+    n_highway=1,
+    dim=8,
+    projection_dim=6,
+)
+VOCABULARY = Vocabulary.placeholder(V)
+TEXTS = [f"w{number}" for number in range(V)]
+MATERIALS = Materials(VOCABULARY, np.zeros(V, np.int64), lambda: TEXTS, lambda checkpoint, init: None)
+OBJECTIVE = BidirectionalLanguageModel(negatives=8)
+CONSTANTS = jax.tree.map(jnp.asarray, nn.meta.unbox(OBJECTIVE.constants(CONFIG, MATERIALS)))
+MODULE = OBJECTIVE.module(CONFIG, Execution())
+
+
+def rows(length: int, document_starts: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+    """Two rows of both directions."""
+    random = np.random.default_rng(0)
+    batch = {}
+    for prefix in PREFIXES.values():
+        text = random.integers(5, V, (2, length + 1))
+        batch |= {f"{prefix}input_ids": text[:, :-1], f"{prefix}next_ids": text[:, 1:]}
+        batch[f"{prefix}segment_ids"] = np.ones((2, length), np.int32)
+        batch[f"{prefix}next_weights"] = np.ones((2, length), np.float32)
+        batch[f"{prefix}document_starts"] = np.isin(np.arange(length), document_starts) & np.ones((2, 1), bool)
+    return batch
+
+
+def part(batch: dict[str, np.ndarray], places: slice) -> dict[str, np.ndarray]:
+    return {name: field[:, places] for name, field in batch.items()}
+
+
+@pytest.fixture(scope="module")
+def given() -> Given:
+    """Parameters larger than the first ones, and the first states."""
+    carry = nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 4))
+    batch = OBJECTIVE.corrupt(rows(4), jax.random.key(0), VOCABULARY, CONSTANTS)
+    variables = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, CONSTANTS, carry))(jax.random.key(1))
+    return Given(jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(variables["params"])), CONSTANTS, carry=carry)
+
+
+@functools.partial(jax.jit, static_argnames="training")
+def sums(given: Given, batch: dict[str, np.ndarray], *, training: bool = False) -> Sums:
+    batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, given.constants)
+    return OBJECTIVE.sums(MODULE, given, batch, jax.random.key(3), training=training)
+
+
+def test_tokens_are_spelled_and_marks_of_sentences_are_their_own():
+    table = np.asarray(CONSTANTS["spelling"])
+    begin, end = sentence_marks(C)
+    np.testing.assert_array_equal(table[[VOCABULARY.begin, VOCABULARY.end]], [begin, end])
+    others = [number for number in range(V) if number not in (VOCABULARY.begin, VOCABULARY.end)]
+    np.testing.assert_array_equal(table[others], spelled([TEXTS[number] for number in others], C))
+
+
+def test_states_go_on_from_batch_to_batch(given):
+    """A text in two batches is the text in one, in both directions."""
+    batch = rows(8)
+    whole, first = sums(given, batch), sums(given, part(batch, slice(4)))
+    second = sums(given.replace(carry=first.carry), part(batch, slice(4, None)))
+    for name in ("forward_nats", "backward_nats"):
+        parts = float(first.metrics[name][0] + second.metrics[name][0])
+        np.testing.assert_allclose(parts, float(whole.metrics[name][0]), rtol=1e-5)
+    anew = sums(given, part(batch, slice(4, None)))
+    assert abs(float(anew.losses["language_model"] - second.losses["language_model"])) > 1e-3
+
+
+def test_a_state_ends_with_its_document(given):
+    batch = rows(8, document_starts=(4,))
+    whole = sums(given, batch)
+    apart = [sums(given, part(batch, slice(4))), sums(given, part(batch, slice(4, None)))]
+    for name in ("forward_nats", "backward_nats"):
+        parts = sum(float(one.metrics[name][0]) for one in apart)
+        np.testing.assert_allclose(parts, float(whole.metrics[name][0]), rtol=1e-5)
+
+
+def test_padding_is_not_asked_for_and_leaves_the_state(given):
+    batch = rows(8)
+    for prefix in PREFIXES.values():
+        for field in ("segment_ids", "next_weights"):
+            batch[f"{prefix}{field}"][:, 4:] = 0
+    padded, real = sums(given, batch), sums(given, part(batch, slice(4)))
+    np.testing.assert_allclose(padded.losses["language_model"], real.losses["language_model"], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), padded.carry, real.carry)
+    assert float(OBJECTIVE.weights(batch)["language_model"]) == 16
+
+
+def test_training_draws_words_and_evaluation_takes_all(given):
+    batch = rows(4)
+    evaluated, trained = sums(given, batch), sums(given, batch, training=True)
+    assert evaluated.metrics.keys() - trained.metrics.keys() == {"forward_accuracy", "backward_accuracy"}
+    assert float(trained.losses["language_model"]) < float(evaluated.losses["language_model"])
+    corrupted = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
+    assert (corrupted["draws"] == corrupted["draws"][0]).all(), "every part of a batch has the same draws"
+
+
+def test_more_draws_than_words_are_named():
+    with pytest.raises(UserError, match=r"Expected --objective\.negatives below the 30 words of the model, found 30"):
+        BidirectionalLanguageModel(negatives=V).constants(CONFIG, MATERIALS)
+
+
+def test_adagrad_with_a_smaller_start_is_the_released_rule():
+    """bilm-tf multiplies the gradient by its 20 steps, clips it to 10 and begins with sums of 1."""
+    params = {"w": jnp.linspace(-1, 1, 7)}
+    ours = Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5).build(10, params)
+    state, sums_of_squares, found, expected = ours.init(params), jnp.ones(7), params, params["w"]
+    for step in range(5):
+        gradient = (0.3 + step) * jnp.cos(jnp.arange(7.0) + step)
+        updates, state = ours.update({"w": gradient}, state, found)
+        found = optax.apply_updates(found, updates)
+        (clipped,), _ = optax.clip_by_global_norm(10.0).update((20 * gradient,), optax.EmptyState())
+        sums_of_squares += clipped**2
+        expected -= 0.2 * clipped / jnp.sqrt(sums_of_squares)
+    np.testing.assert_allclose(found["w"], expected, rtol=1e-5)

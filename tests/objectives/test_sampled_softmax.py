@@ -1,0 +1,62 @@
+"""The softmax over drawn words: which are drawn and how often, its loss and its gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.objectives.sampled_softmax import draw, log_uniform, sampled_cross_entropy
+
+V = 40
+RANDOM = np.random.default_rng(0)
+SCORES = VocabularyScores(
+    *(jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (V, 5), (V,))),
+)
+TARGETS = np.array([[0, 7, 39], [3, 3, 12]])
+
+
+def test_the_distribution_is_log_uniform():
+    shares = np.asarray(log_uniform(jnp.arange(V), V))
+    np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(shares, np.log((np.arange(V) + 2) / (np.arange(V) + 1)) / np.log(V + 1), rtol=1e-5)
+
+
+def test_words_are_drawn_once_and_as_often_as_expected():
+    """Over many draws the shares of words, and the mean of what one draw expects, are the same."""
+    keys = jax.random.split(jax.random.key(0), 2000)
+    ids, expected = jax.jit(jax.vmap(lambda key: (draw(key, V, 8).ids, draw(key, V, 8).log_expected(jnp.arange(V)))))(
+        keys
+    )
+    ids = np.asarray(ids)
+    assert all(len(set(row)) == 8 for row in ids.tolist())
+    shares = np.bincount(ids.ravel(), minlength=V) / len(ids)
+    assert shares[0] > 5 * shares[-1] > 0
+    np.testing.assert_allclose(np.exp(expected).mean(axis=0), shares, rtol=0.15, atol=0.01)
+
+
+def test_the_loss_is_a_softmax_over_the_target_and_other_draws():
+    draws = draw(jax.random.key(1), V, 10)
+    ids = np.asarray(draws.ids)
+    targets = TARGETS.copy()
+    targets[0, 1] = ids[4]  # a draw that is the target
+    found = sampled_cross_entropy(SCORES, targets, draws)
+    scores = np.asarray(SCORES.hidden @ SCORES.table.T + SCORES.bias) - np.asarray(draws.log_expected(jnp.arange(V)))
+    for place in np.ndindex(targets.shape):
+        target, others = targets[place], [one for one in ids if one != targets[place]]
+        chosen = scores[place][[target, *others]].astype(np.float64)
+        np.testing.assert_allclose(found[place], np.log(np.exp(chosen).sum()) - chosen[0], rtol=1e-5)
+    assert targets[0, 1] in ids and not set(targets.ravel()) <= set(ids)
+
+
+def test_its_gradient_is_on_average_that_of_the_whole_softmax():
+    """Nearly: of 30 words out of 40 the mean over draws is within a tenth of the gradient of the scores' table."""
+
+    def sampled(table: jax.Array, key: jax.Array) -> jax.Array:
+        return jnp.sum(sampled_cross_entropy(SCORES.replace(table=table), TARGETS, draw(key, V, 30)))
+
+    keys = jax.random.split(jax.random.key(2), 500)
+    mean = jnp.mean(jax.jit(jax.vmap(jax.grad(sampled), (None, 0)))(SCORES.table, keys), axis=0)
+    whole = jax.grad(lambda table: jnp.sum(SCORES.replace(table=table).cross_entropy(TARGETS)[0]))(SCORES.table)
+    assert np.linalg.norm(mean - whole) < 0.1 * np.linalg.norm(whole)
+    plain = jax.grad(lambda table: sampled(table, keys[0]))(SCORES.table)
+    assert not np.any(np.asarray(plain)[np.setdiff1d(np.arange(V), [*draw(keys[0], V, 30).ids, *TARGETS.ravel()])])
