@@ -22,6 +22,8 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, check_choice
+from plmjax.inference import readings
+from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.scalar_mix import mixed
@@ -91,14 +93,14 @@ def embed(
     if run.model.encoder_name is None or run.model.encoder_needs_target:
         raise UserError(
             f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}; name a checkpoint of "
-            f"BERT, RoBERTa, ALBERT, ELECTRA or another encoder."
+            f"BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder."
         )
     wanted = _wanted(layer, pooling, mix, run.model.depth, params)
     tokenizer = start.tokenizer_of(description)
     run.model.template.check(tokenizer.vocabulary)
     module = run.model.encoder(step.execution(run, jax.default_backend()))
-    token = {"input_ids": jnp.zeros((1, 1), jnp.int32)}
-    start.check_parameters(module, params.get(module.name, {}), token, checkpoint, "it has no encoder to embed with")
+    hint = "it has no encoder to embed with"
+    start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     _claim(parts, directory, input, wanted)
@@ -106,9 +108,10 @@ def embed(
     for number, name in enumerate(names):
         if not (parts / name).exists():
             block = lines[number * BLOCK : (number + 1) * BLOCK]
-            arrays, ids = _vectors(module, placed, block, tokenizer, run.model, wanted, batch_size)
+            reading = readings.read(block, tokenizer, run.model)
+            arrays, rows = _vectors(module, placed, reading, run.model, wanted, batch_size)
             as_text = output.suffix == ".jsonl"
-            storage.write(parts / name, _jsonl(arrays, ids, tokenizer, wanted) if as_text else _npz(arrays))
+            storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
     with storage.replacing(output) as path:
         cut = _join([parts / name for name in names], path, output.suffix)
     storage.remove(parts)
@@ -169,20 +172,18 @@ def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
 def _vectors(
     module: nn.Module,
     params: Any,
-    lines: list[str],
-    tokenizer: Any,
+    reading: Reading,
     config: ModelConfig,
     wanted: Vectors,
     batch_size: int,
 ) -> tuple[Arrays, list[list[int]]]:
     """The arrays of a part, and the tokens of its lines."""
-    encoded = tokenizer.encode_batch(lines)
     template = config.template
-    longest = config.longest or template.specials(1) + max(map(len, encoded))
-    rows = [template.lay_out([ids], tokenizer.vocabulary, longest).tokens for ids in encoded]
+    longest = config.longest or template.specials(1) + max(map(len, reading.ids))
+    rows = [template.lay_out([ids], reading.vocabulary, longest).tokens for ids in reading.ids]
     vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
-    for chosen, batch in batches(rows, longest, batch_size, max(tokenizer.vocabulary.pad, 0)):
-        hidden = np.asarray(_hidden_state(module, wanted, params, batch))
+    for chosen, batch in batches(rows, longest, batch_size, max(reading.vocabulary.pad, 0)):
+        hidden = np.asarray(_hidden_state(module, wanted, params, reading.inputs(batch)))
         for row, vector in zip(chosen, hidden, strict=False):
             tokens = vector[: len(rows[row])]
             summary = template.position(len(tokens))
@@ -190,7 +191,7 @@ def _vectors(
             vectors[row] = pooled[wanted.pooling]
     lengths = np.array([len(row) for row in rows], np.int32)
     arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
-    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in encoded])
+    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in reading.ids])
     return arrays, rows
 
 
@@ -209,7 +210,7 @@ def _npz(arrays: Arrays) -> bytes:
     return file.getvalue()
 
 
-def _jsonl(arrays: Arrays, rows: list[list[int]], tokenizer: Any, wanted: Vectors) -> str:
+def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vectors) -> str:
     """An object a line; numbers are as short as they read back to the same float32."""
 
     def listed(vector: np.ndarray) -> str:
@@ -219,7 +220,7 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], tokenizer: Any, wanted: Vector
     vectors = iter(arrays["embeddings"])
     for ids, length, cut in zip(rows, arrays["lengths"].tolist(), arrays["cut"].tolist(), strict=True):
         if wanted.pooling == "none":
-            tokens = json.dumps(tokenizer.tokens(ids), ensure_ascii=False)
+            tokens = json.dumps(reading.names(ids), ensure_ascii=False)
             own = f'"tokens": {tokens}, "embeddings": [{", ".join(listed(next(vectors)) for _ in ids)}]'
         else:
             own = f'"embedding": {listed(next(vectors))}'

@@ -1,0 +1,68 @@
+"""Texts as a model reads them: ids of tokens, or the spellings of words for a model that reads characters."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Some texts.
+
+    ids: the numbers of the tokens of every text, without those that stand around it.
+    vocabulary: of these numbers, for a model's template.
+    names: numbers -> tokens.
+    spellings: int32 [numbers C], the characters of every number; None: the model reads the numbers themselves.
+    """
+
+    ids: list[list[int]]
+    vocabulary: Vocabulary
+    names: Callable[[Sequence[int]], list[str]]
+    spellings: np.ndarray | None = None
+
+    def inputs(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """The inputs of the model, of a batch of rows of numbers, `input_ids`."""
+        if self.spellings is None:
+            return batch
+        characters = self.spellings[np.asarray(batch["input_ids"])]
+        return {name: field for name, field in batch.items() if name != "input_ids"} | {
+            "characters": jnp.asarray(characters)
+        }
+
+
+def example(config: ModelConfig) -> dict[str, jax.Array]:
+    """Inputs of one token, for the shapes of a model's parameters."""
+    if config.characters is None:
+        return {"input_ids": jnp.zeros((1, 1), jnp.int32)}
+    return {"characters": jnp.zeros((1, 1, config.characters), jnp.int32)}
+
+
+def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
+    """The texts as the tokenizer (plmjax.data.tokenizers.Tokenizer) splits them and the model reads them.
+
+    Of a model that reads characters every different word has a number; one that the tokenizer lacks is spelled too.
+    """
+    if config.characters is None:
+        return Reading(tokenizer.encode_batch(texts), tokenizer.vocabulary, tokenizer.tokens)
+    unknown = tokenizer.vocabulary.unknown
+    numbers: dict[str, int] = {}
+    ids = []
+    for text, (tokens, spans) in zip(texts, tokenizer.encode_spans(texts), strict=True):
+        known = tokenizer.tokens(tokens)
+        words = [
+            text[first:stop] if token == unknown else name
+            for token, name, (first, stop) in zip(tokens.tolist(), known, spans.tolist(), strict=True)
+        ]
+        ids.append([numbers.setdefault(word, len(numbers) + 2) for word in words])
+    words = [*tokenizer.tokens([tokenizer.vocabulary.begin, tokenizer.vocabulary.end]), *numbers]
+    table = np.concatenate([sentence_marks(config.characters), spelled(list(numbers), config.characters)])
+    vocabulary = Vocabulary(len(words), begin=0, end=1)
+    return Reading(ids, vocabulary, lambda chosen: [words[number] for number in chosen], table)
