@@ -506,10 +506,11 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Makes a run directory from a checkpoint of transformers, or of Google's TensorFlow BERT.
+    """Makes a run directory from a checkpoint of transformers, of Google's TensorFlow BERT, or of ELMo.
 
     Args:
-        source: Folder with config.json and model.safetensors or pytorch_model.bin, or with bert_model.ckpt.
+        source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, or with ELMo's
+            options.json and an .hdf5 file.
         checkpoint: Run directory to make.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
@@ -526,7 +527,7 @@ def export(
     vectors: Literal["text", "binary", "glove"] | None = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes a checkpoint in the format of transformers, or the vectors of its words in those of word2vec and GloVe.
+    """Writes a checkpoint as transformers does (ELMo as its authors do), or its vectors of words as word2vec or GloVe.
 
     Args:
         checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.

@@ -9,20 +9,23 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
-from plmjax.experiment import Experiment
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.task import Task
 from plmjax.finetuning.tasks import task_of
 from plmjax.interop import huggingface, labels, libraries
+from plmjax.interop.libraries import OwnFiles
 from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints
+from plmjax.objectives.objective import Objective
+from plmjax.training import checkpoints, start
 
 
 def import_checkpoint(
@@ -41,10 +44,33 @@ def import_checkpoint(
         return _import(source, folder, workdir, architecture, tokenizer)
 
 
+class _Imported(NamedTuple):
+    """What a module is in a run: its name, the part of a larger module it is (or empty), its task, what was checked."""
+
+    name: str
+    within: str
+    objective: Objective
+    data: Data | Task
+    checked: str
+
+
 def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
     module, params, library, evidence = libraries.load(folder, architecture)
-    name = huggingface.architecture_of(module)
     files = _tokenizer_files(tokenizer or folder, module)
+    own = libraries.own_files(module.config)
+    found = _of_own_files(own, module, params) if own else _of_transformers(module, params, library, folder)
+    tree = {found.within: params} if found.within else params
+    run = Experiment(model=module.config, objective=found.objective, data=found.data)
+    checkpoints.save_parameters(workdir, tree, run, files)
+    _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
+    return (
+        f"imported   {found.name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to "
+        f"{workdir}; {found.checked}"
+    )
+
+
+def _of_transformers(module: nn.Module, params: Mapping[str, Any], library: str, folder: Path) -> _Imported:
+    name = huggingface.architecture_of(module)
     compared = library == "transformers" and huggingface.transformers_installed()
     if compared:
         difference = huggingface.compare(module, params, folder)
@@ -57,21 +83,22 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     objective, data = adapter.pretraining(module) or task_of(module, names)
     objective, data = problem_types.stated(objective, data, names, settings.get("problem_type"))
     data = dataclasses.replace(data, sequence_length=min(data.sequence_length, module.config.longest))
-    within = adapter.architectures[name].within
-    tree = {within: params} if within else params
-    run = Experiment(model=module.config, objective=objective, data=data)
-    checkpoints.save_parameters(workdir, tree, run, files)
-    _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
-    return (
-        f"imported   {name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to {workdir}; "
-        f"{checked}"
-    )
+    return _Imported(name, adapter.architectures[name].within, objective, data, checked)
+
+
+def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
+    with tempfile.TemporaryDirectory() as folder:
+        own.save(module, params, Path(folder))
+        _same_bits(own.load(Path(folder))[1], params, "its own files")
+    checked = "a round trip through its own files gives every bit back"
+    return _Imported(type(module).__name__, module.config.encoder_name, *own.pretraining(module), checked)
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
     """Writes a run's last checkpoint (or the one named) as a transformers folder; says what was checked.
 
-    architecture: a transformers class; "auto" takes the one that holds everything there is.
+    architecture: a transformers class; "auto" takes the one that holds everything there is. A system with files of its
+    own is written in these, the part of it that is used after pretraining.
 
     Raises:
         UserError: no checkpoint there, no transformers form of its model, or the check fails.
@@ -79,6 +106,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     model = run.objective.module(run.model, Execution())
+    if own := libraries.own_files(run.model):
+        return _export_own(own, params, description, storage.path(directory), architecture)
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
@@ -95,17 +124,32 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     return f"exported   {architecture} of step {description.step} to {directory}; {checked}"
 
 
+def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
+    config = description.experiment.model
+    module, name = config.encoder(Execution()), type(config.encoder(Execution())).__name__
+    if asked not in ("auto", name):
+        raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
+    with storage.output(output) as folder:
+        own.save(module, params[config.encoder_name], folder)
+        if description.tokenizer:
+            start.tokenizer_of(description).save(folder)
+        _same_bits(own.load(folder)[1], params[config.encoder_name], "its own files")
+    return f"exported   {name} of step {description.step} to {output}; reads back bit for bit"
+
+
 def can_export(checkpoint: str | Path) -> bool:
-    """Whether the model of a run has a transformers form."""
+    """Whether the model of a run has a form in transformers or files of its own."""
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    return huggingface.has_form(run.objective.module(run.model, Execution()))
+    has_own_files = libraries.own_files(run.model) is not None
+    return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
 def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
     """The files of a tokenizer that the model has an embedding for every token of."""
     from plmjax.data import tokenizers
 
-    tokenizer = tokenizers.load(folder, model_type=huggingface.model_type_of(model))
+    known = libraries.own_files(model.config) is None
+    tokenizer = tokenizers.load(folder, model_type=huggingface.model_type_of(model) if known else "")
     if tokenizer.vocabulary.size > model.config.vocab_size:
         raise UserError(
             f"Expected a tokenizer of at most the model's {model.config.vocab_size} tokens in {folder}, found "

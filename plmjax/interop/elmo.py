@@ -23,12 +23,16 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax import storage
+from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError, listed, quoted
+from plmjax.experiment import Data
 from plmjax.interop import hdf5
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.layers.spelling import CHARACTERS
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.objective import Objective
 
 OPTIONS = "options.json"
 _GATES = np.array([0, 2, 1, 3])
@@ -189,6 +193,11 @@ def conversions(config: ElmoConfig) -> tuple[Conversion, ...]:
             table.append(parameter(f"{own}/input/bias", f"{named}/B", _GATE_BIAS))
             table.append(parameter(f"{own}/projection_kernel", f"{named}/W_P_0"))
     return tuple(table)
+
+
+def pretraining(module: nn.Module) -> tuple[Objective, Data]:
+    """What trains the layers of such files, as they were trained."""
+    return BidirectionalLanguageModel(), Data(layout=TwoWayStreams(), sequence_length=20)
 
 
 def example(config: ElmoConfig) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax.errors import UserError
+from plmjax.experiment import Data
 from plmjax.interop import (
     elmo,
     google_bert,
@@ -25,6 +26,22 @@ from plmjax.interop import (
     word2vec,
 )
 from plmjax.interop.tensors import Tensors
+from plmjax.objectives.objective import Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnFiles:
+    """What is known of a system that has files of its own and no class in transformers.
+
+    config: class of its config.
+    load, save: of such files: folder -> module and parameters, and back.
+    pretraining: module -> objective and data that pretrain it, without a path.
+    """
+
+    config: type
+    load: Callable[..., tuple[nn.Module, dict[str, Any]]]
+    save: Callable[[nn.Module, Mapping[str, Any], Path], None]
+    pretraining: Callable[[nn.Module], tuple[Objective, Data]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +52,14 @@ class Library:
     evidence: path -> by what it is recognised, for messages; empty where it is something else. Reads no tensors.
     opened: path -> its tensors, for as long as a block lasts.
     load: path, architecture -> module and parameters, where there is a system whose checkpoints these are.
+    own: of that system, where transformers does not have it.
     """
 
     form: str
     evidence: Callable[[Path], str]
     opened: Callable[[Path], AbstractContextManager[Tensors]]
     load: Callable[..., tuple[nn.Module, dict[str, Any]]] | None = None
+    own: OwnFiles | None = None
 
 
 LIBRARIES: Mapping[str, Library] = {
@@ -51,7 +70,11 @@ LIBRARIES: Mapping[str, Library] = {
         google_bert.load,
     ),
     "allenai/bilm-tf": Library(
-        "a folder of ELMo (options.json and an .hdf5 file)", elmo.evidence, elmo.opened, elmo.load
+        "a folder of ELMo (options.json and an .hdf5 file)",
+        elmo.evidence,
+        elmo.opened,
+        elmo.load,
+        OwnFiles(elmo.ElmoConfig, elmo.load, elmo.save, elmo.pretraining),
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",
@@ -111,6 +134,12 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
             "tensors with plmjax.interop.libraries.opened."
         )
     return *library.load(path, architecture=architecture), name, evidence
+
+
+def own_files(config: Any) -> OwnFiles | None:
+    """What is known of the files of the config's system; None: transformers has it, or nothing writes it."""
+    known = (library.own for library in LIBRARIES.values() if library.own is not None)
+    return next((own for own in known if own.config is type(config)), None)
 
 
 def _alternatives(libraries: Any) -> str:

@@ -13,10 +13,13 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.data import tokenizers
 from plmjax.errors import UserError
+from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
+from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.layers.scalar_mix import mixed
-from plmjax.layers.spelling import sentence_marks
+from plmjax.layers.spelling import sentence_marks, spelled
 from tests.models.test_elmo import PLAIN, SMALL, drawn
 
 GOLDENS = Path(__file__).resolve().parents[2].parent / "shared" / "goldens"
@@ -119,6 +122,42 @@ def test_what_is_written_is_read_again_bit_for_bit(config: Any, tmp_path: Path) 
     chex.assert_trees_all_equal(again, params)
 
 
+def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(tmp_path: Path) -> None:
+    """Layers and mixes of a line are those of its spelled words, whatever line stands beside it."""
+    module = elmo.ElmoModel(SMALL)
+    elmo.save(module, params := drawn(module), tmp_path / "source")
+    tokenizers.train("word", 10, ["a b c d e a b"], tmp_path / "tokenizer", lowercase=False)
+    said = import_checkpoint(tmp_path / "source", tmp_path / "run", tokenizer=tmp_path / "tokenizer")
+    assert "ElmoModel of " in said and "(allenai/bilm-tf, by options.json and weights.hdf5)" in said
+    (tmp_path / "lines").write_text("a Zoë\n\nb, c extraordinarily d\n", encoding="utf-8")
+    begin, end = sentence_marks(SMALL.max_characters_per_token)
+    lines = [["a", "Zoë"], [], ["b", ",", "c", "extraordinarily", "d"]]
+    rows = [np.stack([begin, *spelled(words, SMALL.max_characters_per_token), end]) for words in lines]
+    whole = functools.partial(jax.jit(functools.partial(module.apply, output_hidden_states=True)), {"params": params})
+    hidden = whole(*padded(rows)).hidden_states
+    weights = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
+    for settings, states in (
+        ({"layer": 0}, hidden[0]),
+        ({}, hidden[-1]),
+        ({"mix": list(map(str, weights))}, mixed(hidden, weights)),
+    ):
+        embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="none", batch_size=2, **settings)
+        with np.load(tmp_path / "vectors.npz") as found:
+            assert found["lengths"].tolist() == [4, 2, 7] and not found["cut"].any()
+            expected = np.concatenate([states[row, :length] for row, length in enumerate((4, 2, 7))])
+            np.testing.assert_allclose(found["embeddings"], expected, rtol=0, atol=1e-6)
+    embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.jsonl", pooling="none")
+    tokens = [json.loads(line)["tokens"] for line in (tmp_path / "vectors.jsonl").read_text().splitlines()]
+    assert tokens == [["[CLS]", *words, "[SEP]"] for words in lines]
+
+    assert "ElmoModel of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "exported")
+    again, bits = elmo.load(tmp_path / "exported")
+    assert again == module and can_export(tmp_path / "run")
+    chex.assert_trees_all_equal(bits, params)
+    with pytest.raises(UserError, match="Expected --architecture ElmoModel for its own files, found 'BertModel'"):
+        export_checkpoint(tmp_path / "run", tmp_path / "other", "BertModel")
+
+
 def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     options = json.loads((folder / "options.json").read_text())
     change(options)
@@ -161,7 +200,7 @@ MISTAKES = {
         r"found none or a wrong one \(KeyError: 'dim'\)",
     ),
     "no options": (lambda folder: (folder / "options.json").write_text("[1]"), "Expected the options of an ELMo in"),
-    "characters in the weights": (of_other_characters, "Expected vectors of 261 characters in .* found 40"),
+    "characters in the weights": (of_other_characters, "Expected vectors of 261 characters, .* found 40"),
     "a tensor": (without("CNN_proj/b_proj"), "CNN_proj/b_proj missing"),
     "two files": (
         lambda folder: (folder / "a.hdf5").write_bytes(b""),
