@@ -136,13 +136,13 @@ def cooccurrence(
         symmetric: Look to both sides; otherwise to the left alone.
         least: Occurrences in the training text of the rarest words that count.
         memory: MiB of all processes together.
-        processes: Worker processes; all cores by default.
+        processes: Worker processes; all cores by default, as far as the memory reaches.
     """
     from plmjax.data import store, tokenizers
     from plmjax.data.cooccurrence import Counting, count
 
     opened = store.open_dataset(dataset, say=print)
-    special = tokenizers.load(dataset / "tokenizer").vocabulary.special
+    special = tokenizers.load(opened.directory / "tokenizer").vocabulary.special
     counting = Counting(window, symmetric, least)
     cells = count(opened, special, output, counting, memory=memory, processes=processes)
     print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")

@@ -255,7 +255,7 @@ class Experiment:
     tokenizer: Tokenizer = Tokenizer()
     optimizer: Any = None
     """The update rule, of plmjax.training.optimizers; None where nothing is trained, as for an imported model.
-    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, lamb or sgd."""
+    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb or sgd."""
     training: Training = Training()
     finetuning: Any = None
     """`Finetuning` where the data is a task; None for pretraining."""

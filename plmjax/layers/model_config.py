@@ -113,6 +113,12 @@ class ModelConfig:
         """
         self._lacks("a count of its FLOPs")
 
+    def token_vectors(self, params: Mapping[str, Any]) -> Any:
+        """The vectors of tokens, the first V of [rows D], from the parameters by path."""
+        if self.token_table is None:
+            self._lacks("a vector for each token")
+        return params[self.token_table]
+
     def for_pretraining(self, execution: Execution) -> nn.Module:
         """The module that the model's own pretraining task trains."""
         self._lacks("a pretraining task")

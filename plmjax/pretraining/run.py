@@ -67,13 +67,14 @@ def pretrain(
             if vectors is not None:
                 first_rows.check(run, tokenizer, vectors)
             directory = _dataset(run, workdir, tokenizer, say)
+            dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
+            run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
             if first:  # nothing was trained: the command can be corrected and run again in the same folder
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / start.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
-    dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
     advice = f"prepare again with --tokenizer {workdir / 'tokenizer'}"
     if not description:
         advice += f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}"

@@ -101,8 +101,8 @@ class WordVectors:
 def read(path: str | Path) -> WordVectors:
     """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec), or of a run.
 
-    Of a run directory or checkpoint they are the rows of the model's table of tokens (`ModelConfig.token_table`), the
-    special tokens left out.
+    Of a run directory or checkpoint they are the model's vectors of tokens (`ModelConfig.token_vectors`), the special
+    tokens left out.
 
     Raises:
         UserError: no such file, another one, a damaged one, numbers that are not finite, or a model without a table.
@@ -139,11 +139,8 @@ def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
 
 def _of_checkpoint(path: Path) -> WordVectors:
     params, description = checkpoints.load_parameters(path)
-    model = description.experiment.model
-    if model.token_table is None:
-        raise UserError(f"Expected a model with a vector for each token, found none in {path}; name another run.")
+    table = description.experiment.model.token_vectors(flax.traverse_util.flatten_dict(params, sep="/"))
     words = words_of(start.tokenizer_of(description))
-    table = flax.traverse_util.flatten_dict(params, sep="/")[model.token_table]
     return WordVectors(str(path), list(words.values()), np.asarray(table, np.float32)[list(words)])
 
 

@@ -32,7 +32,7 @@ def small(monkeypatch):
     """Sizes at which a text of some thousand tokens is cut into many ranges, pieces and merges."""
     monkeypatch.setattr(counting, "PIECE", 64)
     monkeypatch.setattr(counting, "LOOK_BACK", 3)
-    monkeypatch.setattr(counting, "_room", lambda memory, processes, window: 8 * window * memory)
+    monkeypatch.setattr(counting, "_shares", lambda memory, processes, window: (processes or 1, 8 * window * memory))
     monkeypatch.setattr(runs, "FAN_IN", 3)
     monkeypatch.setattr(runs, "SORTED_AT_ONCE", 50)
     monkeypatch.setattr(runs, "BYTES_OF_A_MERGED_SUM", 1)
@@ -111,7 +111,7 @@ KILLED = """
 import os, signal, sys
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import counting, runs
-counting._room = lambda memory, processes, window: 8 * window * memory
+counting._shares = lambda memory, processes, window: (processes, 8 * window * memory)
 where, after = sys.argv[3], int(sys.argv[4])
 room = getattr(runs, where)
 def doomed(*arguments):
@@ -137,6 +137,7 @@ def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
         cooccurrence.open_cells(tmp_path / "killed")
     with pytest.raises(UserError, match="found a count with another window; name another"):
         cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", Counting(window=3), say=silent)
+    (tmp_path / "killed" / "sums-000000000000000-000000000000007.run.writing").write_bytes(b"half")
     said: list[str] = []
     cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=150, processes=1, say=said.append)
     assert "tokens were counted before" in said[0]
@@ -151,6 +152,7 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
     command = ["cooccurrence", dataset.directory, "--output"]
     assert "Expected words that stand 9999 times" in fails(*command, tmp_path / "a", "--least", 9999)
     assert "Expected a window from 1 to 22 words, found 23" in fails(*command, tmp_path / "a", "--window", 23)
+    assert "Expected a memory of at least 133 MiB for 1 processes" in fails(*command, tmp_path / "a", "--memory", 132)
     said = fails(*command, tmp_path / "a", "--memory", 200, "--processes", 2)
     assert "Expected a memory of at least 266 MiB for 2 processes and a window of 10, found 200" in said
     assert "Expected at least one process" in fails(*command, tmp_path / "a", "--processes", 0)

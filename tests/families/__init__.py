@@ -32,6 +32,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "awd_lstm": (experiments.awd_lstm, ChainSource),
     "elmo": (experiments.elmo, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
+    "glove": (experiments.glove, ChainSource),
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

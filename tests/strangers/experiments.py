@@ -8,6 +8,7 @@ from typing import Any
 
 from plmjax.data.layouts import (
     Blocks,
+    Cooccurrences,
     FullSentences,
     PairedStreams,
     Segments,
@@ -24,6 +25,7 @@ from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
+from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.nnlm import NnlmConfig
@@ -43,6 +45,7 @@ from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
@@ -160,6 +163,12 @@ def word2vec() -> Experiment:
     """Words and their neighbours; the rows of frequent words are held back."""
     objective = NegativeSampling(window=2, shared=8, threshold=0.05, row_updates=8.0)
     return dataclasses.replace(gpt2(), model=Word2VecConfig(vocab_size=64, vector_size=16), objective=objective)
+
+
+def glove() -> Experiment:
+    """Cells of a count; of later rows some are empty."""
+    model, data = GloveConfig(vocab_size=64, vector_size=16), Data(layout=Cooccurrences(), sequence_length=16)
+    return dataclasses.replace(gpt2(), model=model, objective=WeightedLeastSquares(x_max=5.0), data=data)
 
 
 def hierarchical_softmax() -> Experiment:

@@ -7,7 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.data.layouts import FullSentences, PairedStreams, Segments, SentencePairs, Streams, TwoWayStreams
+from plmjax.data.layouts import (
+    Cooccurrences,
+    FullSentences,
+    PairedStreams,
+    Segments,
+    SentencePairs,
+    Streams,
+    TwoWayStreams,
+)
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -58,6 +66,10 @@ class ChainSource:
             "positions": np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length)),
             "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
         }
+        if isinstance(self.data.layout, Cooccurrences):
+            exists = np.arange(length) < length - np.arange(rows)[:, None] % 4
+            near = {"context_ids": tokens[:, 1:], "cooccurrences": (tokens[:, :-1] % 7 + 0.5) * exists}
+            return {name: (batch | near)[name].astype(field.dtype) for name, field in self.batch(phase).items()}
         if isinstance(self.data.layout, SentencePairs | Segments):
             fields = batch | self._pairs(batch, place)
             return {name: fields[name] for name in self.batch(phase)}

@@ -26,7 +26,7 @@ MESHED = [
     for name in STEPS
     for mesh in MESHES
 ]
-TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "word2vec", "classification")
+TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "word2vec", "glove", "classification")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
 # s each: pytest -m slow tests/training/test_step.py

@@ -14,7 +14,7 @@ Sums are kept as whole multiples of one over the least common multiple of the di
 of the result depends on where the text is cut, on the memory or on the number of processes.
 """
 
-from plmjax.data.cooccurrence.cells import LEDGER, Cells, Counting, open_cells
+from plmjax.data.cooccurrence.cells import CELL, LEDGER, Cells, Counting, open_cells
 from plmjax.data.cooccurrence.counting import MEMORY, count
 
-__all__ = ["LEDGER", "MEMORY", "Cells", "Counting", "count", "open_cells"]
+__all__ = ["CELL", "LEDGER", "MEMORY", "Cells", "Counting", "count", "open_cells"]

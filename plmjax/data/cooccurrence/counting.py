@@ -54,20 +54,18 @@ def count(
     Args:
         special: tokens that are no words, which are left out.
         memory: MiB of all processes together. Pages of the text that the system keeps are not counted.
-        processes: how many count; None is one a core.
+        processes: how many count; None is one a core, as far as the memory reaches.
 
     Raises:
         UserError: no word that is frequent enough, too little memory, too long a text for the window, or an `output`
             that holds something else.
     """
-    output, processes = cells.on_disk(output), os.cpu_count() or 1 if processes is None else processes
-    if processes < 1:
-        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
-    room = _room(memory, processes, counting.window)
+    output, processes, room = cells.on_disk(output), *_shares(memory, processes, counting.window)
     work = _work_of(dataset, special, counting, room, processes)
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
     if (output / cells.LEDGER).exists():
         _check_same(output, cells.read_ledger(output), made_from)
+        _tidy(output)
         say(f"cells      {output} was counted before from the same text; nothing to do")
         return cells.open_cells(output)
     with locks.held(output):
@@ -81,22 +79,24 @@ def count(
         ledger = _write(output, work, [run.path(output) for run in found], room) | made_from
         ledger["crc32c"] = sum_ledger(ledger)
         storage.write(output / cells.LEDGER, json.dumps(ledger, indent=1))
-        for path in [run.path(output) for run in found] + [output / cells.BEGUN]:
-            storage.remove(path)
+        _tidy(output)
     return cells.open_cells(output)
 
 
-def _room(memory: int, processes: int, window: int) -> int:
-    """Bytes of pairs and sums that a process may hold."""
-    room = (memory // processes - OF_A_PROCESS) * 2**20
-    needed = 8 * window * PIECE
-    if room < needed:
-        least = processes * (OF_A_PROCESS + -(-needed // 2**20))
+def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
+    """How many processes count, and the bytes of pairs and sums that each may hold."""
+    pairs_of_a_piece = 8 * window * PIECE
+    needed = OF_A_PROCESS + -(-pairs_of_a_piece // 2**20)
+    if processes is None:
+        processes = max(min(os.cpu_count() or 1, memory // needed), 1)
+    if processes < 1:
+        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if memory // processes < needed:
         raise UserError(
-            f"Expected a memory of at least {least} MiB for {processes} processes and a window of {window}, found "
-            f"{memory}; give more, or take fewer processes."
+            f"Expected a memory of at least {processes * needed} MiB for {processes} processes and a window of "
+            f"{window}, found {memory}; give more, or take fewer processes."
         )
-    return room
+    return processes, (memory // processes - OF_A_PROCESS) * 2**20
 
 
 # -------------------------------------------------------------------------------------------------------- the folder
@@ -113,6 +113,14 @@ def _begin(output: Path, made_from: dict) -> None:
     elif any(path.name != locks.NAME for path in output.iterdir()):
         raise UserError(f"Expected a new or empty folder for the count, found files in {output}; name another.")
     storage.write(output / cells.BEGUN, json.dumps(made_from))
+    for path in output.glob("sums-*.writing"):  # left by a process that was killed
+        storage.remove(path)
+
+
+def _tidy(output: Path) -> None:
+    """Removes what a finished count does not need."""
+    for path in [run.path(output) for run in runs.found(output)] + [output / cells.BEGUN]:
+        storage.remove(path)
 
 
 def _check_same(output: Path, before: dict, made_from: dict) -> None:

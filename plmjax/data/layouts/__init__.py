@@ -4,6 +4,7 @@ Importing this package needs numpy and jax alone; a dataset is opened when `Layo
 """
 
 from plmjax.data.layouts.blocks import Blocks
+from plmjax.data.layouts.cooccurrences import Cooccurrences
 from plmjax.data.layouts.full_sentences import FullSentences
 from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes
 from plmjax.data.layouts.paired_streams import PairedStreams
@@ -16,6 +17,7 @@ from plmjax.data.layouts.windows import Windows
 
 __all__ = [
     "Blocks",
+    "Cooccurrences",
     "Fields",
     "FullSentences",
     "Layout",

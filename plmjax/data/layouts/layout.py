@@ -62,6 +62,9 @@ class Layout:
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Tokens of the shortest and of the longest row that it can be cut into."""
 
+    def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
+        """Makes what rows are cut from besides the dataset, once, where a layout needs it."""
+
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
         """How often each token stands in the training text that is asked for, int64 [V]."""
         return dataset.unigram_counts()

@@ -1,7 +1,7 @@
 """Update rules, one class each, with only the settings that each has."""
 
 from plmjax.training.optimizers.adafactor import Adafactor
-from plmjax.training.optimizers.adagrad import Adagrad
+from plmjax.training.optimizers.adagrad import Adagrad, GloveAdagrad
 from plmjax.training.optimizers.adam import AdamW, BertAdamW
 from plmjax.training.optimizers.lamb import Lamb
 from plmjax.training.optimizers.optimizer import (
@@ -19,6 +19,7 @@ __all__ = [
     "Adagrad",
     "AdamW",
     "BertAdamW",
+    "GloveAdagrad",
     "Lamb",
     "Optimizer",
     "StochasticGradientDescent",

@@ -25,7 +25,7 @@ class Adagrad(Optimizer):
     schedule: Schedule = Constant()
     """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
     initial_accumulator: float = 0.0
-    """The sum of squared gradients before the first step; GloVe begins with 1."""
+    """The sum of squared gradients before the first step."""
     epsilon: float = 1e-10
     """Added to the root of the sum."""
 
@@ -45,6 +45,28 @@ class Adagrad(Optimizer):
             scale_by_accumulated_squares(self.initial_accumulator, self.epsilon),
             optax.scale_by_learning_rate(learning_rate),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class GloveAdagrad(Optimizer):
+    """update / sqrt(sum of squared updates before this one), of update = learning_rate * gradient.
+
+    Deviation: the rule of stanfordnlp/GloVe (glove.c) differs from Adagrad's. The rate multiplies the gradient before
+    it is squared, the sum begins at 1, and a step is divided by the sum without its own square.
+    """
+
+    name: ClassVar[str] = "glove_adagrad"
+
+    learning_rate: float = 0.05
+    """Peak learning rate."""
+    schedule: Schedule = Constant()
+    """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
+    clip_norm: float = 0.0
+    """Largest global norm of the gradient; 0 clips nothing."""
+
+    def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        """Learning rate, sums of squares."""
+        return optax.chain(optax.scale_by_learning_rate(learning_rate), scale_by_squares_before())
 
 
 class AccumulatorState(NamedTuple):
@@ -70,5 +92,19 @@ def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.Gradie
             sums,
         )
         return directions, AccumulatorState(sums)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_squares_before() -> optax.GradientTransformation:
+    """update / sqrt(sum_of_squares of the updates before, and 1)."""
+
+    def init(params: Params) -> AccumulatorState:
+        return AccumulatorState(optax.tree.full_like(params, 1.0, dtype=jnp.float32))
+
+    def update(updates: Params, state: AccumulatorState, params: Params = None) -> tuple[Params, AccumulatorState]:
+        steps = jax.tree.map(lambda u, total: u / jnp.sqrt(total), updates, state.sum_of_squares)
+        sums = jax.tree.map(lambda u, total: total + jnp.square(u), updates, state.sum_of_squares)
+        return steps, AccumulatorState(sums)
 
     return optax.GradientTransformation(init, update)

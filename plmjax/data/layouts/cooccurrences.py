@@ -1,0 +1,127 @@
+"""Rows of cells of a count of cooccurrences: what GloVe is trained on."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from plmjax.data import cooccurrence
+from plmjax.data.cooccurrence import Cells, Counting
+from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.store import Dataset
+from plmjax.errors import SHARE, UserError, check_ranges, listed
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Cooccurrences(Layout):
+    """Rows of T cells in shuffled order; the text itself is not read.
+
+    input_ids, context_ids int32 [B T], the words of row and column; cooccurrences float32 [B T], above 0, or 0 where a
+    row only fills the batch; row_ids int32 [B].
+    """
+
+    path: str = ""
+    """A folder of plmjax cooccurrence; empty counts into the folder `cooccurrence` of the prepared dataset."""
+    window: int = 10
+    """Words to each side."""
+    symmetric: bool = True
+    """Look to both sides; otherwise to the left alone."""
+    least: int = 5
+    """Occurrences in the training text of the rarest words that count."""
+    held_out: float = 0.0
+    """Share of the cells that is held out for evaluation, each with its mirror; documents are held out besides."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("data.layout", self, held_out=SHARE)
+        self._counting()
+
+    def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
+        """Counts the text, unless `path` names a count or it was counted before."""
+        if not self.path:
+            cooccurrence.count(dataset, vocabulary.special, self._folder(dataset), self._counting())
+
+    def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
+        """The weight of each word in all cells, rounded, if all words had the same neighbours, int64 [V]."""
+        times = np.array(dataset.unigram_counts(), np.float64)
+        times[list(vocabulary.special)] = 0
+        times[times < self.least] = 0
+        return np.rint(times * (self._cells(dataset).total / max(times.sum(), 1))).astype(np.int64)
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+        """The rows of a split; those of "validation" are of cells that are held out.
+
+        Raises:
+          UserError: no finished count, or one of another text or with other settings.
+        """
+        self.check(length)
+        return CooccurrenceRows(self._cells(dataset), split, self.held_out, length)
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        shape = (batch_size, sequence_length)
+        words = {"input_ids": int32(*shape), "context_ids": int32(*shape)}
+        return words | {"cooccurrences": float32(*shape), "row_ids": int32(batch_size)}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        """A global batch of cells of random words."""
+        made, shape = super().synthetic(batch_size, sequence_length, vocab_size, seed), (batch_size, sequence_length)
+        random = np.random.default_rng(seed + 1)
+        return {
+            "input_ids": made["input_ids"],
+            "context_ids": random.permutation(made["input_ids"].ravel()).reshape(shape),
+            "cooccurrences": np.exp(random.normal(size=shape)).astype(np.float32),
+            "row_ids": made["row_ids"],
+        }
+
+    def _counting(self) -> Counting:
+        return Counting(self.window, self.symmetric, self.least)
+
+    def _folder(self, dataset: Dataset) -> Path:
+        return Path(self.path) if self.path else dataset.directory / "cooccurrence"
+
+    def _cells(self, dataset: Dataset) -> Cells:
+        cells = cooccurrence.open_cells(self._folder(dataset))
+        if cells.dataset != dataset.fingerprint:
+            raise UserError(
+                f"Expected a count of the text in {dataset.directory}, found that {cells.directory} counts another; "
+                "name the dataset that was counted or count again."
+            )
+        differing = [
+            f"--data.layout.{field.name} {getattr(cells.counting, field.name)}"
+            for field in dataclasses.fields(Counting)
+            if getattr(cells.counting, field.name) != getattr(self, field.name)
+        ]
+        if differing:
+            raise UserError(
+                f"Expected {cells.directory} counted as the experiment says, found {listed(differing)}; set these or "
+                "count again into another folder."
+            )
+        return cells
+
+
+class CooccurrenceRows(Rows):
+    """Row r holds the cells r*T .. r*T + T - 1 of the split, which stand in shuffled order.
+
+    The last share of the cells is held out. A last row that is not full is left out of training; of held-out cells it
+    is filled with zeros.
+    """
+
+    def __init__(self, cells: Cells, split: str, held_out: float, length: int):
+        self._cells, self._length = cells, length
+        cut = cells.count - int(cells.count * held_out)
+        if 0 < cut < cells.count:  # a cell and its mirror stay together
+            before, after = cells.read(cut - 1, cut + 1)
+            cut += bool(before["row"] == after["column"] and before["column"] == after["row"])
+        self._first, self._last = (0, cut) if split == "train" else (cut, cells.count)
+        size = self._last - self._first
+        self.count = size // length if split == "train" else -(-size // length)
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        found = np.zeros((len(rows), self._length), cooccurrence.CELL)
+        for place, row in enumerate(rows):
+            start = self._first + int(row) * self._length
+            cells = self._cells.read(start, min(start + self._length, self._last))
+            found[place, : len(cells)] = cells
+        names = {"input_ids": "row", "context_ids": "column", "cooccurrences": "value"}
+        return {name: np.ascontiguousarray(found[part]) for name, part in names.items()}

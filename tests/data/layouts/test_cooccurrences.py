@@ -1,0 +1,78 @@
+"""Rows of cells: each cell once an epoch, the held-out ones with their mirrors, and counts of something else."""
+
+import numpy as np
+import pytest
+
+from plmjax.data import cooccurrence, pipeline
+from plmjax.data.layouts import Cooccurrences
+from plmjax.errors import UserError
+from plmjax.experiment import Data
+from plmjax.vocabulary import Vocabulary
+from tests.data.corpora import documents, phase, write
+
+SIZE, LENGTH, ROWS = 40, 16, 4
+VOCABULARY = Vocabulary.placeholder(SIZE)
+LAYOUT = Cooccurrences(window=3, least=2, held_out=0.1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("dataset"), documents(20, SIZE), [], SIZE)
+
+
+def cells_of(batches, steps: int) -> list[tuple[int, int, float]]:
+    """The cells of some batches, without what fills them."""
+    found = []
+    for _, batch in zip(range(steps), batches, strict=False):
+        real = batch["cooccurrences"] > 0
+        assert (batch["input_ids"][~real] == 0).all()
+        parts = (batch[name][real].tolist() for name in ("input_ids", "context_ids", "cooccurrences"))
+        found += zip(*parts, strict=True)
+    return found
+
+
+def test_every_cell_is_there_once(dataset):
+    LAYOUT.prepare(dataset, VOCABULARY)
+    cells = cooccurrence.open_cells(dataset.directory / "cooccurrence")
+    source = pipeline.Source(Data(layout=LAYOUT, sequence_length=LENGTH), dataset, VOCABULARY, 0)
+    one = phase(LENGTH, ROWS)
+    batch = next(train := source.train(one, 0))
+    assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
+        name: (shape.shape, shape.dtype) for name, shape in LAYOUT.batch(ROWS, LENGTH).items()
+    }
+    train.close()
+    made = LAYOUT.synthetic(ROWS, LENGTH, SIZE, 0)
+    assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
+        name: (array.shape, array.dtype) for name, array in batch.items()
+    }
+    assert made["context_ids"].min() >= 5 and made["cooccurrences"].min() > 0
+    steps = LAYOUT.rows(dataset, "train", LENGTH, VOCABULARY, 0).count // ROWS
+    trained, held_out = cells_of(source.train(one, 0), steps), cells_of(source.evaluation(one), 10**6)
+    assert len(trained) == steps * ROWS * LENGTH
+    every = {tuple(cell) for cell in cells.read(0, cells.count).tolist()}
+    assert len(set(trained)) == len(trained) and set(trained) < every
+    assert len(set(held_out)) == len(held_out) == pytest.approx(0.1 * cells.count, abs=2)
+    assert not set(trained) & set(held_out)
+    assert {(j, i, x) for i, j, x in held_out} == set(held_out)
+    # A batch is a function of its step; another epoch has another order.
+    np.testing.assert_array_equal(next(source.train(one, 0))["input_ids"], batch["input_ids"])
+    assert (next(source.train(one, steps))["input_ids"] != batch["input_ids"]).any()
+    weight = source.unigram_counts
+    assert weight.sum() == pytest.approx(cells.total, rel=0.01) and not weight[:5].any()
+
+
+def test_counts_of_something_else_are_named(dataset, tmp_path):
+    other = write(tmp_path / "other", documents(3, SIZE, seed=7), [], SIZE)
+    LAYOUT.prepare(other, VOCABULARY)
+    folder = str(other.directory / "cooccurrence")
+    for layout, of, message in (
+        (Cooccurrences(path=folder, window=3, least=2), dataset, "found that .* counts another"),
+        (Cooccurrences(path=folder), other, r"found --data\.layout\.window 3, --data\.layout\.least 2; set these or"),
+        (Cooccurrences(path=str(tmp_path)), other, "found a folder without one"),
+    ):
+        with pytest.raises(UserError, match=message):
+            layout.rows(of, "train", LENGTH, VOCABULARY, 0)
+    with pytest.raises(UserError, match=r"Expected --data\.layout\.held_out from 0 to"):
+        Cooccurrences(held_out=1.5)
+    with pytest.raises(UserError, match="Expected a window from 1 to 22 words"):
+        Cooccurrences(window=0)

@@ -1,0 +1,90 @@
+"""GloVe from raw text to neighbours, by the commands; its size and its first values."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.data import cooccurrence
+from plmjax.layers.execution import Execution
+from plmjax.models.glove import GloveConfig
+from plmjax.training import checkpoints, loop, metrics
+from plmjax.word_vectors.vectors import read
+
+WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
+OPTIONS = (
+    "--tokenizer.vocab_size 30 --model.vocab_size 30 --model.vector_size 40 --data.layout.window 2 "
+    "--data.layout.held_out 0.04 --data.sequence_length 8 --training.batch_size 4 --training.steps 600 "
+    "--training.evaluate_every 0 --checkpoint.every 0 --objective.x_max 100"
+)
+
+
+def test_the_published_size_and_the_first_values():
+    ids = jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(GloveConfig.six_billion().for_pretraining(Execution()).init, jax.random.key(0), ids, ids)
+    assert sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(shapes))) == 2 * 400_000 * 301
+    params = GloveConfig(vocab_size=500, vector_size=9).for_pretraining(Execution()).init(jax.random.key(0), ids, ids)
+    for leaf in jax.tree.leaves(nn.meta.unbox(params)):
+        assert -0.05 <= leaf.min() < -0.048 and 0.048 < leaf.max() <= 0.05
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run on a text in which each word is one of five, which all stand beside the same others."""
+    folder = tmp_path_factory.mktemp("glove")
+    random = np.random.default_rng(0)
+    documents = [" ".join(WORDS[5 * (i % 5) + random.integers(5)] for i in range(40)) for _ in range(400)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+        named = ["--workdir", f"{folder}/run", "--data.input", f"{folder}/text.txt"]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            cli.run(["pretrain", "glove_tiny", *named, *OPTIONS.split()])
+    assert re.search(r"held-out   loss [\d.]+ nats; of one who knows the counts alone [\d.]+\n", said.getvalue())
+    return folder / "run"
+
+
+def test_learns_which_words_stand_in_the_same_places(run):
+    found = metrics.read(run / "metrics.jsonl")[-1]
+    assert found["eval/loss"] < found["eval/unigram_loss"] / 4
+    vectors = read(run)
+    assert sorted(vectors.words) == sorted(WORDS) and vectors.vectors.shape == (25, 40)
+    for place, word in enumerate(WORDS):
+        alike = set(WORDS[place // 5 * 5 : place // 5 * 5 + 5]) - {word}
+        assert {near for near, _ in vectors.nearest([word], top=4)} == alike
+
+
+def test_the_vectors_are_sums_and_what_is_asked_of_them_is_answered(run, tmp_path, capsys):
+    params, _ = checkpoints.load_parameters(run)
+    total = np.asarray(params["words"]["embedding"]) + np.asarray(params["contexts"]["embedding"])
+    found = read(run)
+    assert {tuple(row) for row in found.vectors.tolist()} <= {tuple(row) for row in total.tolist()}
+    cli.run(["export", str(run), str(tmp_path / "vectors.txt"), "--vectors", "glove"])
+    np.testing.assert_array_equal(read(tmp_path / "vectors.txt").vectors, found.vectors)
+    (tmp_path / "pairs.txt").write_text("bar bel 9\nbar car 1\nbop cin 2.5\n")
+    cli.run(["evaluate", str(run), "--task", "similarity", "--data", str(tmp_path / "pairs.txt")])
+    assert re.search(r"similarity/pairs/pairs +3\n", capsys.readouterr().out)
+
+
+def test_the_count_is_the_commands(run, tmp_path, fails, capsys):
+    """The run's count of its own dataset is what the command writes; another run names that folder."""
+    output = tmp_path / "count"
+    cli.run(["cooccurrence", str(run / "dataset"), "--output", str(output), "--window", "2", "--processes", "1"])
+    assert re.search(r"cells      [\d,]+ of 25 words in ", capsys.readouterr().out)
+    own = run / "dataset" / "cooccurrence"
+    for name in ("ledger.json", "cells-00000.bin"):
+        assert (output / name).read_bytes() == (own / name).read_bytes()
+    cells = cooccurrence.open_cells(output)
+    named = ["--data.path", run / "dataset", "--data.layout.path", output]
+    said = fails("pretrain", "glove_tiny", "--workdir", tmp_path / "run", *named, *OPTIONS.split()[:6])
+    assert "found --data.layout.window 2; set these or count again" in said and cells.count == 500
+    more = ["--training.batch_size", "64"]
+    said = fails("pretrain", "glove_tiny", "--workdir", tmp_path / "run", *named, *OPTIONS.split(), *more)
+    assert "lower --training.batch_size" in said
