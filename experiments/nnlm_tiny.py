@@ -1,8 +1,21 @@
 """NNLM on text that every machine has: the documentation of its Python libraries.
 
-plmjax pretrain experiments/nnlm_tiny.py
-plmjax pretrain experiments/nnlm_tiny.py:direct
-plmjax nearest runs/nnlm_tiny array
+    plmjax pretrain experiments/nnlm_tiny.py
+    plmjax pretrain experiments/nnlm_tiny.py:direct
+    plmjax nearest runs/nnlm_tiny array
+    python benchmarks/ngrams.py runs/nnlm_tiny
+
+Result: held-out loss 4.58 nats a word after 10,000 steps (4.80, 4.68 and 4.62 after 2,500, 5,000 and 7,500), unigram
+entropy of the same words 5.94: a margin of 1.36 nats, a perplexity of 97.7. Interpolated n-grams of the same million
+tokens have 110.3, 70.1, 60.9 and 57.3 from two tokens to five: this text repeats itself so much that long n-grams tell
+it best. Mixed half and half with the model they have 87.4, 63.4, 56.3 and 53.9, lower every time, as in the paper. Near
+"array" lie matrix, ndarray and mask. 270 seconds of one core of an AMD EPYC.
+
+As published but for its size: the four words before each one, a rate that falls with the inverse of the step, weight
+decay on all but the biases (1e-5, that of Associated Press news).
+
+Deviation: a step takes the mean gradient of 250 words, not that of one, so that 0.25 would be the published rate of
+0.001. It begins with 3 and falls sooner, to learn from two and a half passes over the text and not from ten or more.
 """
 
 import dataclasses
@@ -16,7 +29,7 @@ from plmjax.training.schedules import InverseTime
 
 
 def experiment() -> Experiment:
-    """4,096 words, four before each one: 30 numbers a word and 100 hidden units, 10,000 steps of 250 predictions."""
+    """The four words before each of 4,096: 30 numbers a word, 100 hidden units, 10,000 steps of 250 predictions."""
     model = NnlmConfig.brown(vocab_size=4096)
     return Experiment(
         model=model,

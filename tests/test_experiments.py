@@ -13,6 +13,7 @@ from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.choices import ChoiceExamples, Choices
+from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.mixture import Mixture, MixtureExamples
 from plmjax.finetuning.questions import QuestionExamples, Questions
@@ -24,6 +25,7 @@ from plmjax.layers.model_config import ModelConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
+from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
@@ -58,6 +60,8 @@ PUBLISHED = {
 
 def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
+    if isinstance(run.start, FromTable):
+        return Word2VecConfig.tiny()
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
     return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()

@@ -1,0 +1,61 @@
+"""Tasks from static word vectors: the first row of every comparison.
+
+    plmjax pretrain experiments/word2vec_tiny.py
+    plmjax finetune experiments/static_vectors.py --from runs/word2vec_tiny --data.train train.tsv \
+        --data.validation dev.tsv --data.text sentence --optimizer.frozen encoder
+
+Each text is the mean of the vectors of its words, each word that is tagged its own vector, and a linear layer does the
+rest. The vectors are those of any run with a table of tokens, such as word2vec's; `--optimizer.frozen encoder` leaves
+them as they are, without it they are trained too.
+"""
+
+import dataclasses
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.from_table import FromTable
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.training.optimizers import AdamW
+
+
+def experiment() -> Experiment:
+    """One label per text: ten epochs, at a rate that suits a linear layer."""
+    return Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Sentences(sequence_length=128, pack=16),
+        optimizer=AdamW(learning_rate=1e-2, weight_decay=0.0),
+        training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=10.0, evaluations=1.0),
+        start=FromTable(),
+        checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
+    )
+
+
+def reviews() -> Experiment:
+    """Positive or negative, a review of some 750 words, one to a row (Pang and Lee 2004)."""
+    run = experiment()
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, sequence_length=1024, pack=1))
+
+
+def snli() -> Experiment:
+    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    run = experiment()
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, text="premise", text_pair="hypothesis"))
+
+
+def parts_of_speech() -> Experiment:
+    """A universal part of speech for each word, of CoNLL-U files."""
+    data = Tagging(label="upos", sequence_length=128, pack=16)
+    return dataclasses.replace(experiment(), objective=TokenTagging(), data=data)
+
+
+def entities() -> Experiment:
+    """Named entities in IOB2, judged by the F1 of whole entities."""
+    run = parts_of_speech()
+    return dataclasses.replace(
+        run,
+        objective=TokenTagging(entities=True),
+        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
+    )
