@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.layers.dropout import dropped
+from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 from plmjax.layers.visibility import Visibility
 
@@ -22,6 +23,9 @@ SCORES = ("batch", "heads")
 """Logical names of the first axes of scores, [B N T S]."""
 BLOCK = 512
 """Queries and keys of a block: as many scores as a row of 512 tokens has."""
+SCORES_AT_ONCE = 2**26
+"""Bytes of float32 scores that the dense backend makes at once on a device: what the 128 MiB of vector memory of a TPU
+v5e or v6e hold beside all else, so that the scores never travel to the HBM."""
 
 
 def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
@@ -38,15 +42,53 @@ def dense(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """All scores at once, [B N T S], with a backward pass of its own.
+    """All scores of a head at once, [B 1 T S], with a backward pass of its own.
 
     It keeps the inputs, the context, and the largest score and the softmax's denominator of each query, [B N T];
     nothing of the size of the scores. The backward pass computes the scores and draws dropout's mask again (Dao et
-    al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is
-    defined, and once; JAX refuses forward mode.
+    al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX refuses forward
+    mode.
+
+    It takes as many heads at a time as `SCORES_AT_ONCE` allows, and all of them where threefry draws a mask, which
+    must not depend on how many rows a device has.
     """
     bias = _of_positions(bias, visibility, query, key)
-    return _attend(rate, query, key, value, visibility, bias, dropout_key)
+    rows, length, heads, size = query.shape
+    row_pieces, head_pieces = pieces((rows, heads), SCORES)
+    groups = _groups(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1])
+    if groups == 1 or (dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"):
+        return _attend(rate, query, key, value, visibility, bias, dropout_key)
+
+    def split(x: jax.Array) -> jax.Array:  # [B T N H] -> [groups B T N/groups H]; a device keeps its heads
+        x = x.reshape(*x.shape[:2], head_pieces, groups, -1, size)
+        return jnp.moveaxis(x, 3, 0).reshape(groups, *x.shape[:2], heads // groups, size)
+
+    def group(inputs: tuple) -> jax.Array:
+        number, query, key, value, bias = inputs
+        own = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+        return _attend(rate, query, key, value, visibility, bias, own)
+
+    inputs = (jnp.arange(groups), split(query), split(key), split(value), _bias_of_groups(bias, head_pieces, groups))
+    contexts = jax.lax.map(group, inputs).reshape(groups, rows, length, head_pieces, -1, size)
+    return jnp.moveaxis(contexts, 0, 3).reshape(query.shape)
+
+
+def _groups(heads: int, size: int) -> int:
+    """The fewest equal groups of heads of `size` bytes that stay within `SCORES_AT_ONCE`; else single heads."""
+    return next(
+        n for n in range(1, heads + 1) if heads % n == 0 and (heads // n * size <= SCORES_AT_ONCE or n == heads)
+    )
+
+
+def _bias_of_groups(bias: jax.Array | None, pieces: int, groups: int) -> jax.Array | None:
+    """A bias that broadcasts to [B N T S] -> [groups ...], each broadcasting to [B N/groups T S]."""
+    if bias is None:
+        return None
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    if bias.shape[1] == 1:
+        return jnp.broadcast_to(bias, (groups, *bias.shape))
+    apart = bias.reshape(bias.shape[0], pieces, groups, -1, *bias.shape[2:])
+    return jnp.moveaxis(apart, 2, 0).reshape(groups, bias.shape[0], -1, *bias.shape[2:])
 
 
 def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plmjax.layers.mesh_places import places
+
 TOLERANCE = 0.02
 """Eight bits are enough where they meet a rate up to this share of it: 0.1 becomes 26 / 256, 1.6 % more."""
 
@@ -57,29 +59,19 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
     implementation, mesh = str(jax.random.key_impl(key)), jax.sharding.get_abstract_mesh()
     if implementation == "threefry2x32" or mesh.empty or mesh.size == 1:
         return jax.random.bits(key, shape, jnp.uint32)
-    places = _places(shape, axes)
-    names = tuple(jax.tree.leaves(tuple(places)))
+    divided = places(shape, axes)
+    names = tuple(jax.tree.leaves(tuple(divided)))
 
     def piece(number: jax.Array, data: jax.Array) -> jax.Array:
         # Streams of a counter-based generator are independent when any bit of their keys differs: no need to hash.
         own = jax.random.wrap_key_data(data.at[-1].add(number[0]), impl=implementation)
-        local = NamedSharding(mesh, places).shard_shape(shape)
+        local = NamedSharding(mesh, divided).shard_shape(shape)
         return jax.random.bits(own, local, jnp.uint32)
 
     # The number of a piece is an input: the compiler cannot ask for it where a part of the mesh is its own to divide.
     numbers = jnp.arange(math.prod(mesh.shape[name] for name in names), dtype=jnp.uint32)
-    divided = jax.shard_map(piece, in_specs=(PartitionSpec(names), PartitionSpec()), out_specs=places, check_vma=False)
-    return divided(numbers, jax.random.key_data(key))
-
-
-def _places(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
-    """The mesh axes that divide each dimension; those that do not divide it evenly are left out."""
-    mesh = jax.sharding.get_abstract_mesh()
-    places = nn.logical_to_mesh_axes(axes)
-    sizes = [math.prod(mesh.shape[name] for name in jax.tree.leaves(place)) for place in places]
-    return PartitionSpec(
-        *(place if shape[i] % size == 0 else None for i, (place, size) in enumerate(zip(places, sizes, strict=True)))
-    )
+    specs = (PartitionSpec(names), PartitionSpec())
+    return jax.shard_map(piece, in_specs=specs, out_specs=divided, check_vma=False)(numbers, jax.random.key_data(key))
 
 
 def dropped(

@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
 CHUNK = 2**26
@@ -101,9 +102,8 @@ def _in_chunks(
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype
     of_other = smoothing / max(vocabulary - 1, 1)  # a token that is not the target
-    devices = _shards("batch")
-    devices = devices if rows % devices == 0 else 1
-    of_position = rows // devices * math.ceil(vocabulary / _shards("vocab"))
+    devices, parts = pieces((rows, vocabulary), ("batch", "vocab"))
+    of_position = rows // devices * vocabulary // parts
     chunks = min(length, math.ceil(length * of_position / CHUNK))
     table = nn.with_logical_constraint(scores.table.astype(dtype), ("vocab", None))
 
@@ -161,13 +161,6 @@ def _in_chunks(
     gradient = VocabularyScores(of_hidden, of_table, of_bias)
     # Summed before the layers' backward pass, which would otherwise run while float32 sums [G V D] wait to be added.
     return *of_positions, jax.lax.optimization_barrier(gradient)
-
-
-def _shards(axis: str) -> int:
-    """How many devices share this logical axis, in the mesh that the program is made for; 1 without one."""
-    mesh, axes = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes((axis,))[0]
-    names = () if mesh.empty or axes is None else (axes,) if isinstance(axes, str) else axes
-    return math.prod(mesh.shape[name] for name in names)
 
 
 @jax.custom_vjp

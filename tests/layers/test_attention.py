@@ -1,6 +1,7 @@
 """Attention: both backends for every kind of visibility, cached decoding, cross-attention, and very long rows."""
 
 import functools
+import re
 from typing import Any
 
 import chex
@@ -9,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plmjax.layers import attention_backends
 from plmjax.layers.attention import KeyValues, MultiHeadAttention
 from plmjax.layers.attention_backends import SCORES, blockwise, dense
 from plmjax.layers.dropout import dropped
 from plmjax.layers.execution import Execution
 from plmjax.layers.visibility import MASKED, Visibility
 from plmjax.models.bert import BertConfig
+from plmjax.parallel import sharding
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 7, 11, 3, 4
 MASK = np.arange(KEYS) < np.array([[KEYS], [6]])
@@ -114,6 +118,54 @@ def test_a_bias_learns_as_in_the_formula(kind: str) -> None:
 
     chex.assert_trees_all_close(gradient(dense), gradient(plain), rtol=1e-6, atol=1e-6)
     assert np.abs(gradient(dense)).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["no bias", "array", "array for each key"])
+def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(backend: Any) -> Any:
+        def loss(inputs: tuple[jax.Array, ...], bias: Any) -> tuple[jax.Array, jax.Array]:
+            context = backend(*inputs, VISIBLE["causal window in padded memory"][0], bias, 0.0, None)
+            return jnp.sum(jnp.sin(context)), context
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), BIASES[kind])
+
+    monkeypatch.setattr(attention_backends, "SCORES_AT_ONCE", 1)
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*arrays()))
+    assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
+    chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
+
+
+def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 8, 3, 4)
+    same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
+
+    def drop(value: jax.Array, generator: str) -> jax.Array:
+        return dense(same, same, value, Visibility(), None, 0.5, jax.random.key(1, impl=generator))
+
+    whole = drop(same, "threefry2x32")
+    monkeypatch.setattr(attention_backends, "SCORES_AT_ONCE", 1)
+    chex.assert_trees_all_equal(drop(same, "threefry2x32"), whole)
+    first, second, _ = np.moveaxis(np.asarray(drop(same, "rbg")), 2, 0)
+    assert (np.abs(first - second) > 1e-3).any()  # the heads are equal, their masks are not
+    # The context is linear in the values: equal only if the backward pass draws the masks of the forward pass.
+    loss, gradient = jax.value_and_grad(lambda value: jnp.sum(jnp.sin(same) * drop(value, "rbg")))(same)
+    np.testing.assert_allclose(jnp.vdot(gradient, same), loss, rtol=1e-5)
+
+
+def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    inputs = tuple(jax.random.normal(jax.random.key(i), (8, 6, 4, 3)) for i in range(3))
+
+    def attend(*inputs: jax.Array) -> jax.Array:
+        return dense(*inputs, Visibility(causal=True), None, 0.0, None)
+
+    expected = attend(*inputs)
+    monkeypatch.setattr(attention_backends, "SCORES_AT_ONCE", 4 * 2 * 6 * 6)  # of one head of a device's two rows
+    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
+    divided = jax.jit(sharding.scoped(attend, mesh), in_shardings=place, out_shardings=place)
+    compiled = divided.lower(*inputs).compile()
+    np.testing.assert_allclose(divided(*inputs), expected, rtol=1e-5, atol=1e-6)
+    assert "while(" in compiled.as_text() and not re.search(r"all-|permute", compiled.as_text())
 
 
 def test_nothing_of_the_size_of_the_scores_is_kept() -> None:

@@ -1,0 +1,34 @@
+"""Where a mesh places the dimensions of an array."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from plmjax.layers.mesh_places import pieces, places
+from plmjax.parallel import sharding
+
+AXES = ("batch", "heads")
+
+
+def asked(question, shape: tuple[int, ...]):
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    return sharding.scoped(lambda: question(shape, AXES), mesh)()
+
+
+def test_dimensions_that_divide_are_divided() -> None:
+    assert asked(places, (8, 6, 5)) == PartitionSpec(("data", "fsdp"), "tensor")
+    assert asked(pieces, (8, 6, 5)) == (4, 2)
+    assert asked(places, (6, 3)) == PartitionSpec(None, None) and asked(pieces, (6, 3)) == (1, 1)
+
+
+def test_a_shard_of_the_data_axis_is_divided_along_the_others() -> None:
+    def within(shape: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+        with nn.logical_axis_rules(sharding.RULES_WITHIN_DATA):
+            return pieces(shape, axes)
+
+    assert asked(within, (8, 6)) == (2, 2)
+
+
+def test_without_a_mesh_nothing_is_divided() -> None:
+    assert pieces((8, 6), AXES) == (1, 1) and places((8, 6), AXES) == PartitionSpec(None, None)
