@@ -9,6 +9,7 @@ and one to the n-grams, as Bengio et al. (2003, section 4) do.
 
 import argparse
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def main() -> None:
     assert len(own) == len(held_out) - 1
     size = model.tokenizer.vocabulary.size
     print(f"{len(text):,} tokens to count in, {len(own):,} to tell, vocabulary {size:,}\n")
-    print("\n".join(table(text, held_out, size, type(run.model).__name__, own)))
+    print("\n".join(table(text, held_out, size, Path(options.run).name, own)))
 
 
 if __name__ == "__main__":
