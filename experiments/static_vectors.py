@@ -7,6 +7,10 @@
 Each text is the mean of the vectors of its words, each word that is tagged its own vector, and a linear layer does the
 rest. The vectors are those of any run with a table of tokens, such as word2vec's; `--optimizer.frozen encoder` leaves
 them as they are, without it they are trained too.
+
+Result of one seed: the second command, on the subjectivity corpus, with the frozen skip-gram vectors that 4,000
+steps gave to 8,192 words of documentation, tells 76.6 % of held-out sentences of film reviews from those of plot
+summaries (chance is 50 %), in 15 seconds of one core. The other tasks have no recorded result yet.
 """
 
 import dataclasses
