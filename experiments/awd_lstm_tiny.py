@@ -1,6 +1,14 @@
 """An AWD-LSTM small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
 
-plmjax pretrain experiments/awd_lstm_tiny.py
+    plmjax pretrain experiments/awd_lstm_tiny.py
+
+Result: held-out loss 5.47 nats a token after 1,000 steps (6.77, 6.09 and 5.71 after 100, 300 and 600), unigram entropy
+of the same tokens 6.72: a margin of 1.25 nats. 16 % of the tokens are the likeliest. The loss still falls, so that
+averaging has not begun. The run was stopped at step 913 and went on from its checkpoint.
+
+As published but for its size: plain gradients at a rate of 30, clipped to 0.25, states that go from window to window.
+
+Deviation: byte-level BPE instead of words, smaller dropouts, as so short a run needs them, and windows of 60 tokens.
 """
 
 from plmjax.data.layouts import Windows
