@@ -40,7 +40,7 @@ from plmjax.word_vectors.vectors import WordVectors
 class Ours:
     """The compiled step of the experiment, and the batches of its dataset."""
 
-    def __init__(self, run: Experiment, dataset: Dataset, tokenizer: tokenizers.Tokenizer):
+    def __init__(self, run: Experiment, dataset: Dataset, tokenizer: tokenizers.Tokenizer, seed: int):
         self._run, self._tokenizer = run, tokenizer
         self._source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
         (self._phase,) = phases.resolve(run)
@@ -48,7 +48,7 @@ class Ours:
         program = step.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
         counts = self._source.unigram_counts
         self._state = program.initialize(
-            0, Materials(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
+            seed, Materials(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
         )
         self._program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
 
@@ -73,7 +73,7 @@ class Ours:
         return WordVectors("plmjax", words, table[[vectors.rows[word] for word in words]])
 
 
-def gensims(run: Experiment, counts: dict[str, int]) -> gensim.models.Word2Vec:
+def gensims(run: Experiment, counts: dict[str, int], seed: int) -> gensim.models.Word2Vec:
     """gensim's model of the same settings; nothing is trained yet."""
     objective, rate = run.objective, run.optimizer.learning_rate
     model = gensim.models.Word2Vec(
@@ -87,7 +87,7 @@ def gensims(run: Experiment, counts: dict[str, int]) -> gensim.models.Word2Vec:
         min_alpha=rate * 1e-4,
         sg=1,
         workers=1,
-        seed=1,
+        seed=seed + 1,
     )
     model.build_vocab_from_freq(counts)
     return model
@@ -106,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="prepared with a tokenizer of words")
     parser.add_argument("--turns", type=int, default=8, help="parts that the pass is cut into")
+    parser.add_argument("--seed", type=int, default=0, help="of first vectors and draws; the order stays the same")
     parser.add_argument("--similarity", help="file or folder of word pairs")
     parser.add_argument("--analogy", help="file of analogies")
     options = parser.parse_args()
@@ -123,7 +124,7 @@ def main() -> None:
     texts = tokenizer.tokens(range(tokenizer.vocabulary.size))
     special = set(tokenizer.vocabulary.special)
     counts = {texts[i]: int(n) for i, n in enumerate(dataset.unigram_counts()) if n and i not in special}
-    ours, theirs = Ours(run, dataset, tokenizer), gensims(run, counts)
+    ours, theirs = Ours(run, dataset, tokenizer, options.seed), gensims(run, counts, options.seed)
     rates: dict[str, list[tuple[float, float]]] = {"plmjax": [], "gensim": []}
     places, rate = np.linspace(0, steps, options.turns + 1).astype(int), run.optimizer.learning_rate
     for first, last in itertools.pairwise(places):

@@ -553,6 +553,7 @@ def report(
     workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
     output: Location = Path("report.html"),
     curve: Location | None = None,
+    words: tuple[str, ...] = (),
     experiment: Reference | None = None,
 ):
     """Writes one HTML page with the curves of one or more runs.
@@ -561,10 +562,17 @@ def report(
         workdirs: Run directories.
         output: Page to write.
         curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
+        words: Words whose vectors are drawn, the principal two components of their directions in each run.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
     from plmjax.training.report import report as run
 
-    run(workdirs, output, curve=curve)
+    places = []
+    if words:
+        from plmjax.word_vectors.plane import plane
+        from plmjax.word_vectors.vectors import read
+
+        places = [dict(zip(words, plane(read(workdir), words), strict=True)) for workdir in workdirs]
+    run(workdirs, output, curve=curve, places=places)
     print(output)

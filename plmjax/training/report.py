@@ -5,11 +5,12 @@ follows the reader's light or dark scheme. The page fetches nothing.
 """
 
 import dataclasses
+import functools
 import html
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,16 @@ class Run:
         return self.records[-1]["time"] - self.records[0]["time"]
 
 
-def report(workdirs: Sequence[str | Path], output: str | Path, *, curve: str | Path | None = None) -> None:
+def report(
+    workdirs: Sequence[str | Path],
+    output: str | Path,
+    *,
+    curve: str | Path | None = None,
+    places: Sequence[dict[str, Sequence[float]]] = (),
+) -> None:
     """Writes the page of these runs to `output`, and their loss as a picture to `curve` when one is named.
+
+    places: for each run the words of a picture, each with its two coordinates; empty for no picture.
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
@@ -120,7 +129,7 @@ def report(workdirs: Sequence[str | Path], output: str | Path, *, curve: str | P
     runs = [_read(storage.path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
     if curve is not None:
         _write(storage.path(curve), _picture(runs, kind))
-    _write(storage.path(output), _page(runs).encode("utf-8"))
+    _write(storage.path(output), _page(runs, places).encode("utf-8"))
 
 
 def _names(workdirs: Sequence[str | Path]) -> list[str]:
@@ -246,16 +255,31 @@ def _colours(runs: list[Run]) -> list[str]:
     return [COLOURS[index % len(COLOURS)] for index in range(len(runs))]
 
 
-def _figure(runs: list[Run], measure: str, **save: Any) -> bytes:
+def _draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour: str) -> None:
+    """Words beside the dots of their places; only distances mean something, so that the axes have no numbers."""
+    x, y = np.array(list(places.values()), np.float64).T
+    axes.scatter(x, y, s=12, color=colour)
+    for word, place in places.items():
+        axes.annotate(word, place, xytext=(4, 2), textcoords="offset points", fontsize=8)
+    axes.margins(0.12)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_alpha(0.25)
+    axes.set_title(title, loc="left", fontweight="bold")
+
+
+def _figure(draw: Callable[[Any], None], salt: str, **save: Any) -> bytes:
+    """A picture of what `draw` draws on its axes. salt: makes the names within an SVG differ from another's."""
     import matplotlib
     from matplotlib.figure import Figure
 
     style = {name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
-    style |= {"grid.color": INK, "font.size": 10, "svg.fonttype": "none", "svg.hashsalt": measure}
+    style |= {"grid.color": INK, "font.size": 10, "svg.fonttype": "none", "svg.hashsalt": salt}
     style |= {"text.parse_math": False}  # a name may hold a $
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        _draw(figure.add_subplot(), runs, measure)
+        draw(figure.add_subplot())
         image = io.BytesIO()
         figure.savefig(image, **save)
     return image.getvalue()
@@ -264,13 +288,14 @@ def _figure(runs: list[Run], measure: str, **save: Any) -> bytes:
 def _picture(runs: list[Run], kind: str) -> bytes:
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
     comparable = [run.comparable() for run in runs]
-    return _figure(comparable, "loss", format=kind, dpi=150, facecolor="white", metadata=dates[kind])
+    draw = lambda axes: _draw(axes, comparable, "loss")  # noqa: E731
+    return _figure(draw, "loss", format=kind, dpi=150, facecolor="white", metadata=dates[kind])
 
 
-def _svg(runs: list[Run], measure: str) -> str:
+def _svg(draw: Callable[[Any], None], title: str) -> str:
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    drawn = _figure(runs, measure, format="svg", transparent=True, metadata=metadata).decode("utf-8")
-    labelled = f'<svg role="img" aria-label="{html.escape(_title(measure))}"'
+    drawn = _figure(draw, title, format="svg", transparent=True, metadata=metadata).decode("utf-8")
+    labelled = f'<svg role="img" aria-label="{html.escape(title)}"'
     return drawn[drawn.index("<svg") :].replace("<svg", labelled, 1).replace(INK, "currentColor")
 
 
@@ -336,10 +361,21 @@ def _written(runs: list[Run]) -> str:
     return "\n".join(["<h2>Written by the model</h2>", *parts]) if parts else ""
 
 
-def _page(runs: list[Run]) -> str:
+def _words(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
+    """The picture of each run's word vectors."""
+    figures = []
+    for run, of_run, colour in zip(runs, places, _colours(runs), strict=True):
+        title = f"Words of {run.name}"
+        draw = functools.partial(_draw_words, places=of_run, title=title, colour=colour)
+        figures.append(f"<figure>{_svg(draw, title)}</figure>")
+    return "\n".join(["<h2>Vectors of words</h2>", '<div class="charts">', *figures, "</div>"])
+
+
+def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
     title = html.escape(" and ".join(run.name for run in runs))
     comparable = [run.comparable() for run in runs]
-    charts = "\n".join(f"<figure>{_svg(comparable, measure)}</figure>" for measure in _measures(comparable))
+    draws = [(functools.partial(_draw, runs=comparable, measure=one), _title(one)) for one in _measures(comparable)]
+    charts = "\n".join(f"<figure>{_svg(*draw)}</figure>" for draw in draws)
     settings = _table(runs, _settings(runs)) if len(runs) > 1 else ""
     experiments = "\n".join(
         f"<details><summary>{html.escape(run.name)}</summary>"
@@ -363,6 +399,7 @@ def _page(runs: list[Run]) -> str:
 <div class="charts">
 {charts}
 </div>
+{_words(runs, places) if places else ""}
 {_written(runs)}
 <h2>Experiments</h2>
 {experiments}

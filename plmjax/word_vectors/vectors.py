@@ -66,7 +66,7 @@ class WordVectors:
             raise UserError("Expected a word whose neighbours are asked for, found none; name one.")
         if top < 1:
             raise UserError(f"Expected --top of at least 1, found {top}; change it.")
-        added, removed = ([self._row(word) for word in side] for side in (words, minus))
+        added, removed = ([self.row(word) for word in side] for side in (words, minus))
         direction = self.directions[added].sum(axis=0) - self.directions[removed].sum(axis=0)
         cosines = self.directions @ direction / max(float(np.linalg.norm(direction)), np.finfo(np.float32).tiny)
         left_out = {*words, *minus}
@@ -90,7 +90,8 @@ class WordVectors:
             chosen.append(cosines.argmax(axis=1))
         return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
-    def _row(self, word: str) -> int:
+    def row(self, word: str) -> int:
+        """The row of a word's vector. Raises UserError where it has none."""
         if word not in self.rows:
             raise UserError(
                 f"Expected words that {self.origin} has vectors of, found {quoted(word)}; write it as that file does."
