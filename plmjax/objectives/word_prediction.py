@@ -94,7 +94,7 @@ class WordPrediction(Objective):
             return moved.reshape(rows, stretches, self.stretch)
 
         document = together(1 + jnp.cumsum(ids == vocabulary.document_end, axis=1))  # 0 where there is no word
-        reach = jax.random.randint(reaching, document.shape, 1, self.window + 1)
+        reach = 1 + jax.random.bits(reaching, document.shape) % self.window  # randint draws twice as many bits
         distance = np.abs(np.arange(-self.window, self.stretch + self.window)[:, None] - np.arange(self.stretch))
         near = (distance > 0) & (distance <= reach[:, :, None, :]) & (document > 0)[:, :, None, :]
         near &= self.around(document)[..., None] == document[:, :, None, :]

@@ -81,7 +81,7 @@ class Tables:
 
         gradient: of the parameters but the tables. row_gradients: path -> float32 [B ... D], of the rows of the ids.
         """
-        _, tables = self.split(params)
+        rest, tables = self.split(params)
         if not self.by_rows:
             whole = {name: self._whole_gradient(name, table, ids, row_gradients) for name, table in tables.items()}
             updates, optimizer_state = optimizer.update(joined(gradient, whole), optimizer_state, params)
@@ -90,14 +90,16 @@ class Tables:
         for name, table in tables.items():
             values = self._columns(name, row_gradients[name].reshape(-1, table.shape[1]))
             rows[name] = each_once(ids[name].reshape(-1), values, len(table))
-        held = optimizer_state, params
-        small = _map_rows(lambda leaf, of: leaf.at[of.ids].get(mode="clip"), rows, tables, held, held)
+        few = {name: table.at[rows[name].ids].get(mode="clip") for name, table in tables.items()}
+        kept = _map_tables(lambda leaf, of: leaf.at[of.ids].get(mode="clip"), rows, tables, optimizer_state)
         gradient = joined(gradient, {name: of.gradient for name, of in rows.items()})
-        updates, small_state = optimizer.update(gradient, *small)
-        small = small_state, optax.apply_updates(small[1], updates)
-        put = lambda new, of, leaf: leaf.at[of.ids].set(new, mode="drop")  # noqa: E731
-        optimizer_state, params = _map_rows(put, rows, tables, held, small, held)
-        return params, optimizer_state
+        updates, kept = optimizer.update(gradient, kept, joined(rest, few))
+        updates, row_updates = self.split(updates)
+        for name, table in tables.items():
+            tables[name] = table.at[rows[name].ids].add(row_updates[name], mode="drop")
+        put = lambda leaf, of, new: leaf.at[of.ids].set(new, mode="drop")  # noqa: E731
+        optimizer_state = _map_tables(put, rows, tables, optimizer_state, kept)
+        return joined(optax.apply_updates(rest, updates), tables), optimizer_state
 
     def _columns(self, name: str, rows: jax.Array) -> jax.Array:
         """Rows [... D] placed so that every device has the columns of its share of the table."""
@@ -137,25 +139,19 @@ def _flat(params: Params) -> dict[str, Any]:
     return flax.traverse_util.flatten_dict(params, keep_empty_nodes=True, sep="/")
 
 
-def _map_rows(
-    function: Callable[..., jax.Array],
-    rows: dict[str, Rows],
-    tables: dict[str, jax.Array],
-    held: Any,
-    tree: Any,
-    *others: Any,
+def _map_tables(
+    function: Callable[..., jax.Array], rows: dict[str, Rows], tables: dict[str, jax.Array], state: Any, *new: Any
 ) -> Any:
-    """`tree` with `function(leaf, rows, other leaf...)` in place of each leaf of the tables; others stay.
+    """`function(leaf, rows, leaf of new...)` of what an optimizer's state keeps for each number of a table.
 
-    held: the optimizer's state and the parameters. A leaf is a table's if in `held` it has the table's path and shape:
-    the table itself, or what a rule keeps for each of its numbers.
+    Such a leaf has the table's path and shape. Of the others stays what is in the last of the trees.
     """
 
-    def mapped(path: Any, whole: jax.Array, leaf: jax.Array, *leaves: jax.Array) -> jax.Array:
+    def mapped(path: Any, leaf: jax.Array, *leaves: jax.Array) -> jax.Array:
         place = f"/{paths.name(path)}"
         for name, table in tables.items():
-            if place.endswith(f"/{name}") and whole.shape == table.shape:
+            if place.endswith(f"/{name}") and leaf.shape == table.shape:
                 return function(leaf, rows[name], *leaves)
-        return leaf
+        return (leaf, *leaves)[-1]
 
-    return jax.tree_util.tree_map_with_path(mapped, held, tree, *others)
+    return jax.tree_util.tree_map_with_path(mapped, state, *new)
