@@ -64,6 +64,11 @@ def finetune(
     if pretrained is not None:
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
+    if run.model.characters is not None:
+        raise UserError(
+            f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
+            "of words; fine-tune another model, or take this one's vectors from plmjax embed."
+        )
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)

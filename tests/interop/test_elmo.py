@@ -13,9 +13,11 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax import experiment
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
+from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.layers.scalar_mix import mixed
@@ -154,6 +156,8 @@ def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(t
     again, bits = elmo.load(tmp_path / "exported")
     assert again == module and can_export(tmp_path / "run")
     chex.assert_trees_all_equal(bits, params)
+    with pytest.raises(UserError, match=r"Expected a model that reads ids of tokens, found ElmoConfig"):
+        finetune(experiment.load("finetune_tagging"), checkpoint=tmp_path / "run", workdir=tmp_path / "task")
     with pytest.raises(UserError, match="Expected --architecture ElmoModel for its own files, found 'BertModel'"):
         export_checkpoint(tmp_path / "run", tmp_path / "other", "BertModel")
 
