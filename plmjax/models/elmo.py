@@ -100,9 +100,9 @@ class ElmoConfig(ModelConfig):
 
     @classmethod
     def tiny(cls, **overrides: Any) -> Self:
-        """Four widths, 96 numbers a word, cells of 256."""
-        sizes = {"filter_widths": (1, 2, 3, 4), "filter_counts": (16, 32, 64, 96), "n_highway": 1}
-        sizes |= {"vocab_size": 8192, "dim": 256, "projection_dim": 96, "max_characters_per_token": 24}
+        """Filters of four widths, 64 numbers a word, cells of 128."""
+        sizes = {"filter_widths": (1, 2, 3, 4), "filter_counts": (16, 16, 32, 32), "n_highway": 1, "character_dim": 8}
+        sizes |= {"vocab_size": 8192, "dim": 128, "projection_dim": 64, "max_characters_per_token": 24}
         return cls(**(sizes | overrides))
 
     @property

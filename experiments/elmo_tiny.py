@@ -1,0 +1,31 @@
+"""ELMo on text that every machine has: the documentation of its Python libraries.
+
+    plmjax pretrain experiments/elmo_tiny.py
+
+Result: a held-out loss of 5.65 nats a word after the first 200 of its 600 steps, over all 8,192 words of the vocabulary
+(forward 5.73, backward 5.57), where the words' frequencies alone give 6.13: a margin of 0.47. The likeliest word is
+right in 16 % and 19 % of the cases. The later steps were not waited for. Up to 2,900 tokens a second, of both
+directions together, on one core of an AMD EPYC that many other programs used too.
+
+As released but for its size, for the cut of its words to 24 characters and for the number of words that are drawn;
+Adagrad is the released rule, as experiments/elmo_8x8.py says.
+"""
+
+from plmjax.data.layouts import TwoWayStreams
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.elmo import ElmoConfig
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.training.optimizers import Adagrad
+
+
+def experiment() -> Experiment:
+    """Two layers of 128 cells in each direction, 600 steps of 32 rows of 20 words in each direction."""
+    return Experiment(
+        model=ElmoConfig.tiny(),
+        objective=BidirectionalLanguageModel(negatives=512),
+        tokenizer=Tokenizer(kind="word", vocab_size=8192, lowercase=False),
+        data=Data(layout=TwoWayStreams(), format="documentation", sequence_length=20, held_out=0.05),
+        optimizer=Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
+        training=Training(steps=600, batch_size=32, log_every=100, evaluate_every=200, evaluation_batches=20),
+        checkpoint=Checkpoint(every=200, keep=2),
+    )
