@@ -145,6 +145,9 @@ scaled_gradient.defvjp(
 
 
 def total(weights: jax.Array, nats: jax.Array) -> jax.Array:
-    """The weighted sum of [B ...], of each row first: one float32 that adds up all numbers rounds off the last ones."""
-    rows = len(nats)
-    return jnp.sum(jnp.einsum("BN,BN->B", weights.reshape(rows, -1), nats.reshape(rows, -1)))
+    """The weighted sum of [B ... N], over N first: one float32 that adds up all numbers rounds off the last ones.
+
+    Products of matrices, because XLA joins sums of sums into one.
+    """
+    rows = jnp.einsum("...N,...N->...", weights, nats).reshape(len(weights), -1)
+    return jnp.sum(rows @ jnp.ones(rows.shape[1], rows.dtype))
