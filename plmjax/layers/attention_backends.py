@@ -7,7 +7,7 @@ other bits.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -53,42 +53,68 @@ def dense(
     must not depend on how many rows a device has.
     """
     bias = _of_positions(bias, visibility, query, key)
-    rows, length, heads, size = query.shape
+    if bias is not None:
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    rows, length, heads, _ = query.shape
     row_pieces, head_pieces = pieces((rows, heads), SCORES)
-    groups = _groups(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1])
-    if groups == 1 or (dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"):
-        return _attend(rate, query, key, value, visibility, bias, dropout_key)
-
-    def split(x: jax.Array) -> jax.Array:  # [B T N H] -> [groups B T N/groups H]; a device keeps its heads
-        x = x.reshape(*x.shape[:2], head_pieces, groups, -1, size)
-        return jnp.moveaxis(x, 3, 0).reshape(groups, *x.shape[:2], heads // groups, size)
-
-    def group(inputs: tuple) -> jax.Array:
-        number, query, key, value, bias = inputs
-        own = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-        return _attend(rate, query, key, value, visibility, bias, own)
-
-    inputs = (jnp.arange(groups), split(query), split(key), split(value), _bias_of_groups(bias, head_pieces, groups))
-    contexts = jax.lax.map(group, inputs).reshape(groups, rows, length, head_pieces, -1, size)
-    return jnp.moveaxis(contexts, 0, 3).reshape(query.shape)
+    groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
+    if dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32":
+        groups = _Groups(1, head_pieces)
+    return _attend(groups, rate, query, key, value, visibility, bias, dropout_key)
 
 
-def _groups(heads: int, size: int) -> int:
-    """The fewest equal groups of heads of `size` bytes that stay within `SCORES_AT_ONCE`; else single heads."""
-    return next(
-        n for n in range(1, heads + 1) if heads % n == 0 and (heads // n * size <= SCORES_AT_ONCE or n == heads)
-    )
+class _Groups(NamedTuple):
+    """Heads that are computed group after group.
 
+    count: of the groups. pieces: into how many pieces devices divide the heads; each has a part of every group.
+    """
 
-def _bias_of_groups(bias: jax.Array | None, pieces: int, groups: int) -> jax.Array | None:
-    """A bias that broadcasts to [B N T S] -> [groups ...], each broadcasting to [B N/groups T S]."""
-    if bias is None:
-        return None
-    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    if bias.shape[1] == 1:
-        return jnp.broadcast_to(bias, (groups, *bias.shape))
-    apart = bias.reshape(bias.shape[0], pieces, groups, -1, *bias.shape[2:])
-    return jnp.moveaxis(apart, 2, 0).reshape(groups, bias.shape[0], -1, *bias.shape[2:])
+    count: int
+    pieces: int
+
+    @classmethod
+    def of(cls, heads: int, size: int, pieces: int) -> Self:
+        """The fewest equal groups of a device's heads, of `size` bytes each, within `SCORES_AT_ONCE`; else of one."""
+        counts = (count for count in range(1, heads) if heads % count == 0)
+        return cls(next((count for count in counts if heads // count * size <= SCORES_AT_ONCE), heads), pieces)
+
+    def map(
+        self,
+        function: Callable[..., tuple],
+        inputs: tuple,
+        axes: tuple[int | None, ...],
+        out_axes: tuple[int | None, ...],
+    ) -> tuple[jax.Array, ...]:
+        """The results of function(number, inputs of a group ...) of all groups.
+
+        axes: where the heads are in each input; None where all groups share it.
+        out_axes: where they are in each result; None where the groups' results are summed.
+        """
+        if self.count == 1:
+            return function(None, *inputs)
+        parts = [None if axis is None else self._split(x, axis) for x, axis in zip(inputs, axes, strict=True)]
+
+        def group(numbered: tuple) -> tuple:
+            number, parts = numbered
+            return function(
+                number, *(whole if part is None else part for whole, part in zip(inputs, parts, strict=True))
+            )
+
+        results = jax.lax.map(group, (jnp.arange(self.count), parts))
+        return tuple(
+            jnp.sum(x, axis=0) if axis is None else self._join(x, axis)
+            for x, axis in zip(results, out_axes, strict=True)
+        )
+
+    def _split(self, x: jax.Array, axis: int) -> jax.Array:  # [.. N ..] -> [count .. N/count ..]
+        x = x.reshape(*x.shape[:axis], self.pieces, self.count, -1, *x.shape[axis + 1 :])
+        x = jnp.moveaxis(x, axis + 1, 0)
+        return x.reshape(*x.shape[: axis + 1], -1, *x.shape[axis + 3 :])
+
+    def _join(self, x: jax.Array, axis: int) -> jax.Array:  # [count .. N/count ..] -> [.. N ..]
+        x = x.reshape(*x.shape[: axis + 1], self.pieces, -1, *x.shape[axis + 2 :])
+        x = jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 3 :])
 
 
 def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:
@@ -106,12 +132,13 @@ def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, bias: jax.
     return scores if bias is None else scores + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(rate: float, *inputs: Any) -> jax.Array:
-    return _attend_forward(rate, *inputs)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(groups: _Groups, rate: float, *inputs: Any) -> jax.Array:
+    return _attend_forward(groups, rate, *inputs)[0]
 
 
 def _attend_forward(
+    groups: _Groups,
     rate: float,
     query: jax.Array,
     key: jax.Array,
@@ -120,35 +147,58 @@ def _attend_forward(
     bias: jax.Array | None,
     dropout_key: jax.Array | None,
 ) -> tuple[jax.Array, tuple]:
-    scores = _scores(query, key, visibility, bias)
-    largest = jnp.max(scores, axis=-1)
-    exponentials = jnp.exp(scores - largest[..., None])
-    total = jnp.sum(exponentials, axis=-1)
-    weights = dropped(exponentials, rate, dropout_key, axes=SCORES).astype(value.dtype)
-    context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
-    context = (context / _of_queries(total)).astype(value.dtype)
+    def forward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, bias: Any) -> tuple:
+        scores = _scores(query, key, visibility, bias)
+        largest = jnp.max(scores, axis=-1)
+        exponentials = jnp.exp(scores - largest[..., None])
+        total = jnp.sum(exponentials, axis=-1)
+        weights = dropped(exponentials, rate, _key_of(dropout_key, number), axes=SCORES).astype(value.dtype)
+        context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
+        return (context / _of_queries(total)).astype(value.dtype), largest, total
+
+    inputs, axes = (query, key, value, bias), (2, 2, 2, _heads_of(bias))
+    context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
     # Two numbers instead of their logsumexp: where all keys are hidden, it has no digits left for the sum.
     return context, (query, key, value, visibility, bias, dropout_key, context, largest, total)
 
 
-def _attend_backward(rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, visibility, bias, dropout_key, context, largest, total = kept
-    cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
-    scores = _scores(query, key, visibility, bias)
-    exponentials = jnp.exp(scores - largest[..., None])
-    weights = dropped(exponentials, rate, dropout_key, axes=SCORES).astype(value.dtype)
-    of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
-    of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
-    # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
-    mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
-    of_scores = exponentials * (dropped(of_weights, rate, dropout_key, axes=SCORES) - mean[..., None])
-    rounded = of_scores.astype(query.dtype)
-    of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
-    of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
-    of_bias = None
-    if bias is not None:
+def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
+    query, key, value, visibility, bias, dropout_key, *of_forward = kept
+
+    def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
+        bias, context, largest, total, cotangent = others
+        cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+        scores = _scores(query, key, visibility, bias)
+        exponentials = jnp.exp(scores - largest[..., None])
+        group_key = _key_of(dropout_key, number)
+        weights = dropped(exponentials, rate, group_key, axes=SCORES).astype(value.dtype)
+        of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
+        of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
+        # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
+        mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
+        of_scores = exponentials * (dropped(of_weights, rate, group_key, axes=SCORES) - mean[..., None])
+        rounded = of_scores.astype(query.dtype)
+        of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
+        of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
+        if bias is None:
+            return of_query, of_key, of_value
         (of_bias,) = jax.linear_transpose(lambda bias: jnp.broadcast_to(bias, scores.shape), bias)(of_scores)
-    return of_query, of_key, of_value, None, of_bias, None
+        return of_query, of_key, of_value, of_bias
+
+    inputs = (query, key, value, bias, *of_forward, cotangent)
+    axes = (2, 2, 2, _heads_of(bias))
+    results = groups.map(backward, inputs, (*axes, 2, 1, 1, 2), axes[:3] if bias is None else axes)
+    return *results[:3], None, None if bias is None else results[3], None
+
+
+def _heads_of(bias: jax.Array | None) -> int | None:
+    """The axis of a bias, [B N T S] or broadcasting to it, that has the heads; None where it has none."""
+    return None if bias is None or bias.shape[1] == 1 else 1
+
+
+def _key_of(key: jax.Array | None, number: jax.Array | None) -> jax.Array | None:
+    """A group's own key; the key itself where there is one group."""
+    return key if key is None or number is None else jax.random.fold_in(key, number)
 
 
 def _of_queries(x: jax.Array) -> jax.Array:
