@@ -195,7 +195,7 @@ def test_locked_masks_are_one_mask_for_all_tokens_of_a_row(trained: tuple) -> No
 
 
 def test_twenty_steps_with_carried_states_equal_torchs() -> None:
-    """Clipping, weight decay and the rate of the paper; each step goes on from the states of the one before."""
+    """Clipping, weight decay and a large rate; each step goes on from the states of the one before."""
     module = AwdLstmForCausalLM(CONFIG.with_dropout(0.0))
     params, carry = drawn_params(module), drawn_states(1)
     model, states = Reference(params), torch_states(carry)
