@@ -137,7 +137,7 @@ def main() -> None:
     own = model_nats(model, held_out, run.data.layout.overlap)
     assert len(own) == len(held_out) - 1
     size = model.tokenizer.vocabulary.size
-    print(f"{len(text):,} tokens to count in, {len(own):,} to tell, vocabulary {size:,}\n")
+    print(f"{len(text):,} tokens to count in, {len(own):,} to predict, vocabulary {size:,}\n")
     print("\n".join(table(text, held_out, size, Path(options.run).name, own)))
 
 

@@ -8,9 +8,9 @@
 Result, as two rows of 128 words on one device (`--data.sequence_length 128 --training.batch_size 2`, 250 predictions a
 step): held-out loss 4.58 nats a word after 10,000 steps (4.80, 4.68 and 4.62 after 2,500, 5,000 and 7,500), unigram
 entropy of the same words 5.94: a margin of 1.36 nats, a perplexity of 97.7. Interpolated n-grams of the same million
-tokens have 110.3, 70.1, 60.9 and 57.3 from two tokens to five: this text repeats itself so much that long n-grams tell
-it best. Mixed half and half with the model they have 87.4, 63.4, 56.3 and 53.9, lower every time, as in the paper. Near
-"array" lie matrix, ndarray and mask. 270 seconds of one core of an AMD EPYC.
+tokens have 110.3, 70.1, 60.9 and 57.3 from two tokens to five: this text repeats itself so much that long n-grams
+are best. Mixed half and half with the model they have 87.4, 63.4, 56.3 and 53.9, lower every time, as in the paper.
+Near "array" lie matrix, ndarray and mask. 270 seconds of one core of an AMD EPYC.
 
 As published but for its size: the four words before each one, a rate that falls with the inverse of the step, weight
 decay on all but the biases (1e-5, that of Associated Press news).

@@ -32,6 +32,7 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.layers.initializers import uniform
 from plmjax.layers.lstm import GATES, State, recurrence
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.projection import Projection
@@ -144,15 +145,6 @@ class AwdLstmConfig(ModelConfig):
         layers = sum(GATES * own * (below + own) for below, own in zip(inputs, self.layer_sizes, strict=False))
         head = predictions * self.embedding_size * self.vocab_size
         return 6.0 * batch_size * (sequence_length * layers + head)
-
-
-def uniform(bound: float) -> Initializer:
-    """Uniform from -bound to bound."""
-
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init
 
 
 @flax.struct.dataclass

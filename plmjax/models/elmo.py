@@ -28,6 +28,7 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.execution import Execution
+from plmjax.layers.initializers import uniform
 from plmjax.layers.lstm import Lstm, State
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.projection import Projection
@@ -46,7 +47,7 @@ class ElmoConfig(ModelConfig):
     """Sizes; the defaults are those of the published elmo_2x4096_512_2048cnn_2xhighway."""
 
     vocab_size: int = 793_471
-    """Words that the softmax tells apart; any other word is read all the same."""
+    """Words of the softmax; any other word is read all the same."""
     max_characters_per_token: int = 50
     """Characters of a word, its two marks included; longer words are cut."""
     character_dim: int = 16
@@ -137,7 +138,7 @@ class ElmoConfig(ModelConfig):
         return {way: (state,) * self.n_layers for way in DIRECTIONS}
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Of both directions, whose words are read apart; a prediction is told from all words of the vocabulary."""
+        """Of both directions, which read the words separately; a prediction scores all words of the vocabulary."""
         kernels = zip(self.filter_widths, self.filter_counts, strict=True)
         longest = self.max_characters_per_token
         word = sum((longest - width + 1) * width * self.character_dim * count for width, count in kernels)
@@ -203,14 +204,14 @@ class WordEncoder(nn.Module):
     def __call__(self, characters: jax.Array) -> jax.Array:
         """int [B T C] of layers/spelling.py -> [B T P]."""
         config = self.config
-        table = self.param("characters", _named(_uniform(1.0), None, None), (CHARACTERS, config.character_dim))
+        table = self.param("characters", _named(uniform(1.0), None, None), (CHARACTERS, config.character_dim))
         table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is of no word
         x = jnp.take(table, characters, axis=0, mode="clip").astype(self.dtype)
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
         found = []
         for number, (width, count) in enumerate(zip(config.filter_widths, config.filter_counts, strict=True)):
             kernel = self.param(
-                f"filters_{number}", _named(_uniform(0.05), None, None, "embed"), (width, config.character_dim, count)
+                f"filters_{number}", _named(uniform(0.05), None, None, "embed"), (width, config.character_dim, count)
             )
             bias = self.param(f"filter_bias_{number}", _named(nn.initializers.zeros, "embed"), (count,))
             there = jax.lax.conv_general_dilated(
@@ -355,10 +356,6 @@ def _named(init: Initializer, *axes: str | None) -> Initializer:
     return nn.with_logical_partitioning(init, axes)
 
 
-def _uniform(bound: float) -> Initializer:
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
-
-
 def _scaled(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     """Normal, with the inverse root of the inputs for a deviation: [inputs outputs]."""
     return jax.random.normal(key, shape, dtype) / math.sqrt(shape[0])
@@ -374,6 +371,6 @@ def _joint_glorot(inputs: int) -> Initializer:
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         fans = 2 * inputs + math.prod(shape[1:]) if len(shape) == 3 else sum(shape)
-        return _uniform(math.sqrt(6 / fans))(key, shape, dtype)
+        return uniform(math.sqrt(6 / fans))(key, shape, dtype)
 
     return init

@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.layers.initializers import uniform
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 
 
@@ -74,7 +74,7 @@ class Glove(nn.Module):
     def setup(self) -> None:
         """All begin uniform in -1/2(D + 1) .. 1/2(D + 1) (glove.c, initialize_parameters)."""
         size, features = self.config.vocab_size, self.config.vector_size
-        first = _uniform(1 / (2 * (features + 1)))
+        first = uniform(1 / (2 * (features + 1)))
         self.words = Embedding(size, features, "vocab", first)
         self.contexts = Embedding(size, features, "vocab", first)
         biases = nn.with_logical_partitioning(first, ("vocab",))
@@ -85,10 +85,3 @@ class Glove(nn.Module):
         """The logarithms of cooccurrences, float32 [...], of rows and columns, int [...]."""
         products = jnp.einsum("...D,...D->...", self.words(input_ids), self.contexts(context_ids))
         return products + self.word_biases[input_ids] + self.context_biases[context_ids]
-
-
-def _uniform(bound: float) -> Initializer:
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init

@@ -1,7 +1,7 @@
 """NNLM: a neural probabilistic language model (Bengio, Ducharme, Vincent and Jauvin, JMLR 3, 2003).
 
-Every word has a vector, and the n-1 words before a word tell it through one hidden layer. Vectors and network are
-learned together, so that words that stand in the same places get vectors that lie close by:
+Every word has a vector, and a word is predicted from those of the n-1 words before it. Vectors and network are learned
+together, so that words that stand in the same places get vectors that lie close by:
 
     x = (C(w_t-1), C(w_t-2), ..., C(w_t-n+1))
     y = b + W x + U tanh(d + H x)                       (equation 1; without direct connections W is 0)
@@ -48,7 +48,7 @@ class NnlmConfig(ModelConfig):
     hidden_size: int = 100
     """Units of the hidden layer, h; 0 leaves it out."""
     order: int = 5
-    """Words of an n-gram, n: the one that is told and those before it."""
+    """Words of an n-gram, n: the one that is predicted and those before it."""
     direct_connections: bool = False
     """Whether the vectors also reach the scores without the hidden layer, through W."""
     initializer_range: float = 0.1

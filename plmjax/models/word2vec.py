@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.layers.initializers import uniform
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 
 
@@ -69,7 +69,7 @@ class Word2Vec(nn.Module):
     def setup(self) -> None:
         """Inputs begin uniform in -1/2D .. 1/2D, outputs at 0 (word2vec.c, InitNet)."""
         sizes = (self.config.vocab_size, self.config.vector_size, "vocab")
-        self.input_vectors = Embedding(*sizes, _uniform(1 / (2 * self.config.vector_size)))
+        self.input_vectors = Embedding(*sizes, uniform(1 / (2 * self.config.vector_size)))
         self.output_vectors = Embedding(*sizes, nn.initializers.zeros)
 
     def __call__(
@@ -77,13 +77,6 @@ class Word2Vec(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """int [B T] and int [B ...] -> the inputs' vectors [B T D] and the outputs' vectors [B ... D]."""
         return self.input_vectors(input_ids), self.output_vectors(output_ids)
-
-
-def _uniform(bound: float) -> Initializer:
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Architecture:
         raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
 
     def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
-        """From how many predictions by h a drawn word k is to be told, [B N H K].
+        """In how many predictions by h a drawn word k is a negative, [B N H K].
 
         differs: float32 [B N S K], 1 where k is another word than s.
         """

@@ -37,7 +37,7 @@ class BidirectionalLanguageModel(Objective):
     """Mean nats of a word in both directions, of rows of `TwoWayStreams`."""
 
     negatives: int = 8192
-    """Words that a word is told from in training; 0 takes all of the vocabulary."""
+    """Words that are drawn for the softmax in training; 0 takes all of the vocabulary."""
 
     def __post_init__(self) -> None:
         """Checks the number."""
@@ -122,7 +122,7 @@ class BidirectionalLanguageModel(Objective):
         return ids, weights
 
     def train_flops(self, config: ElmoConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The model's, whose predictions are told from the words that are drawn and the word itself."""
+        """The model's, whose predictions score the words that are drawn and the word itself."""
         rows, length = batch["input_ids"].shape
         words = self.negatives + 1 if self.negatives else config.vocab_size
         return config.train_flops(rows, length, length * words / config.vocab_size)

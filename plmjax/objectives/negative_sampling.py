@@ -1,6 +1,6 @@
 """Negative sampling (Mikolov et al., NeurIPS 2013, arXiv 1310.4546, section 2.2; tmikolov/word2vec word2vec.c).
 
-A word s is told from words n that are drawn from the text's counts to the power of 3/4:
+A word s is predicted, and words n are not that are drawn by the text's counts to the power of 3/4:
 
     loss = -log sigmoid(score(h, s)) - sum over k draws of log sigmoid(-score(h, n))
 
@@ -33,7 +33,7 @@ class NegativeSampling(WordPrediction):
     """Mean nats of a prediction and its negatives, of rows of consecutive words such as `Blocks` gives."""
 
     negatives: int = 5
-    """Draws that a word is told from."""
+    """Words that are drawn for each prediction."""
     shared: int = 16
     """Draws that the predictions of a stretch of 16 words share (a longer one where --objective.window is larger)."""
     power: float = 0.75
@@ -63,7 +63,7 @@ class NegativeSampling(WordPrediction):
         return {name: nn.LogicallyPartitioned(table, (None,)) for name, table in tables.items()}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Adds what is predicted, what it is told from, and by how much the gradients of rows are multiplied.
+        """Adds what is predicted, what is drawn beside it, and by how much the gradients of rows are multiplied.
 
         input_ids and pairs as of `windows`; noise_ids int32 [B N K]; noise_weights float32 [B N H K], how often each
         draw counts; input_factors [B N S], output_factors [B N S+K].
@@ -102,7 +102,7 @@ class NegativeSampling(WordPrediction):
         return {"negative_sampling": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
-        """Nats of the predictions and their negatives; in evaluation also those of one who knows the counts alone."""
+        """Nats of the predictions and their negatives; in evaluation also those from the counts of words alone."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
         inputs, outputs = apply(self, module, given, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))

@@ -1,6 +1,6 @@
 """The softmax over a few tokens that are drawn, in place of all (Jean et al., ACL 2015, arXiv 1412.2007).
 
-A token k is told from S others. What a draw is too likely to bring is made up for in its score:
+The softmax is over a token and S that are drawn. The score of a token k is lowered by how likely it is drawn:
 
     score'(k) = score(k) - log(expected number of times that k is drawn)
 

@@ -68,7 +68,7 @@ class WeightedLeastSquares(Objective):
         return {TERM: jnp.maximum(jnp.sum(self._exists(batch)), 1e-9)}
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
-        """The loss of the cells; in evaluation also that of one who knows the counts of the words alone."""
+        """The loss of the cells; in evaluation also that from the counts of the words alone."""
         logs = apply(self, module, given, batch, key, training=training)
         logs = scaled_gradient(logs[..., None], batch["gradient_factors"])[..., 0]
         loss = self._loss(logs, batch)

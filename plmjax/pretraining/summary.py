@@ -35,7 +35,7 @@ def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[
 def _show_losses(metrics: dict[str, float], say: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     if "eval/unigram_loss" in metrics:  # of a loss that is no probability's, whose exponential says nothing
-        say(f"held-out   loss {loss:.4f} nats; of one who knows the counts alone {metrics['eval/unigram_loss']:.4f}")
+        say(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
         return
     say(
         f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}; "

@@ -1,4 +1,4 @@
-"""The draws of negative sampling, how they count, and the score of one who knows the counts alone."""
+"""The draws of negative sampling, how they count, and the score from the counts of words alone."""
 
 import dataclasses
 import functools
