@@ -100,19 +100,12 @@ def recurrence(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(
-    settings: _Settings,
-    gates: jax.Array,
-    starts: jax.Array | None,
-    visible: jax.Array | None,
-    kernels: tuple[jax.Array, jax.Array | None],
-    first: State,
-) -> tuple[jax.Array, State]:
+def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, State]:
     """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B].
 
     A kernel times a matrix with few columns is several times as fast on a CPU as few rows times a kernel.
     """
-    return _scan_forward(settings, gates, starts, visible, kernels, first)[0]
+    return _scan_forward(settings, *inputs)[0]
 
 
 def _scan_forward(
@@ -230,17 +223,20 @@ class Lstm(nn.Module):
     """One layer in one direction.
 
     features: H, numbers of the cell.
-    kernel_init: initializer of all kernels; the bias is initialised to zero.
+    kernel_init, bias_init: initializers of all kernels and of all biases.
+    recurrent_bias: whether there is a second bias, beside the recurrent kernel, as in torch; their sum is what counts.
     projected: P, numbers of the output; None: the output is not projected.
     cell_clip, projection_clip, forget_bias, reverse: as `recurrence`.
     dtype: of the products and the output; parameters are float32.
 
-    The parameters are `input/kernel` [D 4 H], `input/bias` [4 H], `recurrent_kernel` [P 4 H] and `projection_kernel`
-    [H P].
+    The parameters are `input/kernel` [D 4 H], `input/bias` [4 H], `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H]
+    and `projection_kernel` [H P].
     """
 
     features: int
     kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    recurrent_bias: bool = False
     projected: int | None = None
     cell_clip: float | None = None
     projection_clip: float | None = None
@@ -274,9 +270,13 @@ class Lstm(nn.Module):
         def kernel(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
             return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
 
-        of_gates = ("embed", None, "mlp")
-        gates = Projection((GATES, self.features), of_gates, self.kernel_init, self.dtype, name="input")(x)
-        recurrent, projection = kernel("recurrent_kernel", of_gates, outputs, GATES, self.features), None
+        of_gates, sizes = ("embed", None, "mlp"), (GATES, self.features)
+        how = {"kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
+        gates = Projection(sizes, of_gates, **how, name="input")(x)
+        if self.recurrent_bias:
+            init = nn.with_logical_partitioning(self.bias_init, of_gates[1:])
+            gates = gates + self.param("recurrent_bias", init, sizes).astype(self.dtype)
+        recurrent, projection = kernel("recurrent_kernel", of_gates, outputs, *sizes), None
         if self.projected is not None:
             projection = kernel("projection_kernel", ("mlp", "embed"), self.features, outputs)
         x, state = recurrence(
@@ -292,3 +292,33 @@ class Lstm(nn.Module):
             reverse=self.reverse,
         )
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
+
+
+class BidirectionalLstm(nn.Module):
+    """One layer in both directions, the modules `forward` and `backward`.
+
+    features: H, numbers of each direction's cell.
+    kernel_init, bias_init, recurrent_bias, dtype: as `Lstm`.
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    recurrent_bias: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[State, State]]:
+        """[B T D] -> [B T 2 H], forward then backward, and the state of each after the last token that it reads.
+
+        starts, visible: as `Lstm`; each direction starts anew at its own end of every document.
+        """
+        how = {"bias_init": self.bias_init, "recurrent_bias": self.recurrent_bias, "dtype": self.dtype}
+        directions = (
+            Lstm(self.features, self.kernel_init, **how, reverse=reverse, name=name)
+            for name, reverse in (("forward", False), ("backward", True))
+        )
+        outputs, states = zip(*(lstm(x, starts=starts, visible=visible) for lstm in directions), strict=True)
+        return jnp.concatenate(outputs, axis=-1), states

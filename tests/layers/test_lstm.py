@@ -12,7 +12,7 @@ import pytest
 import torch
 from jax.sharding import Mesh
 
-from plmjax.layers.lstm import Lstm, State, recurrence
+from plmjax.layers.lstm import BidirectionalLstm, Lstm, State, recurrence
 from plmjax.parallel import sharding
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
@@ -80,6 +80,48 @@ def test_equals_torch_in_both_directions_on_padded_rows(projected: int | None) -
     wanted["input"]["bias"] = of_bias.reshape(2, 4, HIDDEN).numpy()
     wanted = wanted, x.grad.numpy(), State(cells.grad.numpy(), outputs.grad.numpy())
     chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bidirectional_layer_with_two_biases_equals_torch_on_padded_rows() -> None:
+    """Outputs, last states, and the gradients of inputs and all parameters."""
+    layer, x = torch.nn.LSTM(INPUTS, HIDDEN, bidirectional=True, batch_first=True), torch.tensor(X, requires_grad=True)
+    rows = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+    packed, last = layer(rows)
+    y = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)[0]
+    weights = drawn(BATCH, LENGTH, 2 * HIDDEN), drawn(2, BATCH, HIDDEN), drawn(2, BATCH, HIDDEN)
+    sum((torch.tensor(w) * part).sum() for w, part in zip(weights, (y, *last), strict=True)).backward()
+
+    def read(read: Any) -> dict[str, Any]:
+        def direction(suffix: str) -> dict[str, Any]:
+            w, u, b, c = (
+                read(getattr(layer, f"{name}_l0{suffix}")).numpy().T.reshape(-1, 4, HIDDEN)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            return {"input": {"kernel": w, "bias": b[0]}, "recurrent_kernel": u, "recurrent_bias": c[0]}
+
+        return {"forward": direction(""), "backward": direction("_reverse")}
+
+    def loss(params: Any, x: jax.Array) -> tuple[jax.Array, Any]:
+        module = BidirectionalLstm(HIDDEN, INIT, recurrent_bias=True)
+        found, states = module.apply({"params": params}, x, visible=VISIBLE)
+        found = found, jnp.stack([state.output for state in states]), jnp.stack([state.cell for state in states])
+        return sum(jnp.sum(w * part) for w, part in zip(weights, found, strict=True)), found
+
+    gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(read(torch.detach), X)
+    expected = tuple(part.detach().numpy() for part in (y, *last))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+    wanted = read(lambda tensor: tensor.grad), x.grad.numpy()
+    chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_neither_direction_reads_another_packed_sequence() -> None:
+    layer = BidirectionalLstm(HIDDEN, INIT)
+    params = layer.init(jax.random.key(0), X)
+    starts = np.zeros((BATCH, LENGTH), bool)
+    starts[:, [0, 3]] = True
+    together, _ = layer.apply(params, X, starts=starts)
+    parts = [layer.apply(params, part)[0] for part in (X[:, :3], X[:, 3:])]
+    np.testing.assert_allclose(together, jnp.concatenate(parts, axis=1), atol=1e-6)
 
 
 def written_out(
