@@ -5,13 +5,12 @@ a string the running text is kept, and a paragraph that stands in several places
 """
 
 import ast
-import concurrent.futures
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
-import multiprocessing
+import itertools
 import os
 import platform
 import re
@@ -19,6 +18,8 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+from plmjax.data.workers import Workers
 
 LIBRARIES = {
     "numpy": "numpy",
@@ -42,6 +43,7 @@ _SKIPPED = {
     "_vendor",
 }
 _ONE_PROCESS_FILES = 64
+_TASK_FILES = 16
 
 
 def sources() -> list[dict]:
@@ -106,9 +108,13 @@ def _read_all(paths: list[Path]) -> Iterator[list[tuple[str, list[str]]]]:
     if processes < 2:
         yield from map(_read, paths)
         return
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool:
-        yield from pool.map(_read, paths, chunksize=16)
+    parts = ((paths[start : start + _TASK_FILES],) for start in range(0, len(paths), _TASK_FILES))
+    with Workers(processes, None, doing="reading", advice="close other programs and repeat") as workers:
+        yield from itertools.chain.from_iterable(workers.results(_read_files, parts))
+
+
+def _read_files(paths: list[Path]) -> list[list[tuple[str, list[str]]]]:
+    return list(map(_read, paths))
 
 
 def _read(path: Path) -> list[tuple[str, list[str]]]:

@@ -6,17 +6,13 @@ memory holds a few batches at any time, whatever the size of the input.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import errno
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +23,7 @@ import numpy as np
 from plmjax import locks, storage
 from plmjax.data import checksums, formats, records, sentences, store
 from plmjax.data.tokenizers import Tokenizer
+from plmjax.data.workers import WAITING, Workers
 from plmjax.errors import UserError
 
 VERSION = 2
@@ -332,59 +329,17 @@ def _batches(documents: Iterable[formats.Document]) -> Iterator[list[formats.Doc
         yield batch
 
 
-_work: _Work | None = None  # of a worker process
-
-
-def _start_worker(work: _Work) -> None:
-    global _work
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are taken by processes
-    _work = work
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed: it would wait for work for ever."""
-    multiprocessing.parent_process().join()
-    os._exit(0)
-
-
-def _run_worker(documents: list[formats.Document]) -> dict[str, Tokenized]:
-    return _work(documents)
-
-
 def _tokenized(
     batches: Iterator[list[formats.Document]], work: _Work, processes: int
 ) -> Iterator[dict[str, Tokenized]]:
     """Tokens of every batch, in order; a text of a few batches is not worth a second process."""
-    first = list(itertools.islice(batches, 2 * processes))
-    if processes == 1 or len(first) < 2 * processes:
-        yield from map(work, itertools.chain(first, batches))
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(processes, context, _start_worker, (work,))
-
-    def submit(batch: list[formats.Document]) -> concurrent.futures.Future:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # which the worker that may start inherits:
-        try:
-            return pool.submit(_run_worker, batch)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C is for its parent alone
-
-    try:
-        pending = collections.deque(map(submit, first))
-        first.clear()
-        for batch in batches:
-            yield pending.popleft().result()
-            pending.append(submit(batch))
-        while pending:
-            yield pending.popleft().result()
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise UserError(
-            "Expected the tokenizing processes to go on, found one ended by the system, most likely for lack of "
-            "memory; repeat with fewer --processes."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    first = list(itertools.islice(batches, WAITING * processes))
+    batches = itertools.chain(first, batches)
+    if len(first) < WAITING * processes:
+        processes = 1
+    advice = "repeat with fewer --processes"
+    with Workers(processes, _Work, *work, doing="tokenizing", advice=advice) as workers:
+        yield from workers.results(_Work.__call__, ((batch,) for batch in batches))
 
 
 # ----------------------------------------------------------------------------------------------------- progress

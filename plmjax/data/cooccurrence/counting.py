@@ -6,14 +6,11 @@ its runs: the next one counts what they do not cover.
 """
 
 import bisect
-import concurrent.futures
+import collections
 import dataclasses
 import json
 import math
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +22,7 @@ from plmjax import locks, storage
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
 
 MEMORY = 1024
@@ -70,11 +68,13 @@ def count(
         return cells.open_cells(output)
     with locks.held(output):
         _begin(output, made_from)
-        with _Pool(work, processes) as pool:
-            _count_runs(output, work, pool, say)
+        advice = "repeat with a smaller memory or fewer processes: what was counted is kept"
+        with Workers(processes, _Counter, work, doing="counting", advice=advice) as workers:
+            _count_runs(output, work, workers, say)
             while len(found := runs.found(output)) > runs.FAN_IN:
                 say(f"merge      {len(found):,} runs")
-                pool.run(_merge, [(output, group, room) for group in runs.groups(found) if len(group) > 1])
+                groups = [(output, group, room) for group in runs.groups(found) if len(group) > 1]
+                collections.deque(workers.results(_Counter.merge, groups), maxlen=0)
         found = runs.found(output)
         ledger = _write(output, work, [run.path(output) for run in found], room) | made_from
         ledger["crc32c"] = sum_ledger(ledger)
@@ -185,7 +185,7 @@ def _work_of(
 
 
 class _Counter:
-    """Counts ranges of a text."""
+    """Counts ranges of a text, and merges what was counted."""
 
     def __init__(self, work: _Work):
         self._work = work
@@ -195,7 +195,7 @@ class _Counter:
         self._weights[: len(weights)] = weights
         self._numbering = work.numbering
 
-    def __call__(self, folder: Path, run: runs.Run) -> None:
+    def count(self, folder: Path, run: runs.Run) -> None:
         """Writes the run of a range."""
         found = np.empty((run.stop - run.start) * self._work.counting.window, np.uint64)
         used = 0
@@ -203,6 +203,10 @@ class _Counter:
             found[used : used + len(part)] = part
             used += len(part)
         runs.write_counted(run.path(folder), found[:used], self._weights)
+
+    def merge(self, folder: Path, group: list[runs.Run], room: int) -> None:
+        """Writes several runs as one."""
+        runs.merge(folder, group, room)
 
     def _pairs(self, run: runs.Run) -> Iterator[np.ndarray]:
         """The pairs whose right word lies in the range."""
@@ -242,7 +246,7 @@ class _Counter:
         return self._split.sentence_offsets[self._split.document_offsets[document]]
 
 
-def _count_runs(output: Path, work: _Work, pool: "_Pool", say: Callable[[str], None]) -> None:
+def _count_runs(output: Path, work: _Work, workers: Workers, say: Callable[[str], None]) -> None:
     """Counts what no run covers."""
     left, at = [], 0
     for run in [*runs.found(output), runs.Run(work.tokens, work.tokens)]:
@@ -253,7 +257,7 @@ def _count_runs(output: Path, work: _Work, pool: "_Pool", say: Callable[[str], N
     if done:
         say(f"count      {done:,} of {work.tokens:,} tokens were counted before")
     before = done
-    for number, _ in enumerate(pool.results(_count, [(output, run) for run in left])):
+    for number, _ in enumerate(workers.results(_Counter.count, [(output, run) for run in left])):
         done += left[number].stop - left[number].start
         if (now := time.monotonic()) - shown >= 10 or number == len(left) - 1:
             shown = now
@@ -285,67 +289,3 @@ def _write(output: Path, work: _Work, paths: list[Path], room: int) -> dict:
     of_words = {"words": int(work.words.sum()), "vocab_size": len(work.words)}
     counts = {"cells": writer.cells, "total": total / work.unit, **of_words}
     return {"kind": cells.KIND, "version": cells.VERSION, **counts, "files": files}
-
-
-# ------------------------------------------------------------------------------------------------------ the processes
-
-_counter: _Counter | None = None  # of a process
-
-
-def _start(work: _Work) -> None:
-    global _counter
-    _counter = _Counter(work)
-    if multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for its parent alone
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends a process whose parent was killed: it would wait for work for ever."""
-    multiprocessing.parent_process().join()
-    os._exit(0)
-
-
-def _count(folder: Path, run: runs.Run) -> None:
-    _counter(folder, run)
-
-
-def _merge(folder: Path, group: list[runs.Run], room: int) -> None:
-    runs.merge(folder, group, room)
-
-
-class _Pool:
-    """Processes that count and merge; one is this process."""
-
-    def __init__(self, work: _Work, processes: int):
-        self._executor = None
-        if processes == 1:
-            _start(work)
-        else:
-            context = multiprocessing.get_context("spawn")
-            self._executor = concurrent.futures.ProcessPoolExecutor(processes, context, _start, (work,))
-
-    def __enter__(self) -> "_Pool":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
-
-    def results(self, function: Callable, tasks: list[tuple]) -> Iterator[None]:
-        """Does the tasks; yields as each is done, in order."""
-        if self._executor is None:
-            yield from (function(*task) for task in tasks)
-            return
-        try:
-            yield from self._executor.map(function, *zip(*tasks, strict=True)) if tasks else ()
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise UserError(
-                "Expected the counting processes to go on, found one ended by the system, most likely for lack of "
-                "memory; repeat with a smaller memory or fewer processes: what was counted is kept."
-            ) from error
-
-    def run(self, function: Callable, tasks: list[tuple]) -> None:
-        """Does the tasks."""
-        for _ in self.results(function, tasks):
-            pass
