@@ -25,7 +25,7 @@ import numpy as np
 
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums, apply
-from plmjax.objectives.word_prediction import scaled_gradient
+from plmjax.objectives.word_prediction import scaled_gradient, total
 from plmjax.vocabulary import Vocabulary
 
 TERM = "least_squares"
@@ -91,8 +91,8 @@ class WeightedLeastSquares(Objective):
         return (batch["cooccurrences"] > 0).astype(jnp.float32)
 
     def _loss(self, logs: jax.Array, batch: Batch) -> jax.Array:
-        """The sum over all cells, of each row first: float32 that adds up all numbers rounds off the last ones."""
+        """The sum over all cells."""
         exists = self._exists(batch)
         found = jnp.where(exists > 0, batch["cooccurrences"], 1)
         weight = exists * jnp.minimum(1, (found / self.x_max) ** self.power)
-        return jnp.sum(jnp.sum(weight * jnp.square(logs - jnp.log(found)) / 2, axis=1))
+        return total(weight / 2, jnp.square(logs - jnp.log(found)))

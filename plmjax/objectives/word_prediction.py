@@ -145,9 +145,11 @@ scaled_gradient.defvjp(
 
 
 def total(weights: jax.Array, nats: jax.Array) -> jax.Array:
-    """The weighted sum of [B ... N], over N first: one float32 that adds up all numbers rounds off the last ones.
+    """The weighted sum of [B ...], axis by axis: one float32 that adds up all numbers rounds off the last ones.
 
-    Products of matrices, because XLA joins sums of sums into one.
+    Barriers, because XLA joins sums of sums into one.
     """
-    rows = jnp.einsum("...N,...N->...", weights, nats).reshape(len(weights), -1)
-    return jnp.sum(rows @ jnp.ones(rows.shape[1], rows.dtype))
+    sums = weights * nats
+    while sums.ndim:
+        sums = jax.lax.optimization_barrier(jnp.sum(sums, axis=-1))
+    return sums
