@@ -17,22 +17,19 @@ import itertools
 import os
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREADS": "1"}
 
 import jax
 import numpy as np
+from by_turns import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, phases, step
-from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
 
 SEQUENTIAL = """
@@ -91,21 +88,6 @@ class Sequential:
         self._library.train(pointer(cells), *sizes, *numbers, *arrays, ctypes.c_long(len(self.tables) // 2))
 
 
-@contextmanager
-def timed(into: list[tuple[float, float]], count: int) -> Iterator[None]:
-    """Adds how many a second, by the clock and of the processor."""
-    clock, processor = time.perf_counter(), time.process_time()
-    yield
-    into.append((count / (time.perf_counter() - clock), count / (time.process_time() - processor)))
-
-
-def show(name: str, rates: list[tuple[float, float]]) -> None:
-    """A row of a table."""
-    columns = [(np.median(column), min(column), max(column)) for column in zip(*rates, strict=True)]
-    cells = (f"{median:,.0f} | {least:,.0f} to {most:,.0f}" for median, least, most in columns)
-    print(f"| {name} | {' | '.join(cells)} |", flush=True)
-
-
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -120,16 +102,15 @@ def main() -> None:
     dataset, tokenizer = store.open_dataset(options.dataset), tokenizers.load(options.dataset / "tokenizer")
     vocabulary, words = tokenizer.vocabulary, dataset.split("train").token_count
     run = experiments.load("glove_tiny")
-    header = "| | {} a second | range | a processor second | range |\n|---|---|---|---|---|"
-    counted: list[tuple[float, float]] = []
+    counted: Rates = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.counts):
             with timed(counted, words):
                 cells = cooccurrence.count(
                     dataset, vocabulary.special, Path(folder) / str(number), processes=1, say=lambda line: None
                 )
-        print(f"{words:,} tokens, {cells.words:,} words, {cells.count:,} cells\n\n{header.format('tokens')}")
-        show("count", counted)
+        print(f"{words:,} tokens, {cells.words:,} words, {cells.count:,} cells\n")
+        show_rates("tokens", {"count": counted})
         every = np.array(cells.read(0, cells.count))
         if not options.epochs:
             return
@@ -149,7 +130,7 @@ def main() -> None:
         sequential = Sequential(jax.device_get(state.params), run)
         program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
         steps = cells.count // (phase.batch_size * phase.sequence_length)
-        rates: dict[str, list[tuple[float, float]]] = {"plmjax": [], "the rule in C": []}
+        rates: dict[str, Rates] = {"plmjax": [], "the rule in C": []}
         for epoch in range(options.epochs):
             batches = feed.on_device(source.train(phase, epoch * steps, feed.places(program.batch)), program.batch)
             with timed(rates["plmjax"], steps * phase.batch_size * phase.sequence_length):
@@ -158,11 +139,8 @@ def main() -> None:
                 jax.block_until_ready(state)
             with timed(rates["the rule in C"], len(every)):
                 sequential.train(every)
-    print(f"\n{options.epochs} passes\n\n{header.format('cells')}")
-    for name, found in rates.items():
-        show(name, found)
-    ours, theirs = (np.median(found, axis=0) for found in rates.values())
-    print("\nratio {:.2f}, of processor time {:.2f}\n".format(*(ours / theirs)))
+    print(f"{options.epochs} passes\n")
+    show_rates("cells", rates)
 
     ids = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
     texts = tokenizer.tokens(ids.tolist())
@@ -171,15 +149,8 @@ def main() -> None:
         params["words"]["embedding"] + params["contexts"]["embedding"],
         sequential.tables[: vocabulary.size] + sequential.tables[vocabulary.size :],
     )
-    both = [WordVectors(name, texts, np.asarray(table)[ids]) for name, table in zip(rates, tables, strict=True)]
-    for task in ("similarity", "analogy"):
-        if lists := getattr(options, task):
-            first, second = (scores.score(vectors, task, lists) for vectors in both)
-            print("| | plmjax | the rule in C |\n|---|---|---|")
-            for name, value in first.items():
-                form = "{:,}" if isinstance(value, int) else "{:.3f}"
-                print(f"| {name} | {form.format(value)} | {form.format(second[name])} |")
-            print()
+    both = (WordVectors(name, texts, np.asarray(table)[ids]) for name, table in zip(rates, tables, strict=True))
+    show_scores(tuple(both), {"similarity": options.similarity, "analogy": options.analogy})
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ import argparse
 import dataclasses
 import itertools
 import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREADS": "1"}
@@ -24,6 +22,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREA
 import gensim.models
 import jax
 import numpy as np
+from by_turns import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import pipeline, store, tokenizers
@@ -33,7 +32,6 @@ from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
 from plmjax.training import feed, phases, step
-from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
 
 
@@ -93,14 +91,6 @@ def gensims(run: Experiment, counts: dict[str, int], seed: int) -> gensim.models
     return model
 
 
-@contextmanager
-def timed(into: list[tuple[float, float]], words: int) -> Iterator[None]:
-    """Adds words a second, by the clock and of the processor."""
-    clock, processor = time.perf_counter(), time.process_time()
-    yield
-    into.append((words / (time.perf_counter() - clock), words / (time.process_time() - processor)))
-
-
 def main() -> None:
     """Prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -125,7 +115,7 @@ def main() -> None:
     special = set(tokenizer.vocabulary.special)
     counts = {texts[i]: int(n) for i, n in enumerate(dataset.unigram_counts()) if n and i not in special}
     ours, theirs = Ours(run, dataset, tokenizer, options.seed), gensims(run, counts, options.seed)
-    rates: dict[str, list[tuple[float, float]]] = {"plmjax": [], "gensim": []}
+    rates: dict[str, Rates] = {"plmjax": [], "gensim": []}
     places, rate = np.linspace(0, steps, options.turns + 1).astype(int), run.optimizer.learning_rate
     for first, last in itertools.pairwise(places):
         sentences = [[texts[word] for word in row] for row in ours.rows(first, last)]
@@ -136,24 +126,9 @@ def main() -> None:
         with timed(rates["gensim"], words):
             theirs.train(sentences, total_examples=len(sentences), epochs=1, start_alpha=begin, end_alpha=end)
     print(f"{steps:,} steps, {dataset.split('train').token_count:,} tokens, {len(theirs.wv):,} words\n")
-    print("| | words a second | range | a processor second | range |\n|---|---|---|---|---|")
-    for name, found in rates.items():
-        columns = [(np.median(column), min(column), max(column)) for column in zip(*found, strict=True)]
-        cells = (f"{median:,.0f} | {least:,.0f} to {most:,.0f}" for median, least, most in columns)
-        print(f"| {name} | {' | '.join(cells)} |")
-    median = {name: np.median(found, axis=0) for name, found in rates.items()}
-    clock, processor = median["plmjax"] / median["gensim"]
-    print(f"\nratio {clock:.2f}, of processor time {processor:.2f}\n")
-
+    show_rates("words", rates)
     both = ours.vectors(theirs.wv.index_to_key), WordVectors("gensim", theirs.wv.index_to_key, theirs.wv.vectors)
-    for task in ("similarity", "analogy"):
-        if lists := getattr(options, task):
-            first, second = (scores.score(vectors, task, lists) for vectors in both)
-            print("| | plmjax | gensim |\n|---|---|---|")
-            for name, value in first.items():
-                form = "{:,}" if isinstance(value, int) else "{:.3f}"
-                print(f"| {name} | {form.format(value)} | {form.format(second[name])} |")
-            print()
+    show_scores(both, {"similarity": options.similarity, "analogy": options.analogy})
 
 
 if __name__ == "__main__":

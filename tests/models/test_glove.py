@@ -1,7 +1,5 @@
 """GloVe from raw text to neighbours, by the commands; its size and its first values."""
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
@@ -15,10 +13,10 @@ from plmjax import cli
 from plmjax.data import cooccurrence
 from plmjax.layers.execution import Execution
 from plmjax.models.glove import GloveConfig
-from plmjax.training import checkpoints, loop, metrics
+from plmjax.training import checkpoints, metrics
 from plmjax.word_vectors.vectors import read
+from tests.models import alike_words
 
-WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
 OPTIONS = (
     "--tokenizer.vocab_size 30 --model.vocab_size 30 --model.vector_size 40 --data.layout.window 2 "
     "--data.layout.held_out 0.04 --data.sequence_length 8 --training.batch_size 4 --training.steps 600 "
@@ -37,28 +35,16 @@ def test_the_published_size_and_the_first_values():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run on a text in which each word is one of five, which all stand beside the same others."""
-    folder = tmp_path_factory.mktemp("glove")
-    random = np.random.default_rng(0)
-    documents = [" ".join(WORDS[5 * (i % 5) + random.integers(5)] for i in range(40)) for _ in range(400)]
-    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
-        named = ["--workdir", f"{folder}/run", "--data.input", f"{folder}/text.txt"]
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            cli.run(["pretrain", "glove_tiny", *named, *OPTIONS.split()])
-    assert re.search(r"held-out   loss [\d.]+; from the counts of words alone [\d.]+\n", said.getvalue())
-    return folder / "run"
+    """A small run."""
+    return alike_words.trained(tmp_path_factory.mktemp("glove"), "glove_tiny", OPTIONS)
 
 
 def test_learns_which_words_stand_in_the_same_places(run):
     found = metrics.read(run / "metrics.jsonl")[-1]
     assert found["eval/loss"] < found["eval/unigram_loss"] / 4
     vectors = read(run)
-    assert sorted(vectors.words) == sorted(WORDS) and vectors.vectors.shape == (25, 40)
-    for place, word in enumerate(WORDS):
-        alike = set(WORDS[place // 5 * 5 : place // 5 * 5 + 5]) - {word}
-        assert {near for near, _ in vectors.nearest([word], top=4)} == alike
+    assert vectors.vectors.shape == (25, 40)
+    alike_words.check_neighbours(vectors)
 
 
 def test_the_vectors_are_sums_and_what_is_asked_of_them_is_answered(run, tmp_path, capsys):

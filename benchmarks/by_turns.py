@@ -1,0 +1,49 @@
+"""What benchmarks of word vectors share: two trainings by turns, their rates, and the scores of what they learned."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from plmjax.word_vectors import scores
+from plmjax.word_vectors.vectors import WordVectors
+
+Rates = list[tuple[float, float]]
+"""How many a second in every turn, by the clock and of the processor."""
+
+
+@contextmanager
+def timed(into: Rates, count: int) -> Iterator[None]:
+    """Adds the rates of a block that does so many."""
+    clock, processor = time.perf_counter(), time.process_time()
+    yield
+    into.append((count / (time.perf_counter() - clock), count / (time.process_time() - processor)))
+
+
+def show_rates(unit: str, rates: dict[str, Rates]) -> None:
+    """Prints the median and the range of each; of two, their ratio too."""
+    print(f"| | {unit} a second | range | a processor second | range |\n|---|---|---|---|---|")
+    for name, found in rates.items():
+        columns = [(np.median(column), min(column), max(column)) for column in zip(*found, strict=True)]
+        cells = (f"{median:,.0f} | {least:,.0f} to {most:,.0f}" for median, least, most in columns)
+        print(f"| {name} | {' | '.join(cells)} |")
+    if len(rates) == 2:
+        ours, theirs = (np.median(found, axis=0) for found in rates.values())
+        print("\nratio {:.2f}, of processor time {:.2f}".format(*(ours / theirs)))
+    print(flush=True)
+
+
+def show_scores(both: tuple[WordVectors, WordVectors], lists: dict[str, str | None]) -> None:
+    """Prints the scores of two sets of vectors beside each other.
+
+    lists: task -> its file or folder; a task without one is left out.
+    """
+    for task, path in lists.items():
+        if path:
+            first, second = (scores.score(vectors, task, path) for vectors in both)
+            print(f"| | {both[0].origin} | {both[1].origin} |\n|---|---|---|")
+            for name, value in first.items():
+                form = "{:,}" if isinstance(value, int) else "{:.3f}"
+                print(f"| {name} | {form.format(value)} | {form.format(second[name])} |")
+            print()
