@@ -251,7 +251,7 @@ class LanguageModel(nn.Module):
             lstm = Lstm(
                 config.dim,
                 _joint_glorot(config.projection_dim),
-                config.projection_dim,
+                projected=config.projection_dim,
                 cell_clip=config.cell_clip,
                 projection_clip=config.proj_clip,
                 forget_bias=1.0,
