@@ -197,7 +197,8 @@ def finetune(
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint to start from; `random` starts from random parameters.
+        from_: Run directory or checkpoint to start from; `random` starts from random parameters, a file of word
+            vectors with these for the table of tokens.
         like: With --from random: run directory or checkpoint that gives the model and the tokenizer, but no parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.

@@ -21,11 +21,12 @@ from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Examples, Task, TaskObjective
 from plmjax.models.heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, checks, loop, start, step, tracking
+from plmjax.training import checkpoints, checks, loop, phases, start, step, tracking
 from plmjax.training.checkpoints import Description
-from plmjax.training.metrics import to_json
+from plmjax.training.metrics import write_evaluation
 from plmjax.training.schedules import WarmedUp
 from plmjax.training.state import State
+from plmjax.word_vectors import first_rows
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ def finetune(
     """Fine-tunes a checkpoint on the task `run.data`, or resumes the run of WORKDIR.
 
     checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
-        which draws every parameter from the seed.
+        which draws every parameter from the seed; or a file of word vectors, with which the table of the experiment's
+        own model begins.
     like: with "random", a checkpoint whose model config and tokenizer are taken; without it the experiment's own are.
 
     Returns:
@@ -53,17 +55,20 @@ def finetune(
     _check(run)
     tracking.check(run)
     workdir = storage.path(workdir)
-    pretrained, description = None, None
+    pretrained, description, vectors = None, None, None
     if str(checkpoint) != start.RANDOM:
         if like is not None:
             raise UserError(f"Expected --like with --from {start.RANDOM} alone, found --from {checkpoint}; drop it.")
-        pretrained, description = checkpoints.load_parameters(checkpoint)
+        vectors = first_rows.vectors_at(checkpoint)
+        if vectors is None:
+            pretrained, description = checkpoints.load_parameters(checkpoint)
     elif like is not None:
         description = checkpoints.describe(checkpoints.find(like))
     run = _with_dropout(_with_model(run, description))
     if pretrained is not None:
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
+    checks.packing(run, run.data.pack, "--data.pack")
     if run.model.characters is not None:
         raise UserError(
             f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
@@ -79,15 +84,24 @@ def finetune(
     train_rows = rows(run, train, tokenizer, run.data.mixing(train))
     source = TaskSource(train_rows, rows(run, validation, tokenizer), tokenizer.vocabulary, run.training.seed)
     run = resolve(run, train_rows.per_epoch)
+    if vectors is not None:
+        first_rows.check(run, tokenizer, vectors, source.batch(phases.resolve(run)[0]))
+    elif pretrained is None:
+        _check_frozen_table(run)
     evaluation = TaskEvaluation(run, validation, source, tokenizer)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
-        start.check(workdir, checkpoint, begun)
+        start.check(workdir, checkpoint, begun if vectors is None else vectors.vectors)
         loop.check_resume(workdir, run)
         if hosts.speaks():
             tokenizer.save(workdir / "tokenizer")
 
     def begin(state: State) -> State:
+        if vectors is not None:
+            params, said = first_rows.begun(state.params, run.model.token_table, tokenizer, vectors)
+            if hosts.speaks():
+                log.warning("%s.", said)
+            return state.replace(params=params)
         if pretrained is None:
             return state
         poolers = [name for name in start.lacking(pretrained, state.params, run.model) if not in_head(name)]
@@ -105,7 +119,7 @@ def finetune(
         given = checkpoints.load_given(preferred, result.program.state)
         metrics = {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
     if hosts.speaks():
-        write(workdir, metrics | evaluation.signatures(), evaluation.predictions)
+        write_evaluation(workdir, metrics | evaluation.signatures(), evaluation.predictions)
     hosts.agree("the end")
     return metrics
 
@@ -144,6 +158,17 @@ def _check(run: Experiment) -> None:
     check_length(run)
 
 
+def _check_frozen_table(run: Experiment) -> None:
+    """Raises UserError where a table of tokens is frozen as it was drawn, below layers that are trained."""
+    table, encoder = run.model.token_table, run.model.encoder_name
+    frozen = [name for name in run.optimizer.frozen if name != encoder and f"{table}/".startswith(f"{name}/")]
+    if frozen:
+        raise UserError(
+            f"Expected --from with a checkpoint or a file of word vectors for --optimizer.frozen {frozen[0]}, found "
+            f"{start.RANDOM}; name one."
+        )
+
+
 def check_length(run: Experiment) -> None:
     """Raises UserError where a length is given twice, in epochs and in steps, or not at all."""
     finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
@@ -174,8 +199,8 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
     if description is None:
         if run.model is None:
             raise UserError(
-                f"Expected a model for --from {start.RANDOM}, found none; name a checkpoint that has one with --like, "
-                f"or set model in the experiment's file."
+                f"Expected a model for --from {start.RANDOM}, or a file of vectors, found none; name a "
+                f"checkpoint that has one with --like, or set model in the experiment's file."
             )
         return run
     return start.with_model(run, description)
@@ -237,10 +262,3 @@ def resolve(run: Experiment, rows: int) -> Experiment:
         optimizer=dataclasses.replace(optimizer, frozen=frozen),
         checkpoint=checkpoint,
     )
-
-
-def write(folder: Path, metrics: dict[str, float | str], predictions: dict[str, str]) -> None:
-    """Writes the files of predictions and evaluation.json."""
-    for name, contents in predictions.items():
-        storage.write(folder / name, contents)
-    storage.write(folder / "evaluation.json", to_json(metrics, indent=2) + "\n")

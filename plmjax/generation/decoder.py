@@ -116,7 +116,7 @@ class SourceDecoder:
     def repeated(self, state: tuple[Source, Cache], times: int) -> tuple[Source, Cache]:
         """The cache of every row several times, beside the source, of which one is enough for them."""
         source, cache = state
-        return source, cache.rows(_repeated(cache.key_mask, times))
+        return source, cache.rows(_repeated(source.attention_mask, times))
 
     def rows(self, state: tuple[Source, Cache], indices: jax.Array) -> tuple[Source, Cache]:
         """The cache of other rows, beside the source, which is the same for them."""

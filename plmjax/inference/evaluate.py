@@ -23,6 +23,7 @@ from plmjax.training import checkpoints, feed, phases, start, step
 from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import HeldOut, unigram_nats
 from plmjax.training.metrics import perplexity as exponential
+from plmjax.training.metrics import write_evaluation
 from plmjax.training.step import Program
 
 
@@ -83,7 +84,7 @@ def evaluate(
     metrics = {f"eval/{name}": value for name, value in metrics.items()} | signatures
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
-        finetuning.write(storage.path(output), metrics, predictions)
+        write_evaluation(storage.path(output), metrics, predictions)
     return metrics
 
 

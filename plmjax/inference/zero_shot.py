@@ -22,9 +22,8 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, check_choice, listed, quoted
-from plmjax.finetuning.run import write
 from plmjax.inference.language_model import LanguageModel
-from plmjax.training.metrics import perplexity
+from plmjax.training.metrics import perplexity, write_evaluation
 
 PAIR = ("sentence_good", "sentence_bad", "field", "UID")
 """Keys of a pair in BLiMP's files."""
@@ -60,7 +59,7 @@ def zero_shot(
     metrics = {f"{task}/{name}": value for name, value in TASKS[task](model, data).items()}
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
-        write(storage.path(output), metrics, {})
+        write_evaluation(storage.path(output), metrics, {})
     return metrics
 
 

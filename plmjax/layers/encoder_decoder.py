@@ -6,6 +6,9 @@ then calls `decode` for each further token:
     module(input_ids, attention_mask, decoder_input_ids, ...) -> EncoderDecoderOutput
     module.encode(input_ids, attention_mask) -> Source
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
+
+A decoder that keeps other things, such as the state of an LSTM, has a source, an output and a cache of its own with the
+fields and methods that are used here: `attention_mask`, `scores` and `cache`, and `rows`.
 """
 
 import flax.struct

@@ -58,6 +58,8 @@ class ModelConfig:
     """Whether the module of `encoder` reads no row without a second one for the decoder, `decoder_input_ids`."""
     forced_bos_token_id: int | None = None
     """Token that a text which the model writes begins with, whatever its scores; None: none is."""
+    packs: bool = True
+    """Whether a row may hold several packed sequences, each of which is read by itself."""
     token_table: str | None = None
     """Path of the parameter whose first V rows are the vectors of tokens; None: no tokens can be added to the model."""
     field_names: ClassVar[Mapping[str, str]] = {}
@@ -132,7 +134,7 @@ class ModelConfig:
         self._lacks("a decoder that writes text")
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> Any:
-        """The cache of that module for rows of up to `room` tokens."""
+        """The cache of that module for rows of up to `room` tokens; None where it begins one with its source."""
         self._lacks("a decoder that writes text")
 
     def encoder(self, execution: Execution, *, pooling: bool = False) -> nn.Module:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from plmjax import __version__, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, flatten
@@ -65,7 +67,7 @@ def pretrain(
             tokenizer = _tokenizer(run, workdir, brought, say)
             checks.special_tokens(run.model, tokenizer.vocabulary)
             if vectors is not None:
-                first_rows.check(run, tokenizer, vectors)
+                first_rows.check(run, tokenizer, vectors, _batch(run))
             directory = _dataset(run, workdir, tokenizer, say)
             dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
@@ -105,6 +107,12 @@ def pretrain(
         summary.show(result, source, workdir, say)
     hosts.agree("the end")
     return result
+
+
+def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
+    """Field -> shape and dtype of a batch of the first phase."""
+    phase = phases.resolve(run)[0]
+    return run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:

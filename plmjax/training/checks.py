@@ -37,6 +37,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
             layout or the devices.
     """
     settings(run)
+    packing(run, getattr(run.data.layout, "pack", 1), "--data.layout.pack")
     if run.finetuning is not None:
         raise UserError(
             "Expected no `finetuning` in an experiment of pretraining, found one; leave it out, or run plmjax finetune."
@@ -52,6 +53,15 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     program = step.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
     has_held_out = run.data.path or run.data.held_out
     rhythm(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
+
+
+def packing(run: Experiment, most: int, option: str) -> None:
+    """Raises UserError for several sequences in a row, as `option` sets them, of a model that reads one."""
+    if most > 1 and not run.model.packs:
+        raise UserError(
+            f"Expected {option} 1 for {type(run.model).__name__}, which reads one sequence in a row, found {most}; "
+            f"change it."
+        )
 
 
 def batches(run: Experiment, devices: int, slices: int = 1) -> None:

@@ -68,6 +68,13 @@ def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(writable, indent=indent, allow_nan=False)
 
 
+def write_evaluation(folder: Path, metrics: Mapping[str, Any], predictions: Mapping[str, str]) -> None:
+    """Writes evaluation.json, and the files of predictions: name -> contents."""
+    for name, contents in predictions.items():
+        storage.write(folder / name, contents)
+    storage.write(folder / "evaluation.json", to_json(metrics, indent=2) + "\n")
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl; a last line that a kill cut short is left out.
 

@@ -31,10 +31,10 @@ def vectors_at(path: str | Path) -> WordVectors | None:
     return read(path) if path.is_file() and word2vec.evidence(path) else None
 
 
-def check(run: Experiment, tokenizer: Any, vectors: WordVectors) -> None:
+def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
     """Raises UserError for a model or a tokenizer (plmjax.data.tokenizers.Tokenizer) that the vectors do not fit.
 
-    The table must be as wide as the vectors, and its tokens must be words.
+    The table must be as wide as the vectors, and its tokens must be words. batch: field -> shape and dtype of a batch.
     """
     name = run.model.token_table
     if name is None:
@@ -47,11 +47,11 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors) -> None:
             f"Expected a tokenizer of words, to begin with the vectors of {vectors.origin}, found one of the kind "
             f"{tokenizer.kind}; set --tokenizer.kind word."
         )
-    (width,), size = _table(run).shape[1:], vectors.vectors.shape[1]
+    (width,), size = _table(run, batch).shape[1:], vectors.vectors.shape[1]
     if size != width:
         raise UserError(
-            f"Expected vectors of {width} numbers, as the rows of {name} have, found {size} in {vectors.origin}; set "
-            f"{run.model.option('width')} {size} or name another file."
+            f"Expected vectors of {width} numbers, as the rows of {name} have, found {size} in {vectors.origin}; give "
+            f"the model such a table or name another file."
         )
 
 
@@ -70,10 +70,9 @@ def begun(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple
     return flax.traverse_util.unflatten_dict(flat, sep="/"), said
 
 
-def _table(run: Experiment) -> jax.ShapeDtypeStruct:
+def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
     """The shape of the model's table; computes nothing."""
     phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
     shapes = jax.eval_shape(step.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
     return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.token_table]

@@ -19,7 +19,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.errors import UserError, check_choice, quoted
-from plmjax.finetuning.run import write
+from plmjax.training.metrics import write_evaluation
 from plmjax.word_vectors.vectors import WordVectors
 
 SYNTACTIC = "gram"
@@ -49,7 +49,7 @@ def score(vectors: WordVectors, task: str, data: str | Path, output: str | Path 
     }
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
-        write(storage.path(output), metrics, {})
+        write_evaluation(storage.path(output), metrics, {})
     return metrics
 
 

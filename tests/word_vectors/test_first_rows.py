@@ -50,7 +50,7 @@ def test_vectors_that_do_not_fit_are_refused_in_one_sentence(fails, tmp_path) ->
     asked = ("pretrain", "nnlm_tiny", "--from", tmp_path / "vectors", *options(tmp_path))
     said = fails(*asked, "--model.vector_size", "5")
     assert "Expected vectors of 5 numbers, as the rows of words/embedding have, found 6 in" in said
-    assert "set --model.vector_size 6 or name another file." in said
+    assert "give the model such a table or name another file." in said
     assert not (tmp_path / "run" / "experiment.json").exists()
     said = fails(*asked, "--tokenizer.kind", "wordpiece")
     assert "Expected a tokenizer of words" in said and "found one of the kind wordpiece" in said

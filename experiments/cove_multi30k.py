@@ -1,0 +1,52 @@
+"""CoVe's translation model, which translates captions of pictures from English to German, on vectors of GloVe.
+
+    plmjax tokenizer train --kind word --vocab-size 10000 --lowercase False --output words/ \
+        --input multi30k_en_de/train.en.gz multi30k_en_de/train.de.gz TEXTS_OF_LATER_TASKS
+    plmjax pretrain experiments/glove_tiny.py --tokenizer.path words/ --model.vocab_size 10000 --data.input my_text/
+    plmjax export runs/glove_tiny vectors.txt --vectors glove
+    plmjax finetune experiments/cove_multi30k.py --from vectors.txt --tokenizer.path words/ \
+        --data.folder multi30k_en_de
+    plmjax evaluate runs/cove_multi30k --data multi30k_en_de/test_2016_flickr.en.gz
+
+As published (McCann et al. 2017) but for its size: the vectors of the source are fixed, descent without momentum at a
+rate that halves when the held-out loss rises, gradients clipped, dropout of 0.2, greedy texts.
+
+Deviation: the released loss is the sum over the words of a sentence and the mean over sentences, here it is the mean
+over words. A rate of 1 there is one of 13 here, the words of a sentence, and a gradient clipped at 5 there at 5 / 13
+here.
+"""
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
+from plmjax.finetuning.text_generation import Translation
+from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.models.cove import CoveConfig
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.training.schedules import Plateau
+
+
+def experiment() -> Experiment:
+    """Cells of 64 numbers in each direction of the encoder, 128 in the decoder."""
+    return Experiment(
+        model=CoveConfig.tiny(vocab_size=10_000),
+        objective=Translation(beams=1, max_new_tokens=32),
+        tokenizer=Tokenizer(kind="word", vocab_size=10_000, lowercase=False),
+        data=TextPairs(
+            train="train.en.gz",
+            validation="val.en.gz",
+            source="en",
+            target="de",
+            sequence_length=24,
+            target_length=24,
+            cut_sources=True,
+            cut_targets=True,
+        ),
+        optimizer=StochasticGradientDescent(
+            learning_rate=13.0,
+            schedule=Plateau(reduction=0.5, patience=0),
+            clip_norm=0.4,
+            frozen=("cove/words",),
+        ),
+        training=Training(steps=0, batch_size=64, log_every=50),
+        finetuning=Finetuning(epochs=3.0, evaluations=1.0),
+        checkpoint=Checkpoint(every=0, keep=2),
+    )
