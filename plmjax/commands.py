@@ -507,15 +507,25 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Makes a run directory from a checkpoint of transformers, of Google's TensorFlow BERT, or of ELMo.
+    """Makes a run directory from a checkpoint of transformers, of Google's BERT or of ELMo, or from word vectors.
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, or with ELMo's
-            options.json and an .hdf5 file.
+            options.json and an .hdf5 file; or a file of word vectors, of word2vec or GloVe.
         checkpoint: Run directory to make.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
     """
+    from plmjax.word_vectors.run_directory import import_vectors, is_file_of_vectors
+
+    if is_file_of_vectors(source):
+        if architecture != "auto" or tokenizer is not None:
+            raise UserError(
+                f"Expected neither --architecture nor --tokenizer for {source}, found one; leave it out, as word "
+                "vectors bring their own words."
+            )
+        print(import_vectors(source, checkpoint))
+        return
     from plmjax.exchange.run_directories import import_checkpoint
 
     print(import_checkpoint(source, checkpoint, architecture, tokenizer))

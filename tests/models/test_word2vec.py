@@ -78,7 +78,7 @@ def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
     (tmp_path / "wordsim" / "pairs.txt").write_text("bar bel 9\nbar car 1\nBop cin 2.5\n")
     (tmp_path / "questions-words.txt").write_text(": same\nbar bel car cel\nbar bel dar xyz\n")
     others = {"array": "bar", "integers": "car", "integer": "cel"}
-    assert len(commands) == 14
+    assert len(commands) == 15
     for command in commands:
         if command[0] not in ("pretrain", "finetune"):
             cli.run([others.get(word, word) for word in command])
@@ -87,3 +87,4 @@ def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="Words of word2vec_tiny"' in page and all(f">{word}</text>" in page for word in others.values())
     assert re.search(r"similarity/pairs/pairs +3\n", shown) and "25 vectors of 12 numbers to vectors.txt" in shown
+    assert "imported   25 vectors of 12 numbers from vectors.txt to runs/vectors" in shown

@@ -7,6 +7,6 @@ library trains its own kinds, whose models are then read into the same engine.
 from plmjax.data.tokenizers.kinds import KINDS, LAST
 from plmjax.data.tokenizers.loading import load
 from plmjax.data.tokenizers.tokenizer import Tokenizer
-from plmjax.data.tokenizers.training import check, train
+from plmjax.data.tokenizers.training import check, of_words, train
 
-__all__ = ["KINDS", "LAST", "Tokenizer", "check", "load", "train"]
+__all__ = ["KINDS", "LAST", "Tokenizer", "check", "load", "of_words", "train"]

@@ -25,7 +25,7 @@ def train(
     Raises:
       UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
     """
-    from tokenizers import AddedToken, models, pre_tokenizers, trainers
+    from tokenizers import models, pre_tokenizers, trainers
 
     check(kind, vocab_size)
     special = KINDS[kind]
@@ -49,6 +49,24 @@ def train(
             engine = engines.word(lowercase) if kind == "word" else engines.char(lowercase)
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
+    return _finished(engine, kind, lowercase, directory, files)
+
+
+def of_words(words: Iterable[str], directory: str | Path, *, lowercase: bool) -> Tokenizer:
+    """A tokenizer of given words, each of which stands there once, after the special tokens; saved to `directory`."""
+    from tokenizers import models
+
+    engine = engines.word(lowercase)
+    tokens = dict.fromkeys([*KINDS["word"].values(), *words])
+    engine.model = models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
+    return _finished(engine, "word", lowercase, directory, {})
+
+
+def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
+    """The tokenizer of an engine that has its vocabulary, saved; files: its own besides those of every kind."""
+    from tokenizers import AddedToken
+
+    special = KINDS[kind]
     # The space before a word is part of its token, so <mask> takes the place of both.
     stripping = {special["mask"]} if kind == "byte-bpe" else set()
     engine.add_special_tokens(
