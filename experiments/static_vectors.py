@@ -25,6 +25,7 @@ import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.from_table import FromTable
+from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
 from plmjax.training.optimizers import AdamW
@@ -69,5 +70,17 @@ def entities() -> Experiment:
         run,
         objective=TokenTagging(entities=True),
         data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
+    )
+
+
+def questions() -> Experiment:
+    """The span of a text that answers a question (SQuAD), from words that do not know the question."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        objective=SpanExtraction(),
+        data=Questions(sequence_length=384, stride=128, pack=4),
+        finetuning=dataclasses.replace(run.finetuning, epochs=3.0),
         checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
     )

@@ -23,7 +23,7 @@ for what a device computes, and so for the MFU to expect; it knows no stalls, so
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from plmjax.parallel import sharding, topologies
 from plmjax.plan import hlo, refined
 from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
-from plmjax.training import step
+from plmjax.training import paths, step
 from plmjax.training.metrics import compact
 from plmjax.vocabulary import Vocabulary
 
@@ -110,22 +110,24 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
                     f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
                     f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
                 )
-    sizes = [math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(built.copy)]
+    sizes, asked = parameter_sizes(built), looked_up(experiment, built)
+    copied = sum(sizes.values()) - sum(sizes[name] for name in asked)
+    updated = copied + sum(asked[name] if experiment.optimizer.by_rows else sizes[name] for name in asked)
     collectives = program.collectives()
     floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
     reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
-    if reduced > 1.02 * sum(sizes):
-        found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(sum(sizes))}.")
+    if reduced > 1.02 * updated:
+        found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(updated)}.")
     if built.mesh.shape["data"] == built.mesh.size:
         gathered = sum(one.elements * one.count for one in floats if one.kind == "all-gather")
-        allowed = sum(sizes) if experiment.mesh.zero else 0
+        allowed = (copied if experiment.mesh.zero else 0) + sum(asked.values())
         if meshes.slices(list(built.mesh.devices.flat)) > 1:
-            allowed += sum(sizes)  # there a sum is a reduce-scatter, an exchange between slices and an all-gather
+            allowed += copied  # there a sum is a reduce-scatter, an exchange between slices and an all-gather
         if gathered > 1.02 * allowed:
             found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
     scores = program.largest(experiment.model.vocab_size)
     limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
-    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, max(sizes)):
+    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, *sizes.values()):
         found.append(f"An array over the vocabulary is {list(scores.shape)}, {limit} elements are asked for.")
     return found
 
@@ -138,9 +140,36 @@ def predicted(experiment: Experiment, program: step.Program) -> int:
         corrupted = experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
         return experiment.objective.targets(corrupted)[0]
 
+    return math.prod(_shapes(targets, program).shape)
+
+
+def _shapes(function: Callable, program: step.Program) -> Any:
+    """The shapes of a function of a global batch and the constants; computes nothing."""
     given = program.batch, program.state.constants
-    plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
-    return math.prod(jax.eval_shape(targets, *plain).shape)
+    return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given))
+
+
+def parameter_sizes(program: step.Program) -> dict[str, int]:
+    """Path -> numbers of a parameter that one device has."""
+    sizes: dict[str, int] = {}
+
+    def note(name: str, leaf: Any) -> None:
+        sizes[name] = math.prod(leaf.sharding.shard_shape(leaf.shape))
+
+    paths.map_named(note, program.state.params)
+    return sizes
+
+
+def looked_up(experiment: Experiment, program: step.Program) -> dict[str, int]:
+    """Path of a table that the step looks up -> numbers of the rows that a global batch asks for, each as often."""
+
+    def rows(batch: Any, constants: Any) -> Any:
+        vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
+        return experiment.objective.rows(experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants))
+
+    widths: dict[str, int] = {}
+    paths.map_named(lambda name, leaf: widths.setdefault(name, leaf.shape[-1]), program.state.params)
+    return {name: math.prod(ids.shape) * widths[name] for name, ids in _shapes(rows, program).items()}
 
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
