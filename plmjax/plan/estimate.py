@@ -110,9 +110,10 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
                     f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
                     f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
                 )
-    sizes, asked = parameter_sizes(built), looked_up(experiment, built)
-    copied = sum(sizes.values()) - sum(sizes[name] for name in asked)
-    updated = copied + sum(asked[name] if experiment.optimizer.by_rows else sizes[name] for name in asked)
+    sizes, owned, asked = shard_sizes(built.copy), shard_sizes(built.state.params), looked_up(experiment, built)
+    tables = {name: owned[name] for name in asked}
+    copied = sum(sizes.values())
+    updated = copied + sum((asked if experiment.optimizer.by_rows else tables).values())
     collectives = program.collectives()
     floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
     reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
@@ -127,7 +128,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
             found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
     scores = program.largest(experiment.model.vocab_size)
     limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
-    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, *sizes.values()):
+    if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, *sizes.values(), *tables.values()):
         found.append(f"An array over the vocabulary is {list(scores.shape)}, {limit} elements are asked for.")
     return found
 
@@ -149,14 +150,10 @@ def _shapes(function: Callable, program: step.Program) -> Any:
     return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given))
 
 
-def parameter_sizes(program: step.Program) -> dict[str, int]:
-    """Path -> numbers of a parameter that one device has."""
+def shard_sizes(params: Any) -> dict[str, int]:
+    """Path -> numbers of a parameter that one device has, from ShapeDtypeStructs with shardings."""
     sizes: dict[str, int] = {}
-
-    def note(name: str, leaf: Any) -> None:
-        sizes[name] = math.prod(leaf.sharding.shard_shape(leaf.shape))
-
-    paths.map_named(note, program.state.params)
+    paths.map_named(lambda name, leaf: sizes.setdefault(name, math.prod(leaf.sharding.shard_shape(leaf.shape))), params)
     return sizes
 
 
