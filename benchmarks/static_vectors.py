@@ -28,6 +28,7 @@ EXPERIMENTS = {
 FILES = {name: files for name, (_, *files) in TASKS.items()} | {
     "movie_reviews": ["movie_reviews/train.jsonl.gz", "movie_reviews/dev.jsonl.gz"]
 }
+TEXT = {"subjectivity": "sentence", "movie_reviews": "text"}
 METRICS = {name: metric for name, (metric, *_) in TASKS.items()} | {"movie_reviews": "accuracy"}
 
 
@@ -37,9 +38,10 @@ def scored(vectors: Path, data: Path, task: str, frozen: bool, seeds: int, outpu
     files = [data / name for name in FILES[task]]
     if task == "snli":
         files = split_by_premise(files[0], output / "data")
+    columns = {"text": TEXT[task]} if task in TEXT else {}
     run = dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, train=str(files[0]), validation=str(files[1])),
+        data=dataclasses.replace(run.data, train=str(files[0]), validation=str(files[1]), **columns),
         optimizer=dataclasses.replace(run.optimizer, frozen=("encoder",) if frozen else ()),
     )
     workdir = output / f"{task}-{'frozen' if frozen else 'trained'}"
