@@ -12,11 +12,13 @@ from plmjax import experiment as experiments
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
+from plmjax.finetuning.biattentive import Biattentive
 from plmjax.finetuning.choices import ChoiceExamples, Choices
 from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.mixture import Mixture, MixtureExamples
 from plmjax.finetuning.questions import QuestionExamples, Questions
+from plmjax.finetuning.run import resolve
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
@@ -24,6 +26,7 @@ from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.layers.model_config import ModelConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.cove import CoveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
@@ -62,6 +65,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
     if isinstance(run.start, FromTable):
         return Word2VecConfig.tiny()
+    if isinstance(run.start, Biattentive):
+        return CoveConfig.tiny()
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
     return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()
@@ -72,8 +77,8 @@ def complete(run: Experiment) -> Experiment:
     if run.model is None:
         model = run.start.model(fine_tuned(run))
         run = dataclasses.replace(run, model=model)
-    if not run.training.steps:
-        run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=10))
+    if run.finetuning is not None:
+        run = resolve(run, 10 * run.training.batch_size)
     if len(jax.devices()) % max(1, run.mesh.data * run.mesh.fsdp * run.mesh.tensor):  # a slice's own
         run = dataclasses.replace(run, mesh=Mesh())
     if getattr(run.objective, "labels", True) == ():

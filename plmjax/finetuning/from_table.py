@@ -14,7 +14,7 @@ from plmjax.models.static_vectors import StaticVectorsConfig
 class FromTable(Start):
     """The rows of the checkpoint's table of tokens, as a model of static vectors.
 
-    The checkpoint is of any model with a table that is as wide as its layers, such as word2vec, NNLM or GPT-2.
+    The checkpoint is of any model with such a table, such as word2vec, NNLM, CoVe or GPT-2.
     """
 
     def model(self, origin: Any) -> StaticVectorsConfig:
@@ -29,7 +29,7 @@ class FromTable(Start):
             )
         if isinstance(origin, StaticVectorsConfig):
             return origin
-        return StaticVectorsConfig(origin.vocab_size, origin.width)
+        return StaticVectorsConfig(origin.vocab_size, origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone; rows that are of no token, such as those of positions, are left out."""

@@ -14,3 +14,8 @@ def uniform(bound: float) -> Initializer:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     return init
+
+
+def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Uniform from -1 / sqrt(inputs) to 1 / sqrt(inputs), as torch draws linear layers; inputs are the first axis."""
+    return uniform(shape[0] ** -0.5)(key, shape, dtype)

@@ -95,6 +95,11 @@ class ModelConfig:
         """How one text or a pair is laid out as a row, and which position stands for it."""
         self._lacks("a layout of rows for texts")
 
+    @property
+    def token_width(self) -> int:
+        """Numbers of a token's row in `token_table`."""
+        return self.width
+
     def option(self, name: str) -> str:
         """The command line's option that sets one of these five."""
         return f"--model.{self.field_names.get(name, name)}"

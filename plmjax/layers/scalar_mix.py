@@ -4,9 +4,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.errors import UserError
 
-def mixed(hidden_states: jax.Array, weights: jax.Array, scale: jax.Array | float = 1.0) -> jax.Array:
-    """scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D]."""
+
+def mixed(
+    hidden_states: jax.Array | tuple[jax.Array, ...], weights: jax.Array, scale: jax.Array | float = 1.0
+) -> jax.Array:
+    """scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D].
+
+    Layers that differ in their widths are a tuple, whose mix is a UserError.
+    """
+    if isinstance(hidden_states, tuple):
+        widths = [layer.shape[-1] for layer in hidden_states]
+        if len(set(widths)) > 1:
+            raise UserError(
+                f"Expected layers of one width to mix, found {', '.join(map(str, widths))}; take one layer."
+            )
+        hidden_states = jnp.stack(hidden_states)
     shares = jax.nn.softmax(weights.astype(jnp.float32))
     return scale * jnp.tensordot(shares, hidden_states.astype(jnp.float32), axes=1)
 
@@ -18,9 +32,9 @@ class ScalarMix(nn.Module):
     """
 
     @nn.compact
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        """[L+1 B T D] -> float32 [B T D]."""
+    def __call__(self, hidden_states: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
+        """[L+1 B T D] -> float32 [B T D]; layers as `mixed` has them."""
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,))
-        weights = self.param("weights", zeros, hidden_states.shape[:1])
+        weights = self.param("weights", zeros, (len(hidden_states),))
         scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ()), ())
         return mixed(hidden_states, weights, scale)

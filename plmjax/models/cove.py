@@ -108,6 +108,11 @@ class CoveConfig(ModelConfig):
         return 2 * self.hidden_size
 
     @property
+    def token_width(self) -> int:
+        """Numbers of a word's vector."""
+        return self.vector_size
+
+    @property
     def initializer(self) -> Initializer:
         """Uniform; of the decoder's words, and of all kernels and biases."""
         return uniform(self.initializer_range)

@@ -14,8 +14,11 @@ import torch
 from torch.nn import functional
 
 from plmjax.errors import UserError
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.cove import CoveConfig, CoveForTranslation, MtLstm
+from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
 
 CONFIG = CoveConfig(vocab_size=19, vector_size=6, hidden_size=5, dropout=0.0)
@@ -164,21 +167,24 @@ def test_no_output_depends_on_padding_or_on_what_follows_in_the_target(params: A
     assert np.abs(found.logits - later.logits)[:2, 3:5].max(axis=-1).min() > 1e-4  # and the fed state tells the rest
 
 
-def test_token_by_token_is_all_at_once_for_several_texts_of_a_source(params: Any) -> None:
-    module = CoveForTranslation(CONFIG)
-    call = functools.partial(module.apply, {"params": params})
-    whole, seen = outputs(module, params, BATCH).logits, TARGET_MASK > 0
-    source = jax.jit(functools.partial(call, method="encode"))(IDS, MASK)
-    decode = jax.jit(functools.partial(call, method="decode"))
-    output = decode(TARGETS[:, :1], source)
-    np.testing.assert_allclose(output.logits[:, 0], whole[:, 0], atol=1e-5)
-    twice = np.repeat(np.arange(3), 2)
-    cache = output.cache.rows(twice)
-    for place in range(1, 6):
-        output = decode(TARGETS[twice, place : place + 1], source, cache=cache)
-        there = twice[seen[twice, place]]
-        np.testing.assert_allclose(output.logits[seen[twice, place], 0], whole[there, place], atol=1e-5)
-        cache = output.cache
+def test_the_texts_of_a_beam_search_have_the_probability_of_reading_them_at_once(params: Any) -> None:
+    """Beams share a source, change places, and go on from the state of the cells."""
+    vocabulary = Vocabulary(19, pad=0, begin=2, end=3)
+    writer = Writer(CONFIG, params, vocabulary)
+    settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=5, batch_size=3)
+    prompts = [IDS[row, :length].tolist() for row, length in enumerate(LENGTHS)]
+    texts = writer(prompts, settings)
+    found = [text for own in texts for text in own]
+    assert all(len({tuple(text.tokens) for text in own}) == 3 for own in texts) and len({*map(str, texts)}) == 3
+    asked = np.zeros((9, 5), np.int32)
+    for row, text in zip(asked, found, strict=True):
+        row[: len(text.tokens)] = text.tokens
+    batch = {"input_ids": np.repeat(IDS, 3, axis=0), "attention_mask": np.repeat(MASK, 3, axis=0)}
+    given = np.concatenate([np.full((9, 1), CONFIG.decoder_start_token_id), asked[:, :-1]], axis=1)
+    logits = outputs(CoveForTranslation(CONFIG), params, batch | {"decoder_input_ids": given}).logits
+    nats = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), asked[..., None], axis=-1)[..., 0]
+    for row, text in zip(nats, found, strict=True):
+        np.testing.assert_allclose(text.log_probability, row[: len(text.tokens)].sum(), rtol=1e-5)
 
 
 def test_the_encoder_reads_packed_texts_and_both_texts_of_a_pair_each_by_itself(params: Any) -> None:

@@ -1,0 +1,123 @@
+"""Every command of docs/contextual_vectors.md on CoVe, in its order, on a few rows; only the training is left out."""
+
+import gzip
+import re
+import shlex
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.data import tokenizers
+from plmjax.interop import word2vec
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints, loop, phases, step
+from plmjax.training.state import State
+from tests.finetuning.test_docs import Reached
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line)
+    for block in re.findall(r"```bash\n(.*?)```", PAGE[PAGE.index("## CoVe") :], re.DOTALL)
+    for line in block.strip().splitlines()
+]
+SMALLER = {
+    "cove_multi30k": "--model.vocab_size 20 --model.vector_size 6 --model.hidden_size 4 --objective.max_new_tokens 3",
+    "cove_classification": "--start.hidden_size 4",
+}
+VECTORS = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the page takes for granted: vectors, and the files of the tasks as they are handed out."""
+    folder = tmp_path_factory.mktemp("cove")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    word2vec.write(folder / "vectors.txt", ["man", "runs", "elsewhere"], VECTORS)
+    (folder / "lines.txt").write_text("a film\nA man runs.\n")
+    texts = {"en": "A man runs.", "de": "Ein Mann rennt."}
+    files = {f"multi30k_en_de/{name}.{side}.gz": text for name in ("train", "val") for side, text in texts.items()}
+    for name in ("train", "dev"):
+        files[f"subjectivity/{name}.tsv.gz"] = "label\tsentence\nobjective\ta man\nsubjective\ta film"
+        files[f"snli/{name}.tsv"] = "premise\thypothesis\tlabel\na man\tA man runs.\tneutral\na man\ta film\tother"
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return folder
+
+
+def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
+    """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
+    (phase,) = phases.resolve(run)
+    module = run.objective.module(run.model, Execution())
+    init = step.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
+    shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+    nothing = jnp.zeros(())
+    state = begin(State(nothing, params, optimizer_state=(), carry=(), key=nothing))
+    (workdir / "experiment.json").unlink(missing_ok=True)
+    checkpoints.save_parameters(workdir, jax.device_get(state.params), run, tokenizer)
+    raise Reached
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: "-".join(COMMANDS[number][1:3]))
+def test_command(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    program, verb, *arguments = COMMANDS[number]
+    assert program == "plmjax"
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(loop, "train", saving)
+    if verb != "finetune":
+        cli.run([verb, *(argument.replace("10000", "20") for argument in arguments)])
+        assert capsys.readouterr().out or (folder / "cove.npz").exists()
+        return
+    smaller = next(options for name, options in SMALLER.items() if name in arguments[0])
+    with pytest.raises(Reached):
+        cli.run([verb, *arguments, *smaller.split()])
+    own = arguments.index("--workdir") if "--workdir" in arguments else None
+    begun(folder, folder / (arguments[own + 1] if own else "runs/cove_multi30k"))
+
+
+def begun(folder: Path, run: Path) -> None:
+    """Checks the parameters that a run begins with."""
+    params, _ = checkpoints.load_parameters(run)
+    tokenizer = tokenizers.load(folder / "words")
+    table = next(jax.tree.leaves(params[name]["words"]) for name in ("cove", "static_vectors") if name in params)[0]
+    expected = np.zeros_like(table)
+    for row, word in enumerate(("man", "runs")):
+        expected[tokenizer.encode(word)] = VECTORS[row]
+    np.testing.assert_array_equal(table, expected)
+    if "classifier" in params and "cove" in params:
+        origin, _ = checkpoints.load_parameters(folder / "runs" / "cove_multi30k")
+        jax.tree.map(np.testing.assert_array_equal, params["cove"], origin["cove"])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "cove_multi30k.py --from random",
+            "a checkpoint or a file of word vectors for --optimizer.frozen cove/words, found random; name one.",
+        ),
+        ("cove_multi30k.py --from vectors.txt --data.pack 2", "Expected --data.pack 1 for CoveConfig"),
+        ("cove_multi30k.py --from vectors.txt --model.vector_size 5", "Expected vectors of 5 numbers, as the rows of"),
+        ("cove_multi30k.py --from vectors.txt --tokenizer.kind char", "Expected a tokenizer of words"),
+    ],
+)
+def test_mistakes_are_one_sentence(command: str, said: str, folder: Path, fails, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    name, *more = command.split()
+    smaller = SMALLER["cove_multi30k"].split()
+    own = "--workdir runs/mistake --data.folder multi30k_en_de --tokenizer.vocab_size 20".split()
+    assert said in fails("finetune", f"experiments/{name}", *smaller, *own, *more)
+
+
+def test_layers_of_several_widths_are_not_mixed(folder: Path, fails, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    said = fails("embed", "runs/cove_multi30k", "--input", "lines.txt", "--output", "x.npz", "--mix", "0", "0", "0")
+    assert "Expected layers of one width to mix, found 6, 8, 8; take one layer." in said
