@@ -27,7 +27,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=1e-3, schedule=Constant(), weight_decay=0.0, clip_norm=5.0, frozen=("encoder",)),
         training=Training(steps=0, batch_size=64, log_every=50),
         finetuning=Finetuning(epochs=3.0, evaluations=1.0),
-        start=Biattentive(hidden_size=64),
+        start=Biattentive(size=64),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

@@ -516,7 +516,7 @@ def import_(
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
     """
-    from plmjax.word_vectors.run_directory import import_vectors, is_file_of_vectors
+    from plmjax.exchange.word_vectors import import_vectors, is_file_of_vectors
 
     if is_file_of_vectors(source):
         if architecture != "auto" or tokenizer is not None:

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "training": CORE,
     "finetuning": {*CORE, "generation", "word_vectors", "finetuning"},
     "interop": {*CORE, "interop"},
-    "exchange": {*CORE, "finetuning", "interop", "exchange"},
+    "exchange": {*CORE, "finetuning", "interop", "word_vectors", "exchange"},
     "plan": {*CORE, "plan"},
     "inference": {*CORE, "finetuning", "inference"},
     "word_vectors": {*CORE, "interop", "word_vectors"},

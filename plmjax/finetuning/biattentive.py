@@ -21,14 +21,14 @@ class Biattentive(Start):
 
     contextual: bool = True
     """Whether the network reads CoVe beside the vectors of words."""
-    hidden_size: int = 300
+    size: int = 300
     """Numbers of each of its cells in each direction."""
     dropout: float = 0.2
     """Dropout within the network."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        check_ranges("start", self, hidden_size=FROM_1, dropout=SHARE)
+        check_ranges("start", self, size=FROM_1, dropout=SHARE)
 
     def model(self, origin: Any) -> BiattentiveConfig:
         """The sizes of the vectors, and those of the network.
@@ -44,7 +44,7 @@ class Biattentive(Start):
                 f"of words alone with --start.contextual False."
             )
         vectors = origin if self.contextual else FromTable().model(origin)
-        return BiattentiveConfig(vectors, self.hidden_size, dropout=self.dropout)
+        return BiattentiveConfig(vectors, self.size, dropout=self.dropout)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The encoder alone, or its table."""

@@ -101,7 +101,7 @@ def test_padding_changes_nothing_and_dropout_leaves_the_vectors_alone(params: An
 
 
 def test_starts_from_a_translation_model_or_from_any_table() -> None:
-    start = Biattentive(hidden_size=4, dropout=0.1)
+    start = Biattentive(size=4, dropout=0.1)
     model = start.model(COVE)
     assert model == dataclasses.replace(CONFIG, pieces=4, dropout=0.1) and start.model(model) == model
     assert (model.features, model.encoder_name) == (16, "cove")
