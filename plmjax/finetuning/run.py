@@ -199,8 +199,9 @@ def _with_model(run: Experiment, description: Description | None) -> Experiment:
     if description is None:
         if run.model is None:
             raise UserError(
-                f"Expected a model for --from {start.RANDOM}, or a file of vectors, found none; name a "
-                f"checkpoint that has one with --like, or set model in the experiment's file."
+                f"Expected a model for --from {start.RANDOM}, or a file of vectors, found none; name a checkpoint that "
+                f"has one with --like, set model in the experiment's file, or make a run of the vectors with plmjax "
+                f"import."
             )
         return run
     return start.with_model(run, description)

@@ -51,6 +51,7 @@ def test_the_vectors_are_sums_and_what_is_asked_of_them_is_answered(run, tmp_pat
     params, _ = checkpoints.load_parameters(run)
     total = np.asarray(params["words"]["embedding"]) + np.asarray(params["contexts"]["embedding"])
     found = read(run)
+    assert "<unk>" not in found.words  # which the released program writes
     assert {tuple(row) for row in found.vectors.tolist()} <= {tuple(row) for row in total.tolist()}
     cli.run(["export", str(run), str(tmp_path / "vectors.txt"), "--vectors", "glove"])
     np.testing.assert_array_equal(read(tmp_path / "vectors.txt").vectors, found.vectors)
