@@ -205,9 +205,8 @@ class MtLstm(nn.Module):
         """
         check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
         config, dtype = self.config, self.execution.dtype
-        words = Embedding(config.vocab_size, config.vector_size, "vocab", nn.initializers.zeros, dtype, name="words")(
-            input_ids
-        )
+        sizes = (config.vocab_size, config.vector_size, "vocab", nn.initializers.zeros, dtype)
+        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
         reads = {
             "visible": visible_tokens(attention_mask, segment_ids),
             "starts": text_starts(token_type_ids, segment_ids),
@@ -365,7 +364,7 @@ class Decoder(nn.Module):
         """int [B T] -> s [B T D] and the state after the last token; without one before, that of the source."""
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
-        words = Embedding(*sizes, name="words")(input_ids)
+        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
         if before is None:
             before = DecoderState(source.states, jnp.zeros((len(input_ids), config.width), dtype))
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible

@@ -30,7 +30,6 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),
-    "cove": (experiments.cove, ChainSource),
     "elmo": (experiments.elmo, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
     "glove": (experiments.glove, ChainSource),

@@ -119,7 +119,7 @@ def transformer() -> Experiment:
 
 def cove() -> Experiment:
     """A pair of a source and a target a row, read and written by LSTMs."""
-    model = CoveConfig(vocab_size=64, vector_size=8, hidden_size=8, num_layers=1)
+    model = CoveConfig(vocab_size=64, vector_size=16, hidden_size=12, num_layers=1)
     data = Data(layout=PairedStreams(), sequence_length=8)
     return dataclasses.replace(transformer(), model=model, data=data)
 
