@@ -241,6 +241,10 @@ class Start:
         """
         return params
 
+    def draws(self, parameter: str) -> bool:
+        """Whether a parameter of the run, which is of no head, is drawn from the seed where the checkpoint has none."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

@@ -135,7 +135,7 @@ def _forward(program: Program, objective: TaskObjective) -> Any:
         with jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
             outputs = apply(objective, program.module, given, batch, jax.random.key(0), training=False)
             losses, weights = objective.sums_of(outputs, batch).losses, objective.weights(batch)
-            collected = () if objective.generates else objective.collected(outputs)
+            collected = () if objective.generates else objective.collected(outputs, batch)
         pairs = {f"{term}_loss": (losses[term], weights[term]) for term in weights}
         named = {"loss": pairs[f"{objective.target_term(batch)}_loss"]} | (pairs if len(pairs) > 1 else {})
         return named, collected, batch["example_ids"], batch["sequence_starts"]

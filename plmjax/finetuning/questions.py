@@ -266,7 +266,7 @@ class SpanExtraction(TaskObjective):
         starts, ends = nats(outputs.start_logits, batch["starts"]), nats(outputs.end_logits, batch["ends"])
         return {"task": (starts + ends) / 2}
 
-    def collected(self, outputs: Any) -> jax.Array:
+    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
         """float32 [R T 2]."""
         return jnp.stack([outputs.start_logits, outputs.end_logits], axis=-1)
 

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
+
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
@@ -69,10 +71,10 @@ def finetune(
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
-    if run.model.characters is not None:
+    if run.model.characters is not None and not run.objective.spells:
         raise UserError(
             f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
-            "of words; fine-tune another model, or take this one's vectors from plmjax embed."
+            "of words; fine-tune another model, tag words, or take this one's vectors from plmjax embed."
         )
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
@@ -104,11 +106,16 @@ def finetune(
             return state.replace(params=params)
         if pretrained is None:
             return state
-        poolers = [name for name in start.lacking(pretrained, state.params, run.model) if not in_head(name)]
+        lacking = start.lacking(pretrained, state.params, run.model)
+        poolers = [name for name in lacking if not in_head(name) and not run.start.draws(name)]
         if poolers and hosts.speaks():
-            drawn = start.in_short(poolers)
-            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, drawn)
-        params = start.transfer(pretrained, state.params, checkpoint, lambda name: in_head(name) or name in poolers)
+            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, start.in_short(poolers))
+        found = flax.traverse_util.flatten_dict(pretrained, sep="/")
+
+        def drawn(name: str) -> bool:
+            return in_head(name) or name in poolers or (name not in found and run.start.draws(name))
+
+        params = start.transfer(pretrained, state.params, checkpoint, drawn)
         return state.replace(params=params)
 
     result = loop.train(run, workdir, source, _files(tokenizer), begin, evaluation)

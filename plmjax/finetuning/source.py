@@ -114,7 +114,7 @@ class Rows:
         starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
 
         def placed(values: np.ndarray, padding: int) -> np.ndarray:
-            out = np.full((len(sequences), length), padding, values.dtype)
+            out = np.full((len(sequences), length, *values.shape[1:]), padding, values.dtype)
             pieces = (values[start:stop] for start, stop in zip(starts, stops, strict=True))
             packing.copy(row, begins[row, slot], pieces, out)
             return out

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, listed, nearest, quoted
-from plmjax.finetuning import files
+from plmjax.errors import UserError, quoted
+from plmjax.finetuning import files, label_schemes
 from plmjax.finetuning.sentences import numbered, softmax
 from plmjax.finetuning.task import (
     Answers,
@@ -31,20 +31,23 @@ from plmjax.finetuning.task import (
 )
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
-from plmjax.models.heads import TokenClassification
+from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.template import TokenRow
+from plmjax.models.heads import TaggingOutput, TokenClassification
 from plmjax.objectives.objective import Batch, cross_entropy
-
-SCHEMES = ("", "IOB1", "IOB2", "IOBES")
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggedExamples(Examples):
-    """words and their labels, a list each sentence, of None where there are none; word_lines: the line each word stands
-    in."""
+    """words and their labels, a list each sentence, of None where there are none.
+
+    word_lines: the line each word stands in. scheme: that of the labels, as `Tagging` has it.
+    """
 
     words: list[list[str]]
     labels: list[list[str | None]]
     word_lines: list[list[int]]
+    scheme: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +73,7 @@ class Tagging(FileTask):
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""
-        if self.scheme not in SCHEMES:
-            raise UserError(
-                f"Expected --data.scheme to be one of {listed(SCHEMES[1:])}, found {quoted(self.scheme)}; "
-                f"{nearest(self.scheme, SCHEMES)}"
-            )
+        label_schemes.check_scheme(self.scheme)
         if not labelled and files.suffix(path) == ".txt":
             for number, line in enumerate(files.lines(path), start=1):
                 words = line.split()
@@ -86,44 +85,48 @@ class Tagging(FileTask):
             labels: list[str | None] = [None] * len(words)
             if labelled:
                 labels = [self._cell(row, self.label, "label", f"line {line} of {path}") for line, row in block]
-            if labelled and self.scheme:
-                _check_scheme(labels, self.scheme, lines, path)
+            if labelled:
+                label_schemes.check_labels(labels, self.scheme, lines, path)
             yield lines[-1], words, labels, lines
+
+    def to_examples(self, path: str, rows: list[Row]) -> TaggedExamples:
+        """Rows as examples, with the scheme of their labels."""
+        return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
 
     def _cell(self, row: dict[str, Any], column: str, option: str, where: str) -> str:
         value = files.cell(row, column, option, where)
         return files.label(value, column, where) if option == "label" else files.text(value, column, where)
 
 
-def _check_scheme(labels: list[str], scheme: str, lines: list[int], path: str) -> None:
-    """Raises UserError for the first label that cannot follow the one before it."""
-    marks = tuple(scheme.rstrip("12"))
-    before, kind_before = "O", ""
-    for label, line in zip(labels, lines, strict=True):
-        mark, dash, kind = label.partition("-")
-        if mark not in marks or (mark != "O") != bool(dash and kind):
-            raise UserError(
-                f"Expected O or one of {', '.join(f'{m}-KIND' for m in marks if m != 'O')} in line {line} of {path}, "
-                f"found {quoted(label)}; fix it or set --data.scheme."
-            )
-        inside = before != "O" and kind_before == kind
-        impossible = {
-            "IOB1": mark == "B" and not inside,  # B only parts two entities of one kind
-            "IOB2": mark == "I" and not inside,
-            "IOBES": (mark in "IE") != (before in "BI") or (mark in "IE" and not inside),
-        }[scheme]
-        if impossible:
-            previous = f"{before}-{kind_before}" if kind_before else before
-            raise UserError(
-                f"Expected {scheme} labels in {path}, found {quoted(label)} after {quoted(previous)} in line {line}, "
-                f"which cannot be; fix it or set --data.scheme."
-            )
-        before, kind_before = mark, kind
-    if scheme == "IOBES" and before in ("B", "I"):
-        raise UserError(
-            f"Expected IOBES labels in {path}, found {quoted(labels[-1])} at a sentence's end in line {lines[-1]}, "
-            f"which cannot be; fix it or set --data.scheme."
-        )
+class _Words:
+    """Sentences for a model that reads the characters of whole words, each of which is one token.
+
+    pieces: as `tokenizer.encode_words` gives them, the unknown token for a word that the tokenizer lacks or would
+    divide. Its spelling is its own; a word that the tokenizer has is spelled as it is there.
+    """
+
+    def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
+        unknown = max(tokenizer.vocabulary.unknown, 0)
+        words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
+        found = [ids[0] if len(ids) == 1 else unknown for ids in tokenizer.encode_words([words])[0]]
+        names = tokenizer.tokens(found)
+        written = [word if token == unknown else name for word, token, name in zip(words, found, names, strict=True)]
+        self._table = np.concatenate([sentence_marks(length), spelled(written, length)]).astype(np.uint16)
+        self._rows = {word: row for row, word in enumerate(words, start=2)}
+        self._vocabulary, self._sentences = tokenizer.vocabulary, sentences
+        ids = dict(zip(words, found, strict=True))
+        self.pieces = [[[ids[word]] for word in sentence] for sentence in sentences]
+
+    def characters(self, rows: list[TokenRow], room: int) -> np.ndarray:
+        """Of every token of the sentences as rows with up to `room` words, uint16 [N length]."""
+        chosen = []
+        for words, row in zip(self._sentences, rows, strict=True):
+            (begin,) = row.starts
+            places = [int(token == self._vocabulary.end) for token in row.tokens]  # marks, before words take theirs
+            kept = [self._rows[word] for word in words[:room]]
+            places[begin : begin + len(kept)] = kept
+            chosen += places
+        return self._table[chosen]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +135,7 @@ class TokenTagging(TaskObjective):
 
     task_class: ClassVar[type[Task]] = Tagging
     per_token: ClassVar[bool] = True
+    spells: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
@@ -139,6 +143,9 @@ class TokenTagging(TaskObjective):
     """Whether labels mark entities; metrics are then those of whole entities."""
     mix: bool = False
     """Read a learned mix of all layers (ELMo's) instead of the last one."""
+    mix_penalty: float = 0.0
+    """Factor of the sum of the squared weights of all learned mixes, as a part of the loss (Peters et al. 2018, section
+    3.1: the larger, the nearer the mix stays to the plain mean); 0: none."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -168,11 +175,17 @@ class TokenTagging(TaskObjective):
         return TokenClassification(config, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word.
+
+        A model that reads characters is given every word in one piece.
+        """
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         room = task.sequence_length - template.specials(1)
-        pieces = tokenizer.encode_words(examples.words)
+        spelling = None
+        if model.characters is not None:
+            spelling = _Words(examples.words, tokenizer, model.characters)
+        pieces = tokenizer.encode_words(examples.words) if spelling is None else spelling.pieces
         rows, labels, weights = [], [], []
         for sentence, (words, gold) in enumerate(zip(pieces, examples.labels, strict=True)):
             lines = examples.word_lines[sentence]
@@ -187,19 +200,37 @@ class TokenTagging(TaskObjective):
             labels.append(label)
             weights.append(weight)
         fields = {"labels": np.concatenate(labels), "label_weights": np.concatenate(weights)}
+        if spelling is not None:
+            fields["characters"] = spelling.characters(rows, room)
         return Encoded(**joined(rows), sequence_fields={}, token_fields=fields)
 
-    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Cross entropy in nats, of first pieces."""
-        return {"task": cross_entropy(outputs.logits, batch["labels"])}
+    def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """Of the labels, float32 [R T]: cross entropy."""
+        return cross_entropy(outputs.logits, batch["labels"])
+
+    def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """The numbers of the predicted labels, int [R T]."""
+        return jnp.argmax(outputs.logits, axis=-1)
+
+    def losses(self, outputs: TaggingOutput, batch: Batch) -> dict[str, jax.Array]:
+        """Nats of first pieces; and the squared weights of the mixes, the same for every row."""
+        losses = {"task": self.nats(outputs, batch)}
+        if self.mix_penalty:
+            losses["mix"] = jnp.full(len(batch["labels"]), jnp.sum(jnp.square(outputs.mix_weights)))
+        return losses
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every word counts once, [R T]."""
-        return {"task": batch["label_weights"]}
+        """Every word counts once, [R T]; of the mixes every row."""
+        weights = {"task": batch["label_weights"]}
+        return weights | ({"mix": jnp.ones(len(batch["labels"]))} if self.mix_penalty else {})
 
-    def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def coefficients(self) -> dict[str, float]:
+        """The penalty of the mixes."""
+        return {"mix": self.mix_penalty} if self.mix_penalty else {}
+
+    def counts(self, outputs: TaggingOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy."""
-        right = jnp.argmax(outputs.logits, axis=-1) == batch["labels"]
+        right = self.likeliest(outputs, batch) == batch["labels"]
         return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
 
     def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
@@ -223,12 +254,16 @@ class TokenTagging(TaskObjective):
         for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
             first, stop = encoded.offsets[sentence : sentence + 2]
             there = encoded.token_fields["label_weights"][first:stop] > 0
-            found = outputs[sentence][there]
-            cut = len(words) - len(found)  # at the end of the row
-            labels = [self.labels[number] for number in found.argmax(axis=-1)] + [missing] * cut
-            probabilities = [round(float(row.max()), 6) for row in softmax(found)] + [None] * cut
+            numbers, shares = self.chosen(outputs[sentence][there])
+            cut = len(words) - len(numbers)  # at the end of the row
+            labels = [self.labels[number] for number in numbers] + [missing] * cut
+            probabilities = [round(float(share), 6) for share in shares] + [None] * cut
             records.append({"line": line, "words": words, "predictions": labels, "probabilities": probabilities})
         return records
+
+    def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The predicted labels' numbers [n] and their probabilities [n], of what is `collected` of n words."""
+        return collected.argmax(axis=-1), softmax(collected).max(axis=-1)
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
         """CoNLL's: a word and its label a line, a blank line after each sentence; _ for no label at all."""

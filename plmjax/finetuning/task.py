@@ -8,6 +8,7 @@ Fields of a batch (R rows of T tokens, K sequences packed in a row):
 
     input_ids, segment_ids, positions   int32 [R T]   segment_ids 0 is padding, 1.. the sequence
     token_type_ids  int32 [R T]   only where the model's template has types
+    characters      uint16 [R T C]   of layers/spelling.py, only for a model that reads them; 0 at padding
     cls_positions   int32 [R K]   the position that stands for each sequence: [CLS], or another of the model's template
     sequence_starts int32 [R K]   where each sequence begins
     example_ids     int32 [R K]   which sequence of the file it is; -1 where a row holds fewer
@@ -168,7 +169,7 @@ class Encoded:
 
     tokens, token_types: int32 [N]; types are None where the template has none. offsets: int64 [S + 1], where each
     sequence begins. summaries: int32 [S], the place within a sequence that stands for it.
-    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N], one per token.
+    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N ...], of each token.
     decoder: what the decoder of an encoder-decoder is given, one sequence for each of these; None: there is none. In a
         batch its tokens, their segments and positions have `decoder_` before their names, its token fields have not.
     choices: how many neighbouring sequences are one example, the choices of a question or both orders of a pair;
@@ -208,6 +209,8 @@ class TaskObjective(Objective):
     """Whether predictions are made from text that the model writes (`writing`), rather than from its outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
     """Metrics of a whole file, the same for every task of the kind."""
+    spells: ClassVar[bool] = False
+    """Whether `encode` gives the characters of words to a model that reads them."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that only choose the prediction made from the outputs, and can be set when predicting."""
 
@@ -245,8 +248,8 @@ class TaskObjective(Objective):
         """Metric -> (sum, weight) of a batch, logged while training; other metrics come from `answer`."""
         return {}
 
-    def collected(self, outputs: Any) -> jax.Array:
-        """The part of the model's outputs that predictions are made from: [R K ...] or, if `per_token`, [R T ...]."""
+    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
+        """What predictions are made from, of the model's outputs: [R K ...] or, if `per_token`, [R T ...]."""
         return outputs.logits
 
     def writing(self) -> Settings:
@@ -282,8 +285,11 @@ class TaskObjective(Objective):
         return batch
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens, the packed sequence that each belongs to, its position there, and its type where tokens have one."""
-        names = ("input_ids", "segment_ids", "positions", "token_type_ids")
+        """Tokens, the packed sequence that each belongs to, its position there, and its type where tokens have one.
+
+        Of a model that reads characters also these.
+        """
+        names = ("input_ids", "characters", "segment_ids", "positions", "token_type_ids")
         return {name: batch[name] for name in names if name in batch}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:

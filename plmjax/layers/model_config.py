@@ -39,7 +39,7 @@ class ModelConfig:
     """Tokens of the vocabulary, V."""
     head_dropout: float = 0.0
     """Dropout of the input of a downstream task's head."""
-    initializer: Initializer = nn.initializers.normal(0.02)
+    initializer: Initializer = staticmethod(nn.initializers.normal(0.02))
     """Initializer of the kernels of a downstream task's head."""
     encoder_name: str | None = None
     """First name in the paths of the encoder's parameters; None: the model has no encoder apart from its heads."""
@@ -51,7 +51,9 @@ class ModelConfig:
     scores_next_token: bool = False
     """Whether its modules with a head also return the `scores` of the next token, given those before it."""
     characters: int | None = None
-    """Characters of a word in `layers.spelling`, for a model that reads these; None: it reads ids of tokens."""
+    """Characters of a word in `layers.spelling`, for a model that reads these; None: it reads ids of tokens alone."""
+    token_inputs: tuple[str, ...] = ("input_ids",)
+    """What its encoder is given of every token: `input_ids`, `characters` or both."""
     decoder_start_token_id: int | None = None
     """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
     encoder_needs_target: bool = False

@@ -25,6 +25,11 @@ def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *
         )
 
 
+def first_of_each(segment_ids: jax.Array) -> jax.Array:
+    """bool [B T], true at the first token of every sequence that is packed into rows of segment ids, int [B T]."""
+    return segment_ids != jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+
+
 def gather_tokens(x: jax.Array, positions: jax.Array | None) -> jax.Array:
     """Chosen tokens of each row: [B T D], int [B P] -> [B P D]; all of them without positions."""
     return x if positions is None else jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")

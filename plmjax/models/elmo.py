@@ -19,6 +19,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Self
 
+import chex
 import flax.linen as nn
 import flax.struct
 import jax
@@ -34,6 +35,7 @@ from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.projection import Projection
 from plmjax.layers.spelling import CHARACTERS
 from plmjax.layers.template import Template
+from plmjax.layers.tokens import first_of_each
 from plmjax.layers.vocabulary_scores import VocabularyScores
 
 DIRECTIONS = ("forward", "backward")
@@ -74,6 +76,7 @@ class ElmoConfig(ModelConfig):
     """Of the inputs of every LSTM layer, and of the output of the last."""
 
     encoder_name: ClassVar[str] = "elmo"
+    token_inputs: ClassVar[tuple[str, ...]] = ("characters",)
     field_names: ClassVar[dict[str, str]] = {"depth": "n_layers"}
 
     def __post_init__(self) -> None:
@@ -284,6 +287,8 @@ class ElmoModel(nn.Module):
         characters: jax.Array,
         attention_mask: jax.Array | None = None,
         states: States | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -294,14 +299,28 @@ class ElmoModel(nn.Module):
             characters: int [B T C], sentences with their marks, as layers/spelling.py spells them.
             attention_mask: [B T], 0 for padding; None: there is none.
             states: before the first word of each direction; None: zero.
+            positions: int [B T], a word's place in its sentence, which changes nothing here.
+            segment_ids: int [B T], which of the packed sentences a word belongs to, 0 for padding; every sentence
+                begins with states of zeros.
             output_hidden_states: whether all layers are returned.
         """
+        chex.assert_equal_shape([x for x in (attention_mask, positions, segment_ids) if x is not None])
         visible = jnp.ones(characters.shape[:2], bool) if attention_mask is None else attention_mask > 0
+        starts = {"forward": None, "backward": None}
+        if segment_ids is not None:
+            visible &= segment_ids > 0
+            starts = {"forward": first_of_each(segment_ids), "backward": first_of_each(segment_ids[:, ::-1])}
         states = self.config.zero_states(len(characters)) if states is None else states
         words = self.words(characters)
-        forward, after = self.forward(words, states["forward"], visible=visible, deterministic=deterministic)
+        forward, after = self.forward(
+            words, states["forward"], starts=starts["forward"], visible=visible, deterministic=deterministic
+        )
         backward, before = self.backward(
-            words[:, ::-1], states["backward"], visible=visible[:, ::-1], deterministic=deterministic
+            words[:, ::-1],
+            states["backward"],
+            starts=starts["backward"],
+            visible=visible[:, ::-1],
+            deterministic=deterministic,
         )
         layers = [(words, words), *((one, other[:, ::-1]) for one, other in zip(forward, backward, strict=True))]
         hidden = [jnp.concatenate(both, axis=-1) for both in layers]

@@ -49,7 +49,7 @@ def test_reads_every_format_alike(tmp_path, name):
     path = written(tmp_path / name, FORMATS[name])
     examples = Tagging(train=path, columns=COLUMNS.get(name, ()), scheme="IOB2").read("train")
     lines = LINES[name]
-    assert examples == TaggedExamples(path, [one[-1] for one in lines], WORDS, LABELS, lines)
+    assert examples == TaggedExamples(path, [one[-1] for one in lines], WORDS, LABELS, lines, "IOB2")
 
 
 def test_columns_of_conllu_have_their_names(tmp_path):

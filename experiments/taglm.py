@@ -1,0 +1,80 @@
+"""Taggers that read characters and words: TagLM, ELMo's vectors as features, and the same without a language model.
+
+    plmjax pretrain experiments/elmo_tiny.py
+    plmjax finetune experiments/taglm.py --from runs/elmo_tiny --data.train en_ewt-ud-train.conllu \
+        --data.validation en_ewt-ud-dev.conllu --workdir runs/taglm
+
+`experiment` and `entities` are TagLM, `elmo` and `elmo_entities` have mixes of all layers beside the input and the
+output, `words` and `words_entities` no language model: they begin with the vectors of word2vec or GloVe (--from
+runs/word2vec_tiny), or with drawn ones (--from random --like runs/word2vec_tiny).
+"""
+
+import dataclasses
+
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.crf_tagging import CrfTagging
+from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
+from plmjax.finetuning.tagging import Tagging
+from plmjax.models.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.tagger import TaggerConfig
+from plmjax.models.taglm import TaglmConfig
+from plmjax.training.optimizers import AdamW
+
+
+def experiment() -> Experiment:
+    """TagLM for universal parts of speech: Adam at 0.001, clipped to 5, as the paper has it."""
+    return Experiment(
+        model=None,
+        objective=CrfTagging(),
+        data=Tagging(label="upos", sequence_length=128, pack=16),
+        optimizer=AdamW(learning_rate=1e-3, weight_decay=0.0, clip_norm=5.0, frozen=("encoder/language_model",)),
+        training=Training(steps=0, batch_size=8, log_every=50),
+        finetuning=Finetuning(epochs=4.0, evaluations=1.0),
+        start=FromLanguageModel(TaglmConfig(hidden_size=100)),
+        checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
+    )
+
+
+def entities() -> Experiment:
+    """TagLM for named entities in IOB2, judged by the F1 of whole entities."""
+    return _entities(experiment())
+
+
+def elmo() -> Experiment:
+    """ELMo's vectors at the input and the output of the tagger, for universal parts of speech."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        objective=dataclasses.replace(run.objective, mix_penalty=1e-3),
+        start=FromLanguageModel(ElmoTaggerConfig(hidden_size=100)),
+    )
+
+
+def elmo_entities() -> Experiment:
+    """ELMo's vectors at the input and the output of the tagger, for named entities."""
+    return _entities(elmo())
+
+
+def words() -> Experiment:
+    """The tagger without a language model, for universal parts of speech."""
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        optimizer=dataclasses.replace(run.optimizer, frozen=()),
+        start=FromWordVectors(TaggerConfig(hidden_size=100)),
+    )
+
+
+def words_entities() -> Experiment:
+    """The tagger without a language model, for named entities."""
+    return _entities(words())
+
+
+def _entities(run: Experiment) -> Experiment:
+    """The run with the labels of named entities."""
+    return dataclasses.replace(
+        run,
+        objective=dataclasses.replace(run.objective, entities=True),
+        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
+    )

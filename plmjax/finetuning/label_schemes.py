@@ -1,0 +1,88 @@
+"""How labels mark entities of several words (Ramshaw and Marcus 1995), and which can follow which.
+
+    IOB1    I-PER I-PER B-PER O      B- parts an entity from one of the same kind right before it
+    IOB2    B-PER I-PER B-PER O      B- begins every entity
+    IOBES   B-PER E-PER S-PER O      E- ends an entity of several words, S- is one of a single word
+
+What is said here holds for files that are read and for the transitions that a conditional random field allows.
+"""
+
+from collections.abc import Sequence
+
+from plmjax.errors import UserError, listed, nearest, quoted
+from plmjax.layers.crf import Possible
+
+OUTSIDE = "O"
+SCHEMES = ("", "IOB1", "IOB2", "IOBES")
+"""The empty one is that of single words: any label can follow any other."""
+
+
+def check_scheme(scheme: str) -> None:
+    """Raises UserError for a scheme that is none of `SCHEMES`."""
+    if scheme not in SCHEMES:
+        raise UserError(
+            f"Expected --data.scheme to be one of {listed(SCHEMES[1:])}, found {quoted(scheme)}; "
+            f"{nearest(scheme, SCHEMES)}"
+        )
+
+
+def check_label(label: str, scheme: str, where: str) -> None:
+    """Raises UserError for a label that the scheme does not have."""
+    mark, dash, kind = label.partition("-")
+    marks = tuple(scheme.rstrip("12"))
+    if scheme and (mark not in marks or (mark != OUTSIDE) != bool(dash and kind)):
+        raise UserError(
+            f"Expected O or one of {', '.join(f'{m}-KIND' for m in marks if m != OUTSIDE)} in {where}, "
+            f"found {quoted(label)}; fix it or set --data.scheme."
+        )
+
+
+def can_follow(before: str, label: str, scheme: str) -> bool:
+    """Whether a label can stand after another one. A sentence begins as after "O", and ends as before it."""
+    if not scheme:
+        return True
+    (mark_before, _, kind_before), (mark, _, kind) = before.partition("-"), label.partition("-")
+    inside = mark_before != OUTSIDE and kind_before == kind
+    return not {
+        "IOB1": mark == "B" and not inside,  # B only parts two entities of one kind
+        "IOB2": mark == "I" and not inside,
+        "IOBES": (mark in "IE") != (mark_before in "BI") or (mark in "IE" and not inside),
+    }[scheme]
+
+
+def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path: str) -> None:
+    """Raises UserError for the first label of a sentence that cannot follow the one before it.
+
+    lines: of the file `path`, where each label stands.
+    """
+    if not scheme:
+        return
+    before = OUTSIDE
+    for label, line in zip(labels, lines, strict=True):
+        check_label(label, scheme, f"line {line} of {path}")
+        if not can_follow(before, label, scheme):
+            raise UserError(
+                f"Expected {scheme} labels in {path}, found {quoted(label)} after {quoted(before)} in line {line}, "
+                f"which cannot be; fix it or set --data.scheme."
+            )
+        before = label
+    if not can_follow(before, OUTSIDE, scheme):
+        raise UserError(
+            f"Expected {scheme} labels in {path}, found {quoted(before)} at a sentence's end in line {lines[-1]}, "
+            f"which cannot be; fix it or set --data.scheme."
+        )
+
+
+def possible(labels: Sequence[str], scheme: str) -> Possible:
+    """What a scheme allows of labels.
+
+    Raises:
+        UserError: a label that the scheme does not have.
+    """
+    for label in labels:
+        check_label(label, scheme, "--objective.labels")
+    return Possible(
+        tuple(can_follow(OUTSIDE, label, scheme) for label in labels),
+        tuple(tuple(can_follow(before, label, scheme) for label in labels) for before in labels),
+        tuple(can_follow(label, OUTSIDE, scheme) for label in labels),
+    )

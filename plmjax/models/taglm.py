@@ -1,0 +1,71 @@
+"""TagLM: a tagger with the states of frozen language models beside its own (Peters et al., ACL 2017, arXiv 1705.00108).
+
+The two language models, one for each direction, have read much text without labels. What their top layers say of a word
+in its sentence is set beside the output of the tagger's first LSTM (section 2.4):
+
+    x_k   = [c_k ; w_k]                    characters and word
+    h_k,1 = [biLSTM_1(x)_k ; h_k^LM]       h_k^LM = [forward LM_k ; backward LM_k]
+    h_k,2 = biLSTM_2(h_1)_k
+
+and a conditional random field over a linear layer labels the sentence. The language models are not trained with the
+task: `--optimizer.frozen encoder/language_model`, as experiments/taglm.py has it.
+
+Deviation: the language models are those of one model of words by their spelling (models/elmo.py), where the paper has a
+forward and a backward one of their own; a sentence's states begin at zero.
+Deviation: the tagger's own layers read the marks of a sentence's ends too, which the language models need.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.execution import Execution
+from plmjax.models.elmo import ElmoModel
+from plmjax.models.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
+
+
+@dataclasses.dataclass(frozen=True)
+class TaglmConfig(LanguageModelTaggerConfig):
+    """Sizes; as `TaggerConfig`, with those of the language models."""
+
+    encoder_name: ClassVar[str] = "taglm"
+
+    def multiplications(self, first: int = 0, second: int = 0) -> int:
+        """Multiplications for one word; the second LSTM reads the language models too."""
+        return super().multiplications(first, second + self.language_model.width)
+
+    def encoder(self, execution: Execution) -> "Taglm":
+        """The tagger without its labels."""
+        return Taglm(self, execution, name=self.encoder_name)
+
+
+class Taglm(TaggerModule):
+    """The tagger, with its language models as `language_model`."""
+
+    def setup(self) -> None:
+        """The parts of a tagger, and the language models."""
+        super().setup()
+        self.language_model = ElmoModel(self.config.language_model, self.execution)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        characters: jax.Array,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> TaggerOutput:
+        """As `plmjax.models.tagger.Tagger`. The language models have no dropout, in training neither."""
+        self.check_layers(output_hidden_states)
+        chain = self.chain(input_ids, attention_mask, positions, segment_ids)
+        language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
+        x = self.words(input_ids, characters)
+        x, _ = self.lstm_1(self.dropout(x, deterministic), **chain)
+        x = jnp.concatenate([x, language.last_hidden_state], axis=-1)
+        x, _ = self.lstm_2(self.dropout(x, deterministic), **chain)
+        return TaggerOutput(x)

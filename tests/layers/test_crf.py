@@ -1,0 +1,111 @@
+"""A conditional random field against the sum over all sequences of labels."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.layers import crf
+from plmjax.layers.crf import Chain, Possible, Scores, TransitionScores
+
+LABELS = 3
+LENGTHS = (4, 1, 5, 2)
+RANDOM = np.random.default_rng(0)
+SENTENCES = [RANDOM.normal(size=(length, LABELS)).astype(np.float32) for length in LENGTHS]
+GOLD = [RANDOM.integers(0, LABELS, length) for length in LENGTHS]
+SCORES = Scores(*(RANDOM.normal(size=shape).astype(np.float32) for shape in ((3,), (3, 3), (3,))))
+CUT = 2
+"""The sentence whose end is not there."""
+GAP = 2
+"""Tokens between two words."""
+
+
+def path_scores(sentence: int, paths: np.ndarray, scores: Scores = SCORES, emissions=SENTENCES) -> jax.Array:
+    """The definition, of sequences of labels [P n]."""
+    total = scores.start[paths[:, 0]] + jnp.sum(emissions[sentence][np.arange(paths.shape[1]), paths], axis=1)
+    total += jnp.sum(scores.transitions[paths[:, :-1], paths[:, 1:]], axis=1)
+    return total if sentence == CUT else total + scores.end[paths[:, -1]]
+
+
+def all_paths(length: int) -> np.ndarray:
+    return np.array(list(itertools.product(range(LABELS), repeat=length)))
+
+
+def total_nats(scores: Scores, emissions) -> jax.Array:
+    total = jnp.zeros(())
+    for number, length in enumerate(LENGTHS):
+        total += jax.nn.logsumexp(path_scores(number, all_paths(length), scores, emissions))
+        total -= path_scores(number, GOLD[number][None], scores, emissions)[0]
+    return total
+
+
+def rows(rows_of_sentences: list[list[int]], length: int, emissions=SENTENCES):
+    """(emissions [B T Y], labels [B T], Chain, place of every word: sentence -> [n 2]), with noise between words."""
+    own = jnp.asarray(np.random.default_rng(1).normal(size=(len(rows_of_sentences), length, LABELS)), jnp.float32)
+    labels = np.full(own.shape[:2], LABELS - 1, np.int32)
+    masks = np.zeros((3, *labels.shape), bool)
+    places = {}
+    for row, sentences in enumerate(rows_of_sentences):
+        column = 1
+        for sentence in sentences:
+            columns = column + GAP * np.arange(LENGTHS[sentence])
+            places[sentence] = np.stack([np.full_like(columns, row), columns], axis=1)
+            own = own.at[row, columns].set(emissions[sentence])
+            labels[row, columns] = GOLD[sentence]
+            masks[0, row, columns] = masks[1, row, columns[0]] = True
+            masks[2, row, columns[-1]] = sentence != CUT
+            column = columns[-1] + 2
+    return own, jnp.asarray(labels), Chain(*map(jnp.asarray, masks)), places
+
+
+LAYOUTS = {"a row each": ([[0], [1], [2], [3]], 12), "packed": ([[0, 1, 2, 3]], 28), "two rows": ([[2, 0], [3, 1]], 20)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_and_gradients_are_those_of_all_sequences(layout):
+    def ours(scores, emissions):
+        own, labels, chain, _ = rows(*LAYOUTS[layout], emissions)
+        return jnp.sum(crf.nats(own, labels, scores, chain))
+
+    value, gradients = jax.jit(jax.value_and_grad(ours, (0, 1)))(SCORES, SENTENCES)
+    expected, their_gradients = jax.jit(jax.value_and_grad(total_nats, (0, 1)))(SCORES, SENTENCES)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for ours_, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(their_gradients), strict=True):
+        np.testing.assert_allclose(ours_, theirs, atol=1e-5)
+
+
+def test_labels_and_probabilities_are_those_of_all_sequences():
+    own, _, chain, places = rows(*LAYOUTS["two rows"])
+    labels, shares = crf.likeliest(own, SCORES, chain), crf.marginals(own, SCORES, chain)
+    assert not np.any(np.asarray(shares)[~np.asarray(chain.words)])
+    for sentence, at in places.items():
+        paths = all_paths(LENGTHS[sentence])
+        scores = path_scores(sentence, paths)
+        row, column = at.T
+        np.testing.assert_array_equal(np.asarray(labels)[row, column], paths[int(jnp.argmax(scores))])
+        expected = np.zeros((LENGTHS[sentence], LABELS))
+        np.add.at(expected, (np.arange(paths.shape[1]), paths), np.asarray(jax.nn.softmax(scores))[:, None])
+        np.testing.assert_allclose(np.asarray(shares)[row, column], expected, atol=1e-5)
+
+
+def test_what_a_scheme_forbids_has_no_probability():
+    # 0 cannot begin, 2 cannot end, 1 cannot follow 0; the emissions like all of it best
+    allowed = np.ones((LABELS, LABELS), bool)
+    allowed[0, 1] = False
+    possible = Possible((False, True, True), tuple(map(tuple, allowed.tolist())), (True, True, False))
+    module = TransitionScores(possible)
+    scores = module.apply(module.init(jax.random.key(0)))
+    emissions = jnp.array([[[9.0, 0, 0], [9, 0, 0], [0, 9, 0], [0, 0, 9]]])
+    edge = jnp.zeros((1, 4), bool)
+    chain = Chain(~edge, edge.at[0, 0].set(True), edge.at[0, 3].set(True))
+    kept = [tuple(path) for path in all_paths(4).tolist() if path[0] != 0 and path[-1] != 2]
+    kept = [path for path in kept if (0, 1) not in itertools.pairwise(path)]
+    sums = np.sum(np.asarray(emissions)[0, np.arange(4), np.array(kept)], axis=1)
+    found = crf.likeliest(emissions, scores, chain)[0].tolist()
+    assert tuple(found) in kept and sums[kept.index(tuple(found))] == sums.max() < 36
+    np.testing.assert_allclose(jnp.sum(crf.log_partition(emissions, scores, chain)), np.log(np.exp(sums).sum()), 1e-5)
+    gradient = jax.grad(lambda scores: jnp.sum(crf.log_partition(emissions, scores, chain)))(scores)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert gradient.transitions[0, 1] == gradient.start[0] == gradient.end[2] == 0
