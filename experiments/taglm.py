@@ -29,7 +29,7 @@ def experiment() -> Experiment:
         data=Tagging(label="upos", sequence_length=128, pack=16),
         optimizer=AdamW(learning_rate=1e-3, weight_decay=0.0, clip_norm=5.0, frozen=("encoder/language_model",)),
         training=Training(steps=0, batch_size=8, log_every=50),
-        finetuning=Finetuning(epochs=4.0, evaluations=1.0),
+        finetuning=Finetuning(epochs=2.0, evaluations=1.0),
         start=FromLanguageModel(TaglmConfig(hidden_size=100)),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
@@ -76,5 +76,6 @@ def _entities(run: Experiment) -> Experiment:
         run,
         objective=dataclasses.replace(run.objective, entities=True),
         data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        finetuning=dataclasses.replace(run.finetuning, epochs=6.0),
         checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
     )

@@ -304,7 +304,9 @@ class ElmoModel(nn.Module):
                 begins with states of zeros.
             output_hidden_states: whether all layers are returned.
         """
-        chex.assert_equal_shape([x for x in (attention_mask, positions, segment_ids) if x is not None])
+        for x in (attention_mask, positions, segment_ids):
+            if x is not None:
+                chex.assert_shape(x, characters.shape[:2])
         visible = jnp.ones(characters.shape[:2], bool) if attention_mask is None else attention_mask > 0
         starts = {"forward": None, "backward": None}
         if segment_ids is not None:

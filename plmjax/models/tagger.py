@@ -56,7 +56,7 @@ class TaggerConfig(ModelConfig):
     depth: ClassVar[int] = 2
     encoder_name: ClassVar[str] = "tagger"
     token_inputs: ClassVar[tuple[str, ...]] = ("input_ids", "characters")
-    template: ClassVar[Template] = Template("A", "A B:1")
+    template: ClassVar[Template] = Template("A", "A B")
 
     def __post_init__(self) -> None:
         """Checks the sizes."""

@@ -1,0 +1,77 @@
+"""Taggers from drawn vectors, word vectors, language models as features, and BERT fine-tuned: one table, seed by seed.
+
+    python benchmarks/tagging.py --pos ud_english_ewt --entities wnut17 --workdir runs/tagging \
+        --word2vec runs/word2vec --glove runs/glove --elmo runs/elmo --bert runs/bert
+
+Each option names a checkpoint, and a row is left out where its checkpoint is. The runs are those of
+experiments/taglm.py and, of BERT, of experiments/comparison.py; they stay in the folder of --workdir, from where a
+stopped command goes on.
+Parts of speech are judged by the accuracy of words, entities by the F1 of whole ones, in percent, at the best of an
+evaluation an epoch.
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+from pathlib import Path
+
+from plmjax import experiment as experiments
+from plmjax.finetuning.seeds import finetune_seeds
+
+ROWS = (
+    ("drawn vectors", "word2vec", ("taglm:words", "taglm:words_entities")),
+    ("word2vec", "word2vec", ("taglm:words", "taglm:words_entities")),
+    ("GloVe", "glove", ("taglm:words", "taglm:words_entities")),
+    ("TagLM", "elmo", ("taglm:experiment", "taglm:entities")),
+    ("ELMo's features", "elmo", ("taglm:elmo", "taglm:elmo_entities")),
+    ("BERT, fine-tuned", "bert", ("comparison:pos", "comparison:wnut17")),
+)
+"""Row of the table, the option with its checkpoint, the experiments of both tasks."""
+FILES = {
+    "pos": ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "eval/accuracy"),
+    "entities": ("wnut17train.conll.gz", "emerging.dev.conll.gz", "eval/f1"),
+}
+"""Task -> its files for training and for evaluation, and the metric."""
+
+
+def score(name: str, checkpoint: Path, reference: str, task: str, options: argparse.Namespace) -> str:
+    """Mean and deviation of a row on a task, in percent."""
+    workdir = options.workdir / f"{name.split(',')[0].replace(' ', '_')}_{task}"
+    train, validation, metric = FILES[task]
+    record = workdir / "seeds.json"
+    if not record.exists():
+        run = experiments.load(reference)
+        data = dataclasses.replace(run.data, folder=str(getattr(options, task)), train=train, validation=validation)
+        drawn = name.startswith("drawn")
+        origin, like = ("random", checkpoint) if drawn else (checkpoint, None)
+        finetune_seeds(dataclasses.replace(run, data=data), origin, workdir, options.seeds, like)
+    found = json.loads(record.read_text(encoding="utf-8"))
+    return f"{100 * found['mean'][metric]:.1f} ± {100 * found['deviation'][metric]:.1f}"
+
+
+def main() -> None:
+    """Makes the runs that are missing, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in dict.fromkeys(option for _, option, _ in ROWS):
+        parser.add_argument(f"--{name}", type=Path, help="checkpoint")
+    for task in FILES:
+        parser.add_argument(f"--{task}", type=Path, required=True, help="folder of its files")
+    parser.add_argument("--workdir", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    lines = [f"{'':<18}{'UD English EWT, accuracy':>26}{'WNUT-17, F1':>16}"]
+    for name, option, references in ROWS:
+        checkpoint = getattr(options, option)
+        if checkpoint is not None:
+            pos, entities = (
+                score(name, checkpoint, reference, task, options)
+                for reference, task in zip(references, FILES, strict=True)
+            )
+            lines.append(f"{name:<18}{pos:>26}{entities:>16}")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
