@@ -79,8 +79,8 @@ class FromWordVectors(Start):
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone."""
-        return {f"{model.encoder_name}/words/vectors/embedding": origin.token_vectors(params)[: origin.vocab_size]}
+        return {model.token_table: origin.token_vectors(params)[: model.vocab_size]}
 
     def draws(self, parameter: str) -> bool:
         """All but the table."""
-        return not parameter.endswith("/words/vectors/embedding")
+        return parameter != self.tagger.token_table

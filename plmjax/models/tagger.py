@@ -56,6 +56,7 @@ class TaggerConfig(ModelConfig):
     depth: ClassVar[int] = 2
     encoder_name: ClassVar[str] = "tagger"
     token_inputs: ClassVar[tuple[str, ...]] = ("input_ids", "characters")
+    token_table: ClassVar[str | None] = "tagger/words/vectors/embedding"
     template: ClassVar[Template] = Template("A", "A B")
 
     def __post_init__(self) -> None:
@@ -102,6 +103,8 @@ class LanguageModelTaggerConfig(TaggerConfig):
 
     language_model: ElmoConfig = ElmoConfig()
     """The language models; those of the checkpoint that a run starts from."""
+
+    token_table: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
