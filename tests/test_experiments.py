@@ -14,6 +14,7 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.biattentive import Biattentive
 from plmjax.finetuning.choices import ChoiceExamples, Choices
+from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.mixture import Mixture, MixtureExamples
@@ -27,6 +28,7 @@ from plmjax.layers.model_config import ModelConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove import CoveConfig
+from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
@@ -63,8 +65,10 @@ PUBLISHED = {
 
 def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
-    if isinstance(run.start, FromTable):
+    if isinstance(run.start, FromTable | FromWordVectors):
         return Word2VecConfig.tiny()
+    if isinstance(run.start, FromLanguageModel):
+        return ElmoConfig.tiny()
     if isinstance(run.start, Biattentive):
         return CoveConfig.tiny()
     if getattr(run.objective, "generates", False):
@@ -104,6 +108,9 @@ class Numbers:
 
     def encode_words(self, sentences: list[list[str]]) -> list[list[list[int]]]:
         return [[[7] for _ in words] for words in sentences]
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        return ["a" for _ in ids]
 
     def encode_spans(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(np.array([7], np.int32), np.array([[0, len(text)]])) for text in texts]

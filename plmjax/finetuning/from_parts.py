@@ -36,7 +36,7 @@ class FromLanguageModel(Start):
         if not isinstance(origin, ElmoConfig):
             raise UserError(
                 f"Expected a checkpoint of a language model for each direction, to take their states as features, "
-                f"found {type(origin).__name__}, which has no backward one; name a checkpoint of ELMo."
+                f"found {type(origin).__name__}; name a checkpoint of ELMo."
             )
         length = origin.max_characters_per_token
         sizes = {"vocab_size": origin.vocab_size, "max_characters_per_token": length, "language_model": origin}

@@ -90,7 +90,7 @@ def embed(
     lines = reading.lines(input)
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
-    if run.model.encoder_name is None or run.model.encoder_needs_target:
+    if run.model.encoder_name is None or run.model.encoder_needs_target or len(run.model.token_inputs) > 1:
         raise UserError(
             f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}; name a checkpoint of "
             f"BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder."

@@ -23,6 +23,8 @@ from plmjax.layers.projection import Projection
 
 GATES = 4
 """Input, forget, candidate, output."""
+FORGET = 1
+"""The place of the forget gate among them."""
 
 
 @flax.struct.dataclass

@@ -12,19 +12,20 @@ Deviation: LSTMs of the size that the paper has for chunking; its named entities
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
-from plmjax.layers.lstm import BidirectionalLstm
+from plmjax.layers.lstm import FORGET, BidirectionalLstm
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.spelling import CHARACTERS
 from plmjax.layers.template import Template
@@ -72,6 +73,11 @@ class TaggerConfig(ModelConfig):
         return 2 * self.hidden_size
 
     @property
+    def initializer(self) -> Initializer:
+        """Of the head."""
+        return nn.initializers.glorot_uniform()
+
+    @property
     def characters(self) -> int:
         """The model reads spellings, of so many characters a word."""
         return self.max_characters_per_token
@@ -80,6 +86,10 @@ class TaggerConfig(ModelConfig):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """The words, then both LSTMs."""
         return tuple(ParameterGroup((f"{self.encoder_name}/{part}",)) for part in ("words", "lstm_1", "lstm_2"))
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same model with another dropout of the LSTMs' inputs."""
+        return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """6 for every multiplication of a word."""
@@ -115,6 +125,11 @@ class LanguageModelTaggerConfig(TaggerConfig):
                 f"Expected --model.max_characters_per_token {theirs}, as the language models read words, found {own}; "
                 f"set it."
             )
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The language models, then the tagger; the mixes are of the task, as the head is."""
+        return ParameterGroup((f"{self.encoder_name}/language_model",)), *super().parameter_groups
 
     @property
     def template(self) -> Template:
@@ -162,6 +177,11 @@ class WordsAndCharacters(nn.Module):
         return jnp.concatenate([spelled.reshape(*input_ids.shape, -1), word(input_ids)], axis=-1)
 
 
+def _open_forget_gate(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """1 for the forget gate's bias and 0 for the others, [4 H] (Ma and Hovy 2016, section 3.2)."""
+    return jnp.zeros(shape, dtype).at[FORGET].set(1.0)
+
+
 class TaggerModule(nn.Module):
     """Base of the taggers: the parts that all of them have."""
 
@@ -174,8 +194,8 @@ class TaggerModule(nn.Module):
         init = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
         self.words = WordsAndCharacters(config, dtype)
         self.dropout = Dropout(config.dropout)
-        self.lstm_1 = BidirectionalLstm(config.hidden_size, init, dtype=dtype)
-        self.lstm_2 = BidirectionalLstm(config.hidden_size, init, dtype=dtype)
+        self.lstm_1 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
+        self.lstm_2 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
 
     def check_layers(self, output_hidden_states: bool) -> None:
         """Raises UserError where all layers are asked for: a mix needs layers of one width."""

@@ -10,7 +10,7 @@ from plmjax.experiment import Experiment
 from tests.families import decoders, encoder_decoders, encoders
 from tests.families.family import Family
 from tests.strangers import experiments
-from tests.strangers.source import ChainSource, LabelledSource
+from tests.strangers.source import ChainSource, LabelledSource, TaggedSource
 
 FAMILIES: dict[str, Family] = {
     "bert": encoders.BERT_ROW,
@@ -27,6 +27,7 @@ FAMILIES: dict[str, Family] = {
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
+    "elmo_tagger": (experiments.elmo_tagger, TaggedSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),

@@ -18,7 +18,9 @@ from plmjax.data.layouts import (
     TwoWayStreams,
 )
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.finetuning.crf_tagging import CrfTagging
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tagging import Tagging
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
@@ -26,6 +28,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.cove import CoveConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
+from plmjax.models.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -199,6 +202,31 @@ def classification() -> Experiment:
         optimizer=OPTIMIZER,
         training=TRAINING,
         checkpoint=CHECKPOINT,
+    )
+
+
+def elmo_tagger() -> Experiment:
+    """Labels of words from mixes of the layers of language models, with a penalty of the mixes."""
+    run, elmo = (
+        classification(),
+        ElmoConfig(
+            vocab_size=64,
+            max_characters_per_token=5,
+            character_dim=4,
+            filter_widths=(2,),
+            filter_counts=(8,),
+            n_highway=0,
+            n_layers=1,
+            dim=8,
+            projection_dim=4,
+        ),
+    )
+    sizes = {"vocab_size": 64, "word_dim": 8, "character_dim": 4, "character_filters": 8, "hidden_size": 8}
+    return dataclasses.replace(
+        run,
+        model=ElmoTaggerConfig(**sizes, max_characters_per_token=5, language_model=elmo),
+        objective=CrfTagging(labels=("even", "odd"), mix_penalty=1e-3),
+        data=Tagging(sequence_length=16),
     )
 
 

@@ -176,3 +176,22 @@ class LabelledSource(ChainSource):
             "example_ids": np.arange(rows, dtype=np.int32)[:, None] + rows * place[-1],
             "labels": (tokens[:, : length // 2].sum(axis=1, keepdims=True) % 2).astype(np.int32),
         }
+
+
+@dataclasses.dataclass
+class TaggedSource(LabelledSource):
+    """The loop's Source of tagging: a sentence a row, and of every word its spelling and whether it is odd."""
+
+    def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """One batch, of the fields of plmjax.finetuning.crf_tagging."""
+        fields = super().rows(phase, place)
+        tokens, exists = fields["input_ids"], fields["segment_ids"] > 0
+        characters = (tokens[..., None] + np.arange(5)) * exists[..., None]
+        del fields["token_type_ids"]
+        return fields | {
+            "characters": characters.astype(np.uint16),
+            "labels": tokens % 2,
+            "label_weights": exists.astype(np.float32),
+            "first_words": exists & (fields["positions"] == 0),
+            "last_words": exists & ~np.pad(exists[:, 1:], ((0, 0), (0, 1))),
+        }
