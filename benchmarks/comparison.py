@@ -54,6 +54,7 @@ TASKS = {
 STARTS = ("pretrained", RANDOM)
 EVALUATIONS = 10
 """Of a pretraining; the phases are whole tenths of it."""
+STATIC = "The first two rows are word vectors that know no context (benchmarks/static_vectors.py, word_vectors.md)."
 PIECES_A_PROCESS = 10
 """After so many a fresh process gives back the memory that compiled programs keep."""
 
@@ -280,6 +281,18 @@ def cell(values: list[float], twin: list[float]) -> str:
     return f"**{text}**" if twin and min(values) > max(twin) else text
 
 
+def static_rows(folder: Path | None) -> list[str]:
+    """The rows of word vectors that know no context, from the OUTPUT of benchmarks/static_vectors.py."""
+    rows = []
+    for kind in ("frozen", "trained") if folder else ():
+        cells = []
+        for task, (metric, *_) in TASKS.items():
+            runs = json.loads((folder / f"{task}-{kind}" / "seeds.json").read_text())["seeds"].values()
+            cells.append(cell([(1 if task == "squad" else 100) * run[f"eval/{metric}"] for run in runs], []))
+        rows.append(f"| static vectors, {kind} | {' | '.join(cells)} |")
+    return rows
+
+
 def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     """docs/comparison.md."""
     minutes = sum(run["seconds"] for run in found.values()) / 60
@@ -309,9 +322,11 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         verdict,
         "(what it teaches first: [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
         *missing,
+        *([STATIC] if options.static else []),
         "",
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),
+        *static_rows(options.static),
     ]
     for system, (start, twin) in itertools.product(options.systems, itertools.permutations(STARTS)):
         cells = [cell(*(scores(found, system, task, each, options.seeds) for each in (start, twin))) for task in TASKS]
@@ -392,6 +407,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="pieces made at once; each keeps about one core busy")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS, help="which of the systems")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS, help="which of the tasks")
+    parser.add_argument("--static", type=Path, help="OUTPUT of benchmarks/static_vectors.py, for the page's first rows")
     parser.add_argument(
         "--report", action="store_true", help="write the page from the finished pieces, compute nothing"
     )

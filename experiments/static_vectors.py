@@ -8,17 +8,18 @@ Each text is the mean of the vectors of its words, each word that is tagged its 
 rest. The vectors are those of any run with a table of tokens, such as word2vec's; `--optimizer.frozen encoder` leaves
 them as they are, without it they are trained too.
 
-Result of seed 0 in percent, the best of an evaluation an epoch, from the skip-gram vectors that 4,000 steps gave to
-8,192 words of documentation. A run takes 12 to 22 seconds of one core. SNLI is its published development file, of
-which a tenth of the premises is held out as in benchmarks/comparison.py; a third of its labels would be right by
-chance.
+Result in percent, mean and deviation of three seeds, the best of an evaluation an epoch, from the skip-gram vectors
+that 4,000 steps gave to 8,192 words of documentation (`python benchmarks/static_vectors.py runs/word2vec_tiny DATA`; a
+run takes 12 to 22 seconds of one core). SNLI is its published development file, of which a tenth of the premises is
+held out as in benchmarks/comparison.py; a third of its labels would be right by chance.
 
-                                frozen  trained
-    subjectivity, accuracy        76.6     85.6
-    snli, accuracy                49.0     54.5
-    UD English EWT, accuracy      73.3     78.6
-    WNUT-17, F1                    0.0      0.9
-    movie_reviews, accuracy       67.5     85.0
+                                  frozen        trained
+    subjectivity, accuracy        76.3 +- 0.2   85.5 +- 0.3
+    movie_reviews, accuracy       67.8 +- 0.6   84.8 +- 0.6
+    snli, accuracy                50.4 +- 0.3   53.7 +- 0.2
+    UD English EWT, accuracy      73.2 +- 0.0   78.6 +- 0.0
+    WNUT-17, F1                    0.0 +- 0.0    0.9 +- 0.0
+    squad, F1                      4.9 +- 0.1    6.2 +- 0.2
 """
 
 import dataclasses

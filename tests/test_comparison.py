@@ -27,8 +27,9 @@ def test_every_system_takes_the_same_budget(system):
 
 
 def options(tmp_path) -> argparse.Namespace:
+    command = ["x.py", "DATA"]
     return argparse.Namespace(
-        systems=["bert", "electra"], tasks=list(comparison.TASKS), seeds=2, budget=1e13, command=["x.py", "DATA"]
+        systems=["bert", "electra"], tasks=list(comparison.TASKS), seeds=2, budget=1e13, command=command, static=None
     )
 
 
@@ -64,6 +65,21 @@ def test_the_page_says_who_was_helped(tmp_path):
     text = comparison.page(unfinished, options(tmp_path))
     assert "| electra, random | - |" in text and "20 of the 40 fine-tunings are made so far" in text
     assert "made so far" not in comparison.page(worse, options(tmp_path))
+
+
+def test_static_vectors_are_the_first_rows(tmp_path):
+    asked = options(tmp_path)
+    assert comparison.STATIC not in comparison.page(results(0.2), asked)
+    for task, (metric, *_) in comparison.TASKS.items():
+        for kind, better in (("frozen", 0), ("trained", 0.1)):
+            values = {seed: {f"eval/{metric}": (100 if task == "squad" else 1) * (0.3 + better)} for seed in (0, 1)}
+            (tmp_path / f"{task}-{kind}").mkdir()
+            (tmp_path / f"{task}-{kind}" / "seeds.json").write_text(json.dumps({"seeds": values}))
+    asked.static = tmp_path
+    text = comparison.page(results(0.2), asked)
+    frozen = f"| static vectors, frozen | {' | '.join(['30.0 ± 0.0'] * 5)} |"
+    trained = f"| static vectors, trained | {' | '.join(['40.0 ± 0.0'] * 5)} |"
+    assert comparison.STATIC in text and f"---|\n{frozen}\n{trained}\n| bert, pretrained" in text
 
 
 def test_the_picture_is_drawn_of_what_there_is(tmp_path):
