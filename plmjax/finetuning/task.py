@@ -31,7 +31,7 @@ from plmjax.finetuning.mixing import Mixing
 from plmjax.generation.writer import Settings
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.template import Template, TokenRow
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply_and_collect
 from plmjax.vocabulary import Vocabulary
 
 Row = tuple[Any, ...]
@@ -274,6 +274,17 @@ class TaskObjective(Objective):
         """Metrics and predictions of a labelled file; `outputs` as for `records`."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is evaluated.")
 
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """The outputs of several models of the same examples as those of one that predicts the mean of what they do.
+
+        Raises:
+            UserError: predictions of this kind have no mean.
+        """
+        raise UserError(
+            f"Expected a task of labels, numbers or choices for --ensemble, found {type(self).__name__}; leave "
+            "--ensemble out."
+        )
+
     def official(self, records: Iterable[Record]) -> Iterator[str]:
         """Predictions in the format of the task's official scorer, piece by piece; by default GLUE's."""
         yield "index\tprediction\n"
@@ -298,7 +309,8 @@ class TaskObjective(Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """The losses and metrics of a batch."""
-        return self.sums_of(apply(self, module, given, batch, key, training=training), batch)
+        outputs, collections = apply_and_collect(self, module, given, batch, key, training=training)
+        return self.sums_of(outputs, batch).replace(collections=collections)
 
     def sums_of(self, outputs: Any, batch: Batch) -> Sums:
         """Losses and metrics of the model's outputs."""

@@ -1,7 +1,8 @@
-"""Normalisation of the last axis.
+"""Normalisation over the last axis, and over a batch.
 
-The backward passes keep the input in its own dtype and float32 statistics, one or two numbers a position, and nothing
-else of the size of the input. Only reverse-mode differentiation is defined, and once; JAX refuses forward mode.
+The backward passes of the former keep the input in its own dtype and float32 statistics, one or two numbers a position,
+and nothing else of the size of the input. Only reverse-mode differentiation is defined, and once; JAX refuses forward
+mode.
 """
 
 import functools
@@ -9,6 +10,8 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from plmjax.errors import UserError
 
 
 class LayerNorm(nn.Module):
@@ -42,6 +45,48 @@ class RmsNorm(nn.Module):
         ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",))
         scale = self.param("scale", ones, x.shape[-1:])
         return _rms_norm(self.epsilon, self.dtype, x, scale)
+
+
+class BatchNorm(nn.Module):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, each feature over a batch (Ioffe and Szegedy 2015,
+    arXiv 1502.03167; torch.nn.BatchNorm1d).
+
+    Training takes mean and variance from the batch: the whole batch of a step, on whatever devices, or a microbatch of
+    it. It keeps running ones in the collection "batch_stats", which are taken otherwise.
+
+    momentum: share of the batch in the running statistics.
+    """
+
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+
+    @nn.compact
+    def __call__(self, x: jax.Array, exists: jax.Array, deterministic: bool) -> jax.Array:
+        """[... D] -> float32 [... D]; exists: bool [...], which places of a batch hold anything.
+
+        Raises:
+            UserError: a batch to train on that has one place only.
+        """
+        size, axes = x.shape[-1:], tuple(range(x.ndim - 1))
+        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), (None,)), size)
+        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,)), size)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, size)
+        running_variance = self.variable("batch_stats", "variance", jnp.ones, size)
+        x, mean, variance = x.astype(jnp.float32), running_mean.value, running_variance.value
+        if not deterministic:
+            if exists.size < 2:
+                raise UserError(
+                    "Expected at least 2 examples in a batch whose model has batch normalization, found 1; raise "
+                    "--training.batch_size, or lower --training.accumulation."
+                )
+            weights = exists[..., None].astype(jnp.float32)
+            count = jnp.maximum(jnp.sum(weights), 1)
+            mean = jnp.sum(weights * x, axis=axes) / count
+            variance = jnp.sum(weights * jnp.square(x - mean), axis=axes) / count
+            unbiased = variance * count / jnp.maximum(count - 1, 1)
+            for running, found in ((running_mean, mean), (running_variance, unbiased)):
+                running.value += self.momentum * (jax.lax.stop_gradient(found) - running.value)
+        return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

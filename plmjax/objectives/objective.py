@@ -22,6 +22,7 @@ import numpy as np
 
 from plmjax.layers.embeddings import ROWS
 from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ParameterGroup
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, jax.Array]
@@ -125,6 +126,10 @@ class Objective:
         """What the model sees and what it must predict, made from the clean batch inside the jitted step."""
         return batch
 
+    def parameter_groups(self, config: Any) -> tuple[ParameterGroup, ...]:
+        """The parameters below the head from the bottom to the top, for rates of layers: by default the model's."""
+        return config.parameter_groups
+
     def rows(self, batch: Batch) -> dict[str, jax.Array]:
         """Path of a table -> ids, int [B ...], of all rows of it that the loss of a corrupted batch reads.
 
@@ -192,9 +197,27 @@ def apply(
 
     The random collection "dropout" is there in training alone, "sampling" (hashes, draws) in evaluation too.
     """
+    return apply_and_collect(objective, module, given, batch, key, training=training, method=method)[0]
+
+
+def apply_and_collect(
+    objective: Objective,
+    module: nn.Module,
+    given: Given,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    training: bool,
+    method: str = "__call__",
+) -> tuple[Any, dict[str, Any]]:
+    """As `apply`, and the module's further collections after it: as they were given, but for training."""
     rngs = {"sampling": jax.random.fold_in(key, 1)} | ({"dropout": key} if training else {})
+    kept = {"deterministic": not training, "rngs": rngs, "method": method}
     inputs = objective.model_inputs(batch)
-    return module.apply(given.variables, **inputs, deterministic=not training, rngs=rngs, method=method)
+    if not training:
+        return module.apply(given.variables, **inputs, **kept), given.collections
+    outputs, after = module.apply(given.variables, **inputs, **kept, mutable=list(given.collections))
+    return outputs, nn.meta.unbox(dict(after))
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ from plmjax.training import checkpoints, items
 def average(run: str | Path, output: str | Path, last: int = 5) -> list[int]:
     """Writes the mean of the parameters of a run's last checkpoints as step 0 of a new run directory.
 
+    Running statistics are averaged with them.
+
     The mean is taken in float64 and stored in float32. The result has the experiment and the tokenizer of the run, so
     that it is evaluated, fine-tuned and exported as any checkpoint.
 
@@ -38,10 +40,14 @@ def average(run: str | Path, output: str | Path, last: int = 5) -> list[int]:
         )
     total = None
     for step in steps:
-        params = items.restore(storage.absolute(folder) / str(step), "params", None)
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        total = params if total is None else jax.tree.map(np.add, total, params)
+        directory = storage.absolute(folder) / str(step)
+        found = items.restore(directory, "params", None), checkpoints.load_collections(directory)
+        found = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+        total = found if total is None else jax.tree.map(np.add, total, found)
     mean = jax.tree.map(lambda leaf: (leaf / last).astype(np.float32), total)
     description = checkpoints.describe(storage.absolute(folder) / str(steps[-1]))
-    checkpoints.save_parameters(storage.path(output), mean, description.experiment, description.tokenizer)
+    params, collections = mean
+    checkpoints.save_parameters(
+        storage.path(output), params, description.experiment, description.tokenizer, collections
+    )
     return steps

@@ -353,8 +353,17 @@ def load_constants(directory: Path, abstract: Any) -> Any:
     return items.restore(folder, ARRAYS, abstract)
 
 
-def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes]) -> None:
+def load_collections(directory: Path) -> Any:
+    """The further collections of a checkpoint's variables, such as running statistics, on the host; mostly empty."""
+    return items.restore_branch(directory, "training", "collections")
+
+
+def save_parameters(
+    directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes], collections: Any = None
+) -> None:
     """Writes imported parameters as step 0 of a run directory, with its experiment.json.
+
+    collections: further collections of the module's variables, name -> tree.
 
     Raises:
         UserError: the folder has a run already.
@@ -371,6 +380,7 @@ def save_parameters(directory: Path, params: Any, run: Experiment, tokenizer: di
         optimizer_state=(),
         carry=(),
         key=jax.random.key_data(jax.random.key(run.training.seed)),
+        collections=jax.tree.map(jnp.asarray, collections or {}),
     )
     description = Description(run, 0, tokenizer)
     writer.save(state, description)

@@ -63,7 +63,7 @@ def restore(directory: Path, item: str, abstract: Any) -> Any:
             _check_shapes(directory, item, abstract)
         arguments = ocp.args.StandardRestore(abstract)
         if abstract is None:
-            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(directory, item))
+            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(_metadata(directory, item)))
         return read(directory, item, arguments)
 
 
@@ -77,10 +77,25 @@ def restore_part(directory: Path, item: str, abstract: Any) -> Any:
         return read(directory, item, arguments)
 
 
-def _as_numpy(directory: Path, item: str) -> Any:
-    """Restores every array of an item to the host's memory, whatever devices it was saved from."""
+def restore_branch(directory: Path, item: str, name: str) -> Any:
+    """The tree `name` of an item as numpy arrays; empty where it has none."""
+    verify(directory, (item,))
+    with damage_named(directory):
+        branch = {name: _metadata(directory, item).get(name)}
+        if not jax.tree.leaves(branch):
+            return {}
+        arguments = ocp.args.PyTreeRestore(branch, restore_args=_as_numpy(branch), partial_restore=True)
+        return read(directory, item, arguments)[name]
+
+
+def _metadata(directory: Path, item: str) -> Any:
+    """What Orbax notes of the arrays of an item, as their tree."""
     with _reader(ocp.PyTreeCheckpointHandler) as reader:
-        tree = reader.metadata(directory / item).item_metadata.tree
+        return reader.metadata(directory / item).item_metadata.tree
+
+
+def _as_numpy(tree: Any) -> Any:
+    """Restores every array of a tree to the host's memory, whatever devices it was saved from."""
     return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
 
 

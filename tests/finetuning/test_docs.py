@@ -140,7 +140,8 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     program = step.build(run, phase, mesh, source.vocabulary, source.batch)
     state = begin(program.initialize(run.training.seed))
     (workdir / "experiment.json").unlink()
-    checkpoints.save_parameters(workdir, jax.device_get(state.params), run, tokenizer)
+    params, collections = jax.device_get((state.params, state.collections))
+    checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached
 
 
