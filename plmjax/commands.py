@@ -232,6 +232,7 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     output: Location | None = None,
+    ensemble: tuple[Location, ...] = (),
     json_: Annotated[bool, arg(name="json")] = False,
     experiment: Reference | None = None,
 ) -> None:
@@ -250,6 +251,7 @@ def evaluate(
         stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
             default what the rows of the run move by.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
+        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
         json_: Print JSON.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
@@ -259,7 +261,9 @@ def evaluate(
     from plmjax.training.metrics import to_json
 
     if task is None:
-        found = run(checkpoint, data, output, window=window, stride=stride)
+        found = run(checkpoint, data, output, ensemble=ensemble, window=window, stride=stride)
+    elif ensemble:
+        raise UserError(f"Expected no --ensemble with --task {task}, found {len(ensemble)} runs; leave it out.")
     elif data is None:
         raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
     elif stride is not None:
@@ -285,6 +289,7 @@ def predict(
     input: Location,
     output: Location | None = None,
     format: Literal["jsonl", "official"] = "jsonl",
+    ensemble: tuple[Location, ...] = (),
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
@@ -297,13 +302,14 @@ def predict(
         input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
         output: File to write; standard output without it.
         format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
+        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
     from plmjax.inference import predict as predictions
 
     settings = predictions.settings_of(checkpoint, overrides)
-    count = predictions.write(checkpoint, input, output, format, **settings)
+    count = predictions.write(checkpoint, input, output, format, ensemble, **settings)
     if output is not None:
         print(f"{count} predictions in {output}")
 

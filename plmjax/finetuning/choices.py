@@ -6,7 +6,7 @@ the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeat
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -23,6 +23,7 @@ from plmjax.finetuning.task import (
     Encoded,
     Examples,
     FileTask,
+    Outputs,
     Record,
     Row,
     Task,
@@ -152,6 +153,11 @@ class MultipleChoice(SequenceObjective):
             {"line": line, "prediction": choice, "probability": found[choice], "probabilities": found}
             for line, choice, found in zip(examples.lines, chosen, probabilities, strict=True)
         ]
+
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the probabilities of the choices of a question."""
+        scores = [np.stack(each).reshape(-1, encoded.choices) for each in outputs]
+        return [*np.log(np.mean([softmax(each) for each in scores], axis=0)).reshape(len(outputs[0]))]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """6 (D^2 + D) a sequence."""

@@ -6,7 +6,7 @@ float32, 1 for those that hold.
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -17,7 +17,7 @@ import optax
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
 from plmjax.finetuning.sentences import SentenceExamples, SentenceObjective, Sentences, shares, tsv
-from plmjax.finetuning.task import Answers, Encoded, Record, Task, exists
+from plmjax.finetuning.task import Answers, Encoded, Outputs, Record, Task, exists
 from plmjax.objectives.objective import Batch
 
 
@@ -103,6 +103,11 @@ class MultiLabelClassification(SentenceObjective):
         """accuracy: the share of rows with every label right."""
         right = jnp.all((jax.nn.sigmoid(outputs.logits) >= self.threshold) == (batch["labels"] > 0), axis=-1)
         return {"accuracy": (jnp.sum(right * exists(batch)), jnp.sum(exists(batch)))}
+
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the probabilities of each label."""
+        share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
+        return [*(np.log(share) - np.log1p(-share))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """The labels whose probability reaches the threshold, and the probabilities of all."""

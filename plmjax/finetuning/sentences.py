@@ -23,6 +23,7 @@ from plmjax.finetuning.task import (
     Encoded,
     Examples,
     FileTask,
+    Outputs,
     Record,
     Row,
     Task,
@@ -232,6 +233,10 @@ class SequenceClassification(SentenceObjective):
         right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the probabilities."""
+        return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
+
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """The likeliest label, its probability and those of all."""
         return [
@@ -277,6 +282,10 @@ class Regression(SentenceObjective):
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Squared error."""
         return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
+
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the numbers."""
+        return [*np.mean(outputs, axis=0)]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """The number."""

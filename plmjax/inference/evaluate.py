@@ -1,14 +1,11 @@
 """Evaluation of a checkpoint on held-out text, or on the labelled examples of a task."""
 
 import dataclasses
-import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
@@ -16,12 +13,12 @@ from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Examples, Task
-from plmjax.inference import perplexity
+from plmjax.inference import members, perplexity
+from plmjax.inference.program import program_of
 from plmjax.objectives.objective import Given
-from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints, feed, phases, start, step
+from plmjax.training import checkpoints, start
 from plmjax.training.checkpoints import Description
-from plmjax.training.evaluation import HeldOut, unigram_nats
+from plmjax.training.evaluation import HeldOut
 from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.step import Program
@@ -32,6 +29,7 @@ def evaluate(
     data: str | Path | None = None,
     output: str | Path | None = None,
     *,
+    ensemble: Sequence[str | Path] = (),
     window: int | None = None,
     stride: int | None = None,
 ) -> dict[str, Any]:
@@ -52,7 +50,9 @@ def evaluate(
     are not counted in full.
 
     output: folder for evaluation.json and, for a task, its predictions; by default a task writes them to
-        WORKDIR/evaluations/NAME, by the name of the file.
+        WORKDIR/evaluations/NAME, by the name of the file, or of an ensemble NAME_with_RUN for its further runs.
+    ensemble: further runs on the same task, whose predictions are averaged with this one's; the result has the metrics
+        of the task and no loss.
 
     Raises:
         UserError: no checkpoint, no data, data that does not fit it, or a window or a stride that does not.
@@ -64,7 +64,17 @@ def evaluate(
     predictions: dict[str, str] = {}
     if window is not None or stride is not None:
         perplexity.language_model(run)
-    if isinstance(run.data, Task):
+    if ensemble and not isinstance(run.data, Task):
+        raise UserError(f"Expected a run on a task for --ensemble, found {checkpoint}; leave --ensemble out.")
+    if isinstance(run.data, Task) and ensemble:
+        if data is not None:
+            run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
+        runs = [members.Member(directory, run), *members.others(run, ensemble)]
+        examples = run.data.read("validation")
+        names = "".join(f"_with_{Path(other).name}" for other in ensemble)
+        output = output or _evaluations(directory) / f"{Path(examples.path).name.split('.')[0]}{names}"
+        metrics, predictions = run.objective.answer(examples, *members.together(runs, examples))
+    elif isinstance(run.data, Task):
         tokenizer = start.tokenizer_of(description)
         if data is not None:
             run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
@@ -123,17 +133,6 @@ def _evaluations(checkpoint: Path) -> Path:
     """The folder of a run's evaluations."""
     within = checkpoint.parent
     return (within.parent if within.name == "checkpoints" else within) / "evaluations"
-
-
-def program_of(run: Experiment, source: feed.Source) -> Program:
-    """The program of the run's last phase on the devices of this machine."""
-    mesh = meshes.make(experiments.Mesh(), jax.local_devices())
-    phase = phases.resolve(run)[-1]
-    wanted = run.training.evaluation_batch_size or phase.batch_size / phase.accumulation
-    phase = dataclasses.replace(phase, batch_size=math.ceil(wanted / mesh.size) * mesh.size, accumulation=1)
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0))
-    unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
-    return step.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
 
 
 def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]:

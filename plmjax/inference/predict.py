@@ -12,12 +12,9 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.errors import UserError, check_choice, nearest, quoted
 from plmjax.experiment import Experiment
-from plmjax.finetuning import run as finetuning
-from plmjax.finetuning.evaluation import Forward
-from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Record, Task
-from plmjax.inference.evaluate import program_of
-from plmjax.training import checkpoints, start
+from plmjax.inference import members
+from plmjax.training import checkpoints
 from plmjax.training.checkpoints import Description
 
 FORMATS = ("jsonl", "official")
@@ -25,12 +22,16 @@ PART = 1024
 """Examples read, computed and written at once."""
 
 
-def predict(checkpoint: str | Path, input: str | Path, **settings: Any) -> Iterator[Record]:
+def predict(
+    checkpoint: str | Path, input: str | Path, ensemble: Sequence[str | Path] = (), **settings: Any
+) -> Iterator[Record]:
     """The prediction of every example of a file, in its order.
 
     The file is like those of the checkpoint's task, but needs no label; single sentences, and
     sentences to tag, may also be the lines of a .txt file. Any of them may end in .gz.
 
+    ensemble: further runs on the same task, whose predictions are averaged with this one's: probabilities of labels and
+        of choices, or numbers.
     settings: of the task, how this file is read (`text="review"`); of the objective, how a prediction is chosen
         (`null_threshold=1.5`).
 
@@ -42,24 +43,22 @@ def predict(checkpoint: str | Path, input: str | Path, **settings: Any) -> Itera
     """
     directory = checkpoints.find(checkpoint)
     description = _described(directory)
-    return _predicted(_with(description.experiment, settings), directory, description, str(input))
+    run = _with(description.experiment, settings)
+    return _predicted(run, [members.Member(directory, run), *members.others(run, ensemble)], str(input))
 
 
-def _predicted(run: Experiment, directory: Path, description: Description, input: str) -> Iterator[Record]:
-    tokenizer = start.tokenizer_of(description)
-    forward, program, given = Forward(run, tokenizer), None, None
+def _predicted(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
     for examples in run.data.parts(input, PART):
-        rows = finetuning.rows(run, examples, tokenizer)
-        source = TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
-        if program is None:
-            program = program_of(run, source)
-            given = checkpoints.load_given(directory, program.state)
-        _, outputs = forward(program, given, source)
-        yield from run.objective.records(examples, rows.encoded, outputs)
+        yield from run.objective.records(examples, *members.together(runs, examples))
 
 
 def write(
-    checkpoint: str | Path, input: str | Path, output: str | Path | None = None, format: str = "jsonl", **settings: Any
+    checkpoint: str | Path,
+    input: str | Path,
+    output: str | Path | None = None,
+    format: str = "jsonl",
+    ensemble: Sequence[str | Path] = (),
+    **settings: Any,
 ) -> int:
     """Writes the predictions as they are made to a file, or without one to standard output; returns their number.
 
@@ -76,7 +75,7 @@ def write(
 
     def counted() -> Iterator[Record]:
         nonlocal count
-        for record in predict(checkpoint, input, **settings):
+        for record in predict(checkpoint, input, ensemble, **settings):
             count += 1
             yield record
 

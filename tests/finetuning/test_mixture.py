@@ -21,7 +21,7 @@ from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.text_generation import Translation
 from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.inference import evaluate as evaluation
-from plmjax.inference.evaluate import program_of
+from plmjax.inference.program import program_of
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.objective import Given
 from plmjax.training import checkpoints, start

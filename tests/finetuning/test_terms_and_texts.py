@@ -15,7 +15,7 @@ from plmjax.finetuning.evaluation import Forward, TaskEvaluation
 from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.generation.writer import Settings
-from plmjax.inference.evaluate import program_of
+from plmjax.inference.program import program_of
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.template import Template

@@ -20,7 +20,7 @@ from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.text_generation import Summarization, Translation
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
-from plmjax.inference.evaluate import program_of
+from plmjax.inference.program import program_of
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig

@@ -1,0 +1,82 @@
+"""Fine-tuned runs on one task, whose predictions are averaged: an ensemble, or one run by itself."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from plmjax.errors import UserError, listed
+from plmjax.experiment import Experiment
+from plmjax.finetuning import run as finetuning
+from plmjax.finetuning.evaluation import Forward
+from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.task import Encoded, Examples, Outputs, Task
+from plmjax.inference.program import program_of
+from plmjax.training import checkpoints, start
+from plmjax.training.step import Program
+
+
+class Member:
+    """One run; its program is compiled once, for the first examples.
+
+    directory: of the checkpoint. run: its experiment, with settings of the task that a user may have changed.
+    """
+
+    def __init__(self, directory: Path, run: Experiment) -> None:
+        self.run = run
+        self._directory, self._tokenizer = directory, start.tokenizer_of(checkpoints.describe(directory))
+        self._forward = Forward(run, self._tokenizer)
+        self._program: Program | None = None
+
+    @functools.cached_property
+    def _given(self):
+        return checkpoints.load_given(self._directory, self._program.state)
+
+    def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
+        """The examples as the model reads them, and what it makes of each sequence."""
+        rows = finetuning.rows(self.run, examples, self._tokenizer)
+        source = TaskSource(rows, rows, self._tokenizer.vocabulary, self.run.training.seed)
+        if self._program is None:
+            self._program = program_of(self.run, source)
+        _, outputs = self._forward(self._program, self._given, source)
+        return rows.encoded, outputs
+
+
+def others(run: Experiment, paths: Sequence[str | Path]) -> list[Member]:
+    """The further members of an ensemble.
+
+    Raises:
+        UserError: no checkpoint, one that was not fine-tuned on a task, or one on a task other than that of `run`.
+    """
+    found = []
+    for path in paths:
+        directory = checkpoints.find(path)
+        own = checkpoints.describe(directory).experiment
+        known, labels = (getattr(one.objective, "labels", ()) for one in (run, own))
+        same = isinstance(own.data, Task) and type(own.objective) is type(run.objective)
+        if not same or labels != known:
+            of = f" with the labels {listed(known)}" if known else ""
+            has = f" with the labels {listed(labels)}" if same else ""
+            raise UserError(
+                f"Expected runs of {type(run.objective).__name__}{of} for --ensemble, found one of "
+                f"{type(own.objective).__name__}{has} in {path}; name runs on one task."
+            )
+        found.append(Member(directory, own))
+    return found
+
+
+def together(members: Sequence[Member], examples: Examples) -> tuple[Encoded, Outputs]:
+    """The examples as the first member reads them, and the mean of what all make of them.
+
+    Raises:
+        UserError: predictions of the task have no mean, or the members read the examples as other sequences.
+    """
+    encoded, *rest = zip(*(member(examples) for member in members), strict=True)
+    (outputs,) = rest
+    if len(members) == 1:
+        return encoded[0], outputs[0]
+    if any(one.choices != encoded[0].choices for one in encoded):
+        raise UserError(
+            "Expected runs that read each pair as often for --ensemble, found some that read it in both orders and "
+            "others that do not; name runs of one kind."
+        )
+    return encoded[0], members[0].run.objective.averaged(outputs, encoded[0])

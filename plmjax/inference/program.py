@@ -1,0 +1,24 @@
+"""The program that a checkpoint is computed with on this machine."""
+
+import dataclasses
+import math
+
+import jax
+
+from plmjax import experiment as experiments
+from plmjax.experiment import Experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.training import feed, phases, step
+from plmjax.training.evaluation import unigram_nats
+from plmjax.training.step import Program
+
+
+def program_of(run: Experiment, source: feed.Source) -> Program:
+    """The program of the run's last phase on the devices of this machine."""
+    mesh = meshes.make(experiments.Mesh(), jax.local_devices())
+    phase = phases.resolve(run)[-1]
+    wanted = run.training.evaluation_batch_size or phase.batch_size / phase.accumulation
+    phase = dataclasses.replace(phase, batch_size=math.ceil(wanted / mesh.size) * mesh.size, accumulation=1)
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0))
+    unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
+    return step.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
