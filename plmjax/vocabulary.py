@@ -40,8 +40,11 @@ class Vocabulary:
     full_stop: int = -1
 
     def id_of(self, role: str) -> int:
-        """The id of a special token by its role: cls, sep, mask, begin, end, ..., or one of `others`; -1 for none."""
-        if role in ROLES:
+        """The id of a special token by its role: cls, sep, mask, begin, end, ..., document_end, or one of `others`.
+
+        -1 for none.
+        """
+        if role in (*ROLES, "document_end"):
             return getattr(self, role)
         return self.others.get(role, -1)
 

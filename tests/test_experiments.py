@@ -24,7 +24,9 @@ from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
+from plmjax.finetuning.with_dropouts import WithDropouts
 from plmjax.layers.model_config import ModelConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove import CoveConfig
@@ -71,6 +73,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
         return ElmoConfig.tiny()
     if isinstance(run.start, Biattentive):
         return CoveConfig.tiny()
+    if isinstance(run.start, WithDropouts):
+        return AwdLstmConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
     return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()

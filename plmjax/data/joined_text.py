@@ -18,13 +18,8 @@ class JoinedText:
         self._between = between
 
     def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where documents begin among tokens start[b]..start[b]+length: the rows b and the places in them, int64."""
-        documents = self.starts[:-1]
-        first, last = np.searchsorted(documents, start), np.searchsorted(documents, start + length)
-        counts = last - first
-        row = np.repeat(np.arange(len(start)), counts)
-        document = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + first[row]
-        return row, documents[document] - start[row]
+        """Where documents begin among tokens start[b]..start[b]+length: as `places_within`."""
+        return places_within(self.starts[:-1], start, length)
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
         """Writes tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
@@ -42,3 +37,31 @@ class JoinedText:
                 row[: end - begin][is_token] = tokens
             else:
                 row[: end - begin] = tokens
+
+
+class Backwards:
+    """A joined text from its last token to its first: every document is behind the token that stands after it."""
+
+    def __init__(self, text: JoinedText):
+        self.size = text.size
+        self._text = text
+        self._starts = text.size + 1 - text.starts[:0:-1]
+
+    def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `JoinedText` has it: where the last tokens of documents are."""
+        return places_within(self._starts, start, length)
+
+    def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
+        """As `JoinedText` has it."""
+        self._text.copy(self.size - stop, self.size - start, out)
+        for row, length in zip(out, (stop - start).tolist(), strict=True):
+            row[:length] = row[:length][::-1].copy()
+
+
+def places_within(places: np.ndarray, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of these places, ascending, are among start[b]..start[b]+length: the rows b and where in them, int64."""
+    first, last = np.searchsorted(places, start), np.searchsorted(places, start + length)
+    counts = last - first
+    row = np.repeat(np.arange(len(start)), counts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + first[row]
+    return row, places[number] - start[row]

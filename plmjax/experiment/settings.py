@@ -125,7 +125,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Finetuning:
-    """How long a fine-tuning lasts and how often it is evaluated, in epochs of the task's train file; its dropout."""
+    """The length, evaluations and unfreezing of a fine-tuning, in epochs of the task's train file; its dropout."""
 
     epochs: float = 0.0
     """Passes over the train file, resolved into training.steps; 0 leaves training.steps as it is."""
@@ -133,12 +133,15 @@ class Finetuning:
     """Share of the steps that warms up, resolved into optimizer.schedule.warmup_steps; 0 leaves that as it is."""
     evaluations: float = 0.0
     """Evaluations, each with a checkpoint, in an epoch; 0 leaves training.evaluate_every as it is."""
+    unfreeze: float = 0.0
+    """Epochs from which on each next group of parameters is trained, the head first, resolved into
+    optimizer.unfreeze_every; 0 leaves that as it is."""
     dropout: float | None = None
     """Dropout within the encoder, of hidden states and of attention; None keeps what it was pretrained with."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        check_ranges("finetuning", self, epochs=FROM_0, warmup=SHARE, evaluations=FROM_0)
+        check_ranges("finetuning", self, epochs=FROM_0, warmup=SHARE, evaluations=FROM_0, unfreeze=FROM_0)
         if self.dropout is not None:
             check_ranges("finetuning", self, dropout=SHARE)
 

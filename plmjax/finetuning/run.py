@@ -76,6 +76,11 @@ def finetune(
             f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
             "of words; fine-tune another model, tag words, or take this one's vectors from plmjax embed."
         )
+    if run.objective.per_token and not run.model.labels_tokens:
+        raise UserError(
+            f"Expected a model whose vectors of tokens can be labelled, found {type(run.model).__name__}, which labels "
+            "whole texts; fine-tune an encoder."
+        )
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
@@ -194,6 +199,11 @@ def check_length(run: Experiment) -> None:
             f"Expected no --optimizer.schedule.warmup_steps beside --finetuning.warmup, found "
             f"{optimizer.schedule.warmup_steps} and {finetuning.warmup:g}; set one of them to 0."
         )
+    if finetuning.unfreeze and optimizer.unfreeze_every:
+        raise UserError(
+            f"Expected no --optimizer.unfreeze_every beside --finetuning.unfreeze, found {optimizer.unfreeze_every} "
+            f"and {finetuning.unfreeze:g}; set one of them to 0."
+        )
     if finetuning.evaluations and (training.evaluate_every or checkpoint.every):
         raise UserError(
             f"Expected neither --training.evaluate_every nor --checkpoint.every beside --finetuning.evaluations, found "
@@ -245,7 +255,8 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:
-    """The experiment with the steps, the warm-up and the evaluations that follow from epochs of so many rows.
+    """The experiment with the steps, the warm-up, the evaluations and the unfreezing that follow from epochs of so many
+    rows.
 
     "encoder" in `optimizer.frozen` becomes the encoder's own name.
     """
@@ -256,6 +267,8 @@ def resolve(run: Experiment, rows: int) -> Experiment:
         every = max(1, round(epoch / finetuning.evaluations))
         training = dataclasses.replace(training, evaluate_every=every)
         checkpoint = dataclasses.replace(checkpoint, every=every)
+    if finetuning.unfreeze:
+        optimizer = dataclasses.replace(optimizer, unfreeze_every=max(1, round(finetuning.unfreeze * epoch)))
     name = run.model.encoder_name or ENCODER
     frozen = tuple(
         name + prefix.removeprefix(ENCODER) if prefix.split("/")[0] == ENCODER else prefix

@@ -54,6 +54,11 @@ class ModelConfig:
     """Characters of a word in `layers.spelling`, for a model that reads these; None: it reads ids of tokens alone."""
     token_inputs: tuple[str, ...] = ("input_ids",)
     """What its encoder is given of every token: `input_ids`, `characters` or both."""
+    backwards: bool = False
+    """Whether it reads texts from their end to their beginning."""
+    labels_tokens: bool = True
+    """Whether its vectors of tokens can be labelled one by one; not those of a model that reads a text in one
+    direction and has no head for them."""
     decoder_start_token_id: int | None = None
     """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
     encoder_needs_target: bool = False

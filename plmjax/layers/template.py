@@ -43,6 +43,8 @@ class Template:
     """Which position stands for the row: first or last."""
     both_orders: bool = False
     """Whether a pair makes two rows, one in each order."""
+    backwards: bool = False
+    """Whether texts stand from their last token to their first."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a template that is none."""
@@ -96,6 +98,8 @@ class Template:
             room = length - self.specials(len(texts))
             sizes = (room,) if len(texts) == 1 else longer_first(*map(len, texts), room)
             texts = [text[:size] for text, size in zip(texts, sizes, strict=True)]
+        if self.backwards:
+            texts = [text[::-1] for text in texts]
         tokens: list[int] = []
         token_types: list[int] = []
         starts = []

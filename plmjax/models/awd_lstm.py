@@ -16,7 +16,17 @@ What else is in the paper belongs to the training: activation regularization and
 objective (plmjax/objectives/awd_lstm.py), non-monotonically triggered averaging to the optimizer
 (`StochasticGradientDescent(averaging="non-monotone")`).
 
+ULMFiT's classifier reads a text in windows; the state goes from one to the next, the gradient does not (section 3.3,
+"BPT3C"; fastai 2.8.12 text/models/core.py):
+
+    features = [last h, max of h, mean of h]          over all tokens of the text, h before the output's dropout
+    scores   = W2 drop(norm(relu(W1 drop(norm(features)))))                    norm over the batch, relu of 50 numbers
+
+A text is read whole up to the length of a row. In the backward pass every window counts; fastai leaves out all but the
+last 1,440 tokens, which bounds memory as the length of a row does here.
+
 Deviation: the paper's state goes from one document to the next; here it starts anew at the token between them.
+Deviation: fastai begins with 0.001 as the biases of norm, here they begin with 0.
 """
 
 import dataclasses
@@ -35,8 +45,17 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
 from plmjax.layers.lstm import GATES, State, recurrence
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
+from plmjax.layers.stack import repeat
+from plmjax.layers.template import Template
+from plmjax.layers.tokens import check_token_inputs, last_tokens
 from plmjax.layers.vocabulary_scores import VocabularyScores
+
+WINDOW = 72
+"""Tokens of a text that a classifier reads at once: its gradient goes no further back than their first."""
+HIDDEN_FEATURES = 50
+"""Numbers between the two linear maps of a classifier."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +79,16 @@ class AwdLstmConfig(ModelConfig):
     hidden_dropout: float = 0.3
     """Dropout of the other layers' inputs, locked over a row."""
     output_dropout: float = 0.4
-    """Dropout of the last layer's output, locked over a row."""
+    """Dropout of the last layer's output, locked over a row; in a classifier, of what is pooled of it."""
+    classifier_dropout: float = 0.1
+    """Dropout of the features between the two linear maps of a classifier."""
     initializer_range: float = 0.1
     """The embeddings begin uniform from minus this to this."""
 
+    backwards: bool = False
+    """Whether texts are read from their end to their beginning; so must be the rows of the layout."""
+
+    labels_tokens: ClassVar[bool] = False
     encoder_name: ClassVar[str] = "awd_lstm"
     field_names: ClassVar[dict[str, str]] = {"width": "embedding_size", "depth": "num_layers"}
     token_table: ClassVar[str] = "awd_lstm/word_embeddings/embedding"
@@ -73,7 +98,7 @@ class AwdLstmConfig(ModelConfig):
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         places = ("embedding", "input", "weight", "hidden", "output")
-        check_ranges("model", self, **{f"{place}_dropout": SHARE for place in places})
+        check_ranges("model", self, **{f"{place}_dropout": SHARE for place in (*places, "classifier")})
 
     @classmethod
     def penn_treebank(cls, **overrides: Any) -> Self:
@@ -132,9 +157,19 @@ class AwdLstmConfig(ModelConfig):
         """The layers with the scores of the next token."""
         return AwdLstmForCausalLM(self, execution)
 
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "AwdLstmForSequenceClassification":
+        """ULMFiT's classifier, which gives every text `outputs` numbers."""
+        return AwdLstmForSequenceClassification(self, execution, outputs)
+
     def encoder(self, execution: Execution) -> "AwdLstmModel":
         """The layers alone, under the name that their parameters have in every other module."""
         return AwdLstmModel(self, execution, name=self.encoder_name)
+
+    @property
+    def template(self) -> Template:
+        """A text as in the language model: behind the token that stands between documents."""
+        row = "document_end A", "document_end A document_end B"
+        return Template(*row, summary="last", backwards=self.backwards)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
@@ -154,18 +189,27 @@ class AwdLstmOutput:
     last_hidden_state: [B T E], after the dropout of the output.
     raw_hidden_state: [B T E], before it.
     states: of every layer, after the row.
+    hidden_states: of the embeddings and of every layer, [B T E] or [B T H]; only when asked for.
     scores: of the next token at every position; a language model's alone.
+    logits: float32, the scores as an array, [B T V].
     """
 
     last_hidden_state: jax.Array
     raw_hidden_state: jax.Array
     states: tuple[State, ...]
+    hidden_states: tuple[jax.Array, ...] | None = None
     scores: VocabularyScores | None = None
 
     @property
     def logits(self) -> jax.Array:
-        """The scores as an array, float32 [B T V]."""
         return self.scores.logits()
+
+
+@flax.struct.dataclass
+class AwdLstmClassification:
+    """What the classifier returns. logits: float32 [B labels], or [B K labels] of packed texts."""
+
+    logits: jax.Array
 
 
 class WeightDroppedLstm(nn.Module):
@@ -214,6 +258,7 @@ class AwdLstmModel(nn.Module):
         states: tuple[State, ...] | None = None,
         *,
         deterministic: bool = True,
+        output_hidden_states: bool = False,
     ) -> AwdLstmOutput:
         """Reads rows of tokens.
 
@@ -223,6 +268,7 @@ class AwdLstmModel(nn.Module):
             starts: bool [B T], where the states are zero before the token is read.
             states: of every layer before the first token; None is zero.
             deterministic: without dropout.
+            output_hidden_states: with the outputs of all layers.
         """
         config = self.config
         visible = None if attention_mask is None else attention_mask > 0
@@ -230,12 +276,14 @@ class AwdLstmModel(nn.Module):
         kept = Dropout(config.embedding_dropout, axes=("vocab",))(jnp.ones((config.vocab_size, 1)), deterministic)
         x = self.word_embeddings(input_ids) * kept[input_ids].astype(self.execution.dtype)
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        after, rates = [], (config.input_dropout,) + (config.hidden_dropout,) * (config.num_layers - 1)
+        after, hidden, rates = [], [x], (config.input_dropout,) + (config.hidden_dropout,) * (config.num_layers - 1)
         for number, (size, rate, state) in enumerate(zip(config.layer_sizes, rates, before, strict=True)):
             layer = WeightDroppedLstm(size, config.weight_dropout, self.execution.dtype, name=f"layer_{number}")
             x, state = layer(_locked(rate)(x, deterministic), state, starts, visible, deterministic)
             after.append(state)
-        return AwdLstmOutput(_locked(config.output_dropout)(x, deterministic), x, tuple(after))
+            hidden.append(x)
+        dropped = _locked(config.output_dropout)(x, deterministic)
+        return AwdLstmOutput(dropped, x, tuple(after), tuple(hidden) if output_hidden_states else None)
 
 
 def _locked(rate: float) -> Dropout:
@@ -258,3 +306,106 @@ class AwdLstmForCausalLM(nn.Module):
         bias = self.param("output_bias", zeros, (self.config.vocab_size,))
         table = encoder.word_embeddings.embedding
         return outputs.replace(scores=VocabularyScores(outputs.last_hidden_state, table, bias))
+
+
+class AwdLstmForSequenceClassification(nn.Module):
+    """ULMFiT's classifier: the layers over whole texts, and a head on what is pooled of them."""
+
+    config: AwdLstmConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The layers and the head."""
+        self.encoder = self.config.encoder(self.execution)
+        dropouts = self.config.output_dropout, self.config.classifier_dropout
+        self.classifier = PoolingClassifier(self.num_labels, dropouts, self.execution.dtype)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        cls_positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> AwdLstmClassification:
+        """Scores of texts: [B labels], or [B K labels] of the packed texts that end at `cls_positions`.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens; all by default.
+            positions: int [B T], which no number depends on.
+            segment_ids: int [B T], which of the packed texts a token belongs to, 1.. in their order, 0 for padding.
+            cls_positions: int [B K], the last token of each; without it a row is one text.
+            deterministic: without dropout, and normalized by the running statistics of batches.
+        """
+        check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
+        segments = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
+        if attention_mask is not None:
+            segments = jnp.where(attention_mask > 0, segments, 0)
+        hidden = self._read(input_ids, segments, deterministic)
+        ends = cls_positions
+        if ends is None:
+            places = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+            ends = last_tokens(places[..., None], segments > 0, None)
+        logits = self.classifier(hidden, segments, ends, deterministic)
+        return AwdLstmClassification(logits if cls_positions is not None else logits[:, 0])
+
+    def _read(self, input_ids: jax.Array, segments: jax.Array, deterministic: bool) -> jax.Array:
+        """The last layer's output for every token, [B T] -> [B T E], window by window."""
+        batch, length = input_ids.shape
+        count = -(-length // WINDOW)
+        starts = jnp.diff(segments, axis=1, prepend=0) != 0
+
+        def windows(x: jax.Array) -> jax.Array:  # [B T] -> [windows B WINDOW]
+            padded = jnp.pad(x, ((0, 0), (0, count * WINDOW - length)))
+            return jnp.moveaxis(padded.reshape(batch, count, WINDOW), 1, 0)
+
+        def read(encoder: AwdLstmModel, states: tuple[State, ...], window: tuple) -> tuple:
+            before = jax.lax.stop_gradient(states)
+            outputs = encoder(*window, before, deterministic=deterministic)
+            return outputs.states, outputs.raw_hidden_state
+
+        inputs = jax.tree.map(windows, (input_ids, segments, starts))
+        how = dataclasses.replace(self.execution, unroll=1)
+        _, hidden = repeat(read, self.encoder, count, how, self.config.zero_states(batch), inputs)
+        return jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
+
+
+class PoolingClassifier(nn.Module):
+    """Concat pooling, and two linear maps of normalized features.
+
+    dropouts: of the pooled features, and of those between the two maps.
+    """
+
+    num_labels: int
+    dropouts: tuple[float, float]
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array, segments: jax.Array, ends: jax.Array, deterministic: bool) -> jax.Array:
+        """[B T E], int [B T], the last tokens int [B K] -> float32 [B K labels].
+
+        Where there are fewer than K texts in a row, the last places of `ends` are 0.
+        """
+        x = hidden.astype(jnp.float32)
+        number = jnp.take_along_axis(segments, ends, axis=1, mode="clip")
+        exists = number == jnp.arange(1, ends.shape[1] + 1)
+        own = ((number[..., None] == segments[:, None]) & exists[..., None])[..., None]  # [B K T 1]
+        last = jnp.take_along_axis(x, ends[..., None], axis=1, mode="clip")
+        largest = jnp.max(jnp.where(own, x[:, None], -jnp.inf), axis=2)
+        mean = jnp.einsum("BKT,BTE->BKE", own[..., 0].astype(jnp.float32), x) / jnp.maximum(jnp.sum(own, axis=2), 1)
+        features = jnp.concatenate([last, jnp.where(exists[..., None], largest, 0), mean], axis=-1)
+        of_features, of_hidden = self.dropouts
+        hidden = nn.relu(self._mapped("hidden", HIDDEN_FEATURES, of_features, features, exists, deterministic))
+        return self._mapped("output", self.num_labels, of_hidden, hidden, exists, deterministic)
+
+    def _mapped(
+        self, name: str, size: int, rate: float, x: jax.Array, exists: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        """W drop(norm(x)): [B K D] -> float32 [B K size]."""
+        x = Dropout(rate)(BatchNorm(name=f"{name}_norm")(x, exists, deterministic), deterministic)
+        init = uniform(x.shape[-1] ** -0.5)
+        return Projection((size,), ("embed", None), init, self.dtype, logits=True, use_bias=False, name=name)(x)

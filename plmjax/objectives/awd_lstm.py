@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.errors import FROM_0, check_ranges
+from plmjax.layers.model_config import ParameterGroup
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmOutput
 from plmjax.objectives.objective import Batch, Given, Objective, Sums
 from plmjax.vocabulary import Vocabulary
@@ -65,6 +66,11 @@ class AwdLstmPretraining(Objective):
         boxed = (lambda x: nn.LogicallyPartitioned(x, ("batch", "embed"))), config.zero_states(batch_size)
         begin = nn.LogicallyPartitioned(jnp.zeros(batch_size, jnp.int32), ("batch",))
         return {"states": jax.tree.map(*boxed), "begin": begin}
+
+    def parameter_groups(self, config: AwdLstmConfig) -> tuple[ParameterGroup, ...]:
+        """The layers alone: the table of words scores the next token too, and learns at the head's rate as in fastai
+        (text/models/awdlstm.py, `awd_lstm_lm_split`)."""
+        return config.parameter_groups[1:]
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Adds where documents begin, and where the window of a training step ends, the same in all rows.

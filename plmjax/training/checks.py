@@ -42,6 +42,11 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         raise UserError(
             "Expected no `finetuning` in an experiment of pretraining, found one; leave it out, or run plmjax finetune."
         )
+    if run.data.layout.backwards != run.model.backwards:
+        raise UserError(
+            f"Expected --data.layout.backwards {run.model.backwards}, as the model reads, found "
+            f"{run.data.layout.backwards}; set it, or --model.backwards."
+        )
     resolved = phases.resolve(run)
     for phase in resolved:
         run.data.layout.check(phase.sequence_length)

@@ -9,9 +9,8 @@ arXiv 2003.10555; its released model/optimization.py), whose top layer gets laye
 the head is a pooler, which ELECTRA does not have.
 
 Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): the head alone is trained at first, then
-together with the group below it, and so on down to the embeddings.
-
-Deviation: ULMFiT unfreezes a group after every epoch; here it is after a number of steps.
+together with the group below it, and so on down to the embeddings, each after a number of steps. The paper's is an
+epoch, `Finetuning.unfreeze`.
 """
 
 from collections.abc import Callable, Sequence

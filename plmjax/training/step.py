@@ -286,7 +286,7 @@ def build(
     boxed_constants = constants.shapes(objective, config, vocabulary)
     optimizer = optax.identity()  # for a model that is evaluated and never trained
     if experiment.optimizer is not None:
-        groups = experiment.model.parameter_groups
+        groups = objective.parameter_groups(config)
         optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
 
     def first_state(variables: dict[str, Any], key: jax.Array) -> State:

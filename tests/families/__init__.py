@@ -31,6 +31,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),
+    "ulmfit": (experiments.ulmfit, LabelledSource),
     "elmo": (experiments.elmo, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
     "glove": (experiments.glove, ChainSource),

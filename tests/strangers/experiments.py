@@ -162,6 +162,11 @@ def awd_lstm() -> Experiment:
     return dataclasses.replace(recurrent(), model=model, objective=AwdLstmPretraining())
 
 
+def ulmfit() -> Experiment:
+    """Rows with a label each, which features pooled over the row tell, normalized over the batch."""
+    return dataclasses.replace(classification(), model=awd_lstm().model)
+
+
 def elmo() -> Experiment:
     """A text from both its ends, that goes on from batch to batch, and a softmax over words that are drawn."""
     sizes = {"filter_widths": (1, 2), "filter_counts": (8, 8), "n_highway": 1, "dim": 16, "projection_dim": 8}

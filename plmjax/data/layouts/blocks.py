@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from plmjax.data.joined_text import JoinedText
+from plmjax.data.joined_text import Backwards, JoinedText
 from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
@@ -20,6 +20,8 @@ class Blocks(Layout):
 
     overlap: int = 0
     """Tokens at the beginning of a row that are repeated from the row before, as context: their targets weigh 0."""
+    backwards: bool = False
+    """Whether the joined text runs from its last token to its first, for a model that reads so."""
 
     def __post_init__(self) -> None:
         """Checks the overlap."""
@@ -65,7 +67,8 @@ class BlockRows(Rows):
                 f"{type(layout).__name__}, found one with neither; use another tokenizer."
             )
         self._pad = max(vocabulary.pad, 0)
-        self._text = JoinedText(split, vocabulary.document_end)
+        text = JoinedText(split, vocabulary.document_end)
+        self._text = Backwards(text) if layout.backwards else text
         self._length = sequence_length
         self._overlap, self._stride = layout.overlap, sequence_length - layout.overlap
         targets = max(self._text.size - 1, 0)

@@ -58,6 +58,8 @@ class Rows:
 class Layout:
     """Base of every layout: a frozen dataclass of its settings."""
 
+    backwards: ClassVar[bool] = False
+    """Whether rows hold the text from its end to its beginning."""
     shortest: ClassVar[int] = 1
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Tokens of the shortest and of the longest row that it can be cut into."""

@@ -165,3 +165,17 @@ def test_what_cannot_be_cut_is_named(dataset, layout):
         rows_of(dataset, type(layout)(overlap=16), 16)
     with pytest.raises(UserError, match=r"--data.layout.overlap of 0 or more, found -1"):
         type(layout)(overlap=-1)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_backwards_every_text_runs_from_its_end_and_stands_behind_the_token_after_it(dataset, split):
+    text = joined(documents(*((40, V) if split == "train" else (8, V, 1))), WORDS.end)[::-1]
+    rows = rows_of(dataset, Streams(backwards=True), 7, split)
+    fields = all_fields(rows)
+    real = fields["segment_ids"].ravel() > 0
+    np.testing.assert_array_equal(fields["input_ids"].ravel()[real], text[: real.sum()])
+    np.testing.assert_array_equal(fields["next_ids"].ravel()[real], text[1 : real.sum() + 1])
+    after_an_end = np.roll(np.array(text[: real.sum()]) == WORDS.end, 1)
+    np.testing.assert_array_equal(fields["document_starts"].ravel()[real], after_an_end & (np.arange(real.sum()) > 0))
+    if split == "validation":
+        assert real.sum() == len(text) - 1 and not fields["input_ids"].ravel()[~real].any()

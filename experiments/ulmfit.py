@@ -1,0 +1,97 @@
+"""ULMFiT: a language model of any text, then of the task's texts, then a classifier (Howard and Ruder 2018).
+
+    plmjax pretrain experiments/ulmfit.py:general --workdir runs/general --data.input wikipedia/
+    plmjax pretrain experiments/ulmfit.py:task --from runs/general --workdir runs/task --data.input train.jsonl
+    plmjax finetune experiments/ulmfit.py:classifier --from runs/task --workdir runs/reviews \\
+        --data.train train.jsonl --data.validation dev.jsonl
+
+The second stage reads the texts of the task, without their labels: any further texts of their kind may stand in
+--data.input. A text read from its end gives a second classifier, whose mistakes are others, and the two together are
+better than either:
+
+    plmjax pretrain experiments/ulmfit.py:general_backwards --workdir runs/general_backwards --data.input wikipedia/
+    plmjax pretrain experiments/ulmfit.py:task_backwards --from runs/general_backwards --workdir runs/task_backwards \\
+        --data.input train.jsonl
+    plmjax finetune experiments/ulmfit.py:classifier --from runs/task_backwards --workdir runs/reviews_backwards \\
+        --data.train train.jsonl --data.validation dev.jsonl
+    plmjax evaluate runs/reviews --ensemble runs/reviews_backwards
+
+As in section 3 of the paper: slanted triangular rates, each group of parameters at 1 / 2.6 of the rate above it, one
+group more unfrozen every epoch, concat pooling, Adam with 0.7 and 0.99. Rates and dropouts are fastai's.
+
+Deviation: the tokenizer stays the general model's, byte-level BPE, which has a token for every text; ULMFiT adds the
+task's words to the vocabulary, each with the mean of all vectors.
+Deviation: the schedule runs once over all epochs; fastai begins it again at every group that is unfrozen.
+Deviation: two layers of 256 and 128 instead of three of 1,152, 1,152 and 400, and dropouts that suit them.
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import Windows
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.with_dropouts import WithDropouts
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import SlantedTriangular
+
+ADAM = AdamW(schedule=SlantedTriangular(), beta1=0.7, beta2=0.99, weight_decay=0.0)
+DROPOUTS = {"embedding": 0.02, "input": 0.1, "weight": 0.1, "hidden": 0.1, "output": 0.1}
+
+
+def general() -> Experiment:
+    """The language model of any text; of the documentation that every machine has until --data.input names text."""
+    return Experiment(
+        model=AwdLstmConfig.tiny(vocab_size=4096, **{f"{place}_dropout": rate for place, rate in DROPOUTS.items()}),
+        objective=AwdLstmPretraining(),
+        tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
+        data=Data(layout=Windows(overlap=20), format="documentation", sequence_length=90, held_out=0.02),
+        optimizer=dataclasses.replace(ADAM, learning_rate=5e-3),
+        training=Training(steps=1000, batch_size=16, log_every=50, evaluate_every=250, evaluation_batches=25),
+        checkpoint=Checkpoint(every=500, keep=1),
+    )
+
+
+def task() -> Experiment:
+    """The same model goes on with the texts of the task; its layers at 1 / 2.6 of the rate above."""
+    run = general()
+    return dataclasses.replace(
+        run,
+        model=None,
+        start=WithDropouts(**DROPOUTS),
+        tokenizer=Tokenizer(),
+        data=dataclasses.replace(run.data, format="auto"),
+        optimizer=dataclasses.replace(ADAM, learning_rate=4e-3, layer_decay=1 / 2.6),
+        training=dataclasses.replace(run.training, steps=400, evaluate_every=100),
+    )
+
+
+def classifier() -> Experiment:
+    """A label for each text, of which 512 tokens are read: all labels of movie reviews and of files like them."""
+    return Experiment(
+        model=None,
+        objective=SequenceClassification(),
+        data=Sentences(sequence_length=512),
+        optimizer=dataclasses.replace(ADAM, learning_rate=1e-2, layer_decay=1 / 2.6),
+        training=Training(steps=0, batch_size=16, log_every=20),
+        finetuning=Finetuning(epochs=6.0, unfreeze=1.0, evaluations=1.0),
+        start=WithDropouts(**DROPOUTS | {"output": 0.4}),
+        checkpoint=Checkpoint(every=0, keep=1),
+    )
+
+
+def general_backwards() -> Experiment:
+    """The language model that reads from the end."""
+    run = general()
+    return dataclasses.replace(_backwards(run), model=dataclasses.replace(run.model, backwards=True))
+
+
+def task_backwards() -> Experiment:
+    """The same for the texts of the task."""
+    return _backwards(task())
+
+
+def _backwards(run: Experiment) -> Experiment:
+    layout = dataclasses.replace(run.data.layout, backwards=True)
+    return dataclasses.replace(run, data=dataclasses.replace(run.data, layout=layout))

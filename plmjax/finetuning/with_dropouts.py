@@ -1,0 +1,38 @@
+"""A run that starts from an AWD-LSTM, with dropouts of its own."""
+
+import dataclasses
+from typing import Any
+
+from plmjax.errors import UserError
+from plmjax.experiment import Start
+from plmjax.models.awd_lstm import AwdLstmConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class WithDropouts(Start):
+    """The checkpoint's AWD-LSTM with other dropouts; the defaults are those of ULMFiT's classifier.
+
+    fastai text/models/awdlstm.py, `awd_lstm_clas_config`, each of which it multiplies by `drop_mult`.
+    """
+
+    embedding: float = 0.05
+    """Dropout of whole tokens of the vocabulary."""
+    input: float = 0.4
+    """Dropout of the first layer's input."""
+    weight: float = 0.5
+    """Dropout of the recurrent weights."""
+    hidden: float = 0.3
+    """Dropout of the other layers' inputs."""
+    output: float = 0.4
+    """Dropout of the last layer's output, or of what is pooled of it."""
+
+    def model(self, origin: Any) -> AwdLstmConfig:
+        """The same sizes.
+
+        Raises:
+            UserError: the checkpoint's model is no AWD-LSTM.
+        """
+        if not isinstance(origin, AwdLstmConfig):
+            raise UserError(f"Expected an AWD-LSTM, found {type(origin).__name__}; name another checkpoint in --from.")
+        rates = {f"{place}_dropout": rate for place, rate in dataclasses.asdict(self).items()}
+        return dataclasses.replace(origin, **rates)

@@ -1,0 +1,167 @@
+"""ULMFiT's classifier against torch modules: outputs, gradients, running statistics; windows, padding and packing."""
+
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from plmjax.errors import UserError
+from plmjax.models import awd_lstm
+from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForSequenceClassification
+from tests.models.test_awd_lstm import Reference
+
+SIZES = {"vocab_size": 23, "embedding_size": 6, "hidden_size": 10, "num_layers": 2}
+CONFIG = AwdLstmConfig(**SIZES, classifier_dropout=0.0).with_dropout(0.0)
+LENGTHS = (11, 4, 9)
+SEGMENTS = (np.arange(11) < np.array(LENGTHS)[:, None]).astype(np.int32)
+IDS = np.random.default_rng(1).integers(4, 23, SEGMENTS.shape) * SEGMENTS
+ENDS = np.array(LENGTHS)[:, None] - 1
+LABELS = np.array([0, 2, 1])
+
+
+@pytest.fixture(autouse=True)
+def windows_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest text has two windows and a part of a third."""
+    monkeypatch.setattr(awd_lstm, "WINDOW", 5)
+
+
+def drawn(module: nn.Module) -> dict[str, Any]:
+    """Variables that all matter."""
+    variables = nn.meta.unbox(module.init(jax.random.key(0), IDS))
+    random = np.random.default_rng(0)
+    noise = jax.tree.map(lambda leaf: 0.2 * np.abs(random.normal(size=leaf.shape)).astype(np.float32), variables)
+    return jax.tree.map(jnp.add, variables, noise)
+
+
+class Head(torch.nn.Module):
+    """Torch's modules in the order of fastai's `LinBnDrop`, whose linear maps have no biases beside a norm."""
+
+    def __init__(self, variables: Any):
+        super().__init__()
+        self.parts = torch.nn.ModuleDict()
+        for name in ("hidden", "output"):
+            kernel = variables["params"]["classifier"][name]["kernel"]
+            norm = torch.nn.BatchNorm1d(kernel.shape[0])
+            own = variables["params"]["classifier"][f"{name}_norm"]
+            running = variables["batch_stats"]["classifier"][f"{name}_norm"]
+            tensors = {
+                "weight": own["scale"],
+                "bias": own["bias"],
+                "running_mean": running["mean"],
+                "running_var": running["variance"],
+                "num_batches_tracked": 0,
+            }
+            norm.load_state_dict({key: torch.tensor(np.array(value)) for key, value in tensors.items()})
+            self.parts[f"{name}_norm"] = norm
+            self.parts[name] = torch.nn.Linear(*kernel.shape, bias=False)
+            self.parts[name].weight.data = torch.tensor(np.array(kernel).T)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.parts["hidden"](self.parts["hidden_norm"](features)))
+        return self.parts["output"](self.parts["output_norm"](hidden))
+
+
+def theirs(model: Reference, head: Head) -> torch.Tensor:
+    """Scores of the texts, each read by itself in windows with a state that is detached between them."""
+    features = []
+    for ids, length in zip(IDS, LENGTHS, strict=True):
+        states: list = [None] * len(model.layers)
+        outputs = []
+        for begin in range(0, length, 5):
+            x = torch.nn.functional.embedding(torch.tensor(ids[begin : min(begin + 5, length)])[None], model.table)
+            for number, layer in enumerate(model.layers):
+                x, state = layer(x, states[number])
+                states[number] = tuple(part.detach() for part in state)
+            outputs.append(x[0])
+        whole = torch.cat(outputs)
+        features.append(torch.cat([whole[-1], whole.max(dim=0)[0], whole.mean(dim=0)]))
+    return head(torch.stack(features))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_scores_gradients_and_statistics_are_torchs(training: bool) -> None:
+    module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    variables = drawn(module)
+    inputs = {"input_ids": IDS, "segment_ids": SEGMENTS, "cls_positions": ENDS}
+
+    @jax.jit
+    def ours(params: Any) -> tuple[jax.Array, Any]:
+        everything = variables | {"params": params}
+        output, after = module.apply(everything, **inputs, deterministic=not training, mutable=["batch_stats"])
+        logits = output.logits[:, 0]
+        return -jnp.mean(jax.nn.log_softmax(logits)[np.arange(3), LABELS]), (logits, after["batch_stats"])
+
+    (loss, (logits, statistics)), gradient = jax.value_and_grad(ours, has_aux=True)(variables["params"])
+    params = jax.device_get(variables["params"])
+    model, head = Reference(params | {"output_bias": np.zeros(23, np.float32)}), Head(variables)
+    head.train(training)
+    expected = theirs(model, head)
+    nats = torch.nn.functional.cross_entropy(expected, torch.tensor(LABELS))
+    nats.backward()
+    chex.assert_trees_all_close((loss, logits), (nats.item(), expected.detach().numpy()), rtol=1e-5, atol=1e-5)
+    model.bias.grad = torch.zeros(23)
+    of_layers = model.tree(lambda p: p.grad)["awd_lstm"]
+    chex.assert_trees_all_close(gradient["awd_lstm"], of_layers, rtol=1e-4, atol=1e-5)
+    for name in ("hidden", "output"):
+        norm, running = head.parts[f"{name}_norm"], statistics["classifier"][f"{name}_norm"]
+        of_norm = {"scale": norm.weight.grad.numpy(), "bias": norm.bias.grad.numpy()}
+        chex.assert_trees_all_close(gradient["classifier"][f"{name}_norm"], of_norm, rtol=1e-4, atol=1e-5)
+        of_kernel = head.parts[name].weight.grad.T.numpy()
+        np.testing.assert_allclose(gradient["classifier"][name]["kernel"], of_kernel, rtol=1e-4, atol=1e-5)
+        expected = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
+        chex.assert_trees_all_close(running, expected, rtol=1e-5, atol=1e-6)
+
+
+def packed() -> dict[str, np.ndarray]:
+    """The second and third text in one row, in the other the first and nothing."""
+    ids, segments = np.zeros((2, 17), np.int32), np.zeros((2, 17), np.int32)
+    ids[0, :4], ids[0, 4:13], ids[1, :11] = IDS[1, :4], IDS[2, :9], IDS[0]
+    segments[0, :4], segments[0, 4:13], segments[1, :11] = 1, 2, 1
+    return {"input_ids": ids, "segment_ids": segments, "cls_positions": np.array([[3, 12], [10, 0]])}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_packed_texts_score_as_texts_of_their_own(training: bool) -> None:
+    """Statistics too: a place without a text is no part of the batch."""
+    module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    variables = drawn(module)
+
+    def scores(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
+        found, after = module.apply(variables, **inputs, deterministic=not training, mutable=["batch_stats"])
+        return found.logits, after
+
+    together, statistics = scores(packed())
+    apart, expected = scores({"input_ids": IDS, "attention_mask": SEGMENTS})
+    found = jnp.stack([together[1, 0], together[0, 0], together[0, 1]])
+    # In a packed row other tokens are the first of a window: without a gradient that changes nothing.
+    np.testing.assert_allclose(found, apart, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(statistics, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_goes_back_beyond_a_window() -> None:
+    """Of the last state; the pooled tokens of a window have a gradient of their own."""
+    encoder = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    variables = drawn(encoder)
+    ids = np.arange(4, 15)[None]
+
+    def last(table: jax.Array) -> jax.Array:
+        changed = variables["params"] | {
+            "awd_lstm": variables["params"]["awd_lstm"] | {"word_embeddings": {"embedding": table}}
+        }
+        bound = encoder.bind({"params": changed})
+        return jnp.sum(bound._read(jnp.asarray(ids), jnp.ones_like(ids), True)[:, -1])
+
+    gradient = jax.grad(last)(variables["params"]["awd_lstm"]["word_embeddings"]["embedding"])
+    moved = np.abs(gradient[ids[0]]).sum(axis=-1) > 0
+    np.testing.assert_array_equal(moved, np.arange(11) >= 10)
+
+
+def test_a_batch_of_one_text_has_nothing_to_be_normalized_by() -> None:
+    module = AwdLstmForSequenceClassification(CONFIG)
+    with pytest.raises(UserError, match=r"at least 2 examples .* found 1; raise --training.batch_size"):
+        module.apply(drawn(module), IDS[:1], deterministic=False, mutable=["batch_stats"])
