@@ -513,11 +513,12 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Makes a run directory from a checkpoint of transformers, of Google's BERT or of ELMo, or from word vectors.
+    """Makes a run directory from a checkpoint of transformers, Google's BERT, ELMo or fastai, or from word vectors.
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, or with ELMo's
-            options.json and an .hdf5 file; or a file of word vectors, of word2vec or GloVe.
+            options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with --tokenizer; or a file of word vectors,
+            of word2vec or GloVe.
         checkpoint: Run directory to make.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, where it is not the source's own.
@@ -544,7 +545,7 @@ def export(
     vectors: Literal["text", "binary", "glove"] | None = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes a checkpoint as transformers does (ELMo as its authors do), or its vectors of words as word2vec or GloVe.
+    """Writes a checkpoint as transformers does, ELMo and AWD-LSTM in files of their own, or vectors of words alone.
 
     Args:
         checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.

@@ -56,6 +56,10 @@ class _Imported(NamedTuple):
 
 def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
     module, params, library, evidence = libraries.load(folder, architecture)
+    if tokenizer is None and not folder.is_dir():
+        raise UserError(
+            f"Expected --tokenizer with a folder of the model's tokenizer, found none beside {source}; name it."
+        )
     files = _tokenizer_files(tokenizer or folder, module)
     own = libraries.own_files(module.config)
     found = _of_own_files(own, module, params) if own else _of_transformers(module, params, library, folder)
@@ -91,7 +95,7 @@ def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -
         own.save(module, params, Path(folder))
         _same_bits(own.load(Path(folder))[1], params, "its own files")
     checked = "a round trip through its own files gives every bit back"
-    return _Imported(type(module).__name__, module.config.encoder_name, *own.pretraining(module), checked)
+    return _Imported(type(module).__name__, own.part, *own.pretraining(module), checked)
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
@@ -126,14 +130,15 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
     config = description.experiment.model
-    module, name = config.encoder(Execution()), type(config.encoder(Execution())).__name__
+    module = config.encoder(Execution()) if own.part else config.for_pretraining(Execution())
+    params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
     with storage.output(output) as folder:
-        own.save(module, params[config.encoder_name], folder)
+        own.save(module, params, folder)
         if description.tokenizer:
             start.tokenizer_of(description).save(folder)
-        _same_bits(own.load(folder)[1], params[config.encoder_name], "its own files")
+        _same_bits(own.load(folder)[1], params, "its own files")
     return f"exported   {name} of step {description.step} to {output}; reads back bit for bit"
 
 

@@ -16,6 +16,7 @@ import flax.linen as nn
 from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.interop import (
+    awd_lstm,
     elmo,
     google_bert,
     hdf5,
@@ -34,11 +35,13 @@ class OwnFiles:
     """What is known of a system that has files of its own and no class in transformers.
 
     config: class of its config.
+    part: the branch of a run's parameters that they hold, the encoder; empty where they hold all, the language model.
     load, save: of such files: folder -> module and parameters, and back.
     pretraining: module -> objective and data that pretrain it, without a path.
     """
 
     config: type
+    part: str
     load: Callable[..., tuple[nn.Module, dict[str, Any]]]
     save: Callable[[nn.Module, Mapping[str, Any], Path], None]
     pretraining: Callable[[nn.Module], tuple[Objective, Data]]
@@ -74,7 +77,14 @@ LIBRARIES: Mapping[str, Library] = {
         elmo.evidence,
         elmo.opened,
         elmo.load,
-        OwnFiles(elmo.ElmoConfig, elmo.load, elmo.save, elmo.pretraining),
+        OwnFiles(elmo.ElmoConfig, elmo.ElmoConfig.encoder_name, elmo.load, elmo.save, elmo.pretraining),
+    ),
+    "fastai": Library(
+        "a language model of fastai's AWD_LSTM (.pth)",
+        awd_lstm.evidence,
+        awd_lstm.opened,
+        awd_lstm.load,
+        OwnFiles(awd_lstm.AwdLstmConfig, "", awd_lstm.load, awd_lstm.save, awd_lstm.pretraining),
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

@@ -37,6 +37,25 @@ def evidence(path: Path) -> str:
     return ""
 
 
+def beginning(path: Path, size: int) -> bytes:
+    """The bytes of a file that `evidence` has recognised in which the names of its tensors stand; of an old one, which
+    is no archive, the first `size`."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return file.read(size)
+    with zipfile.ZipFile(path) as archive:
+        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith("/data.pkl"))
+
+
+def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
+    """Writes tensors as torch.save does. Raises UserError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(f"Expected torch to write {path.name}, found it not installed; install torch.")
+    import torch
+
+    torch.save({name: torch.tensor(tensor) for name, tensor in tensors.items()}, path)
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
     """The tensors of a file. Raises UserError where torch is not installed or the file holds anything else."""

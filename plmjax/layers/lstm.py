@@ -92,13 +92,29 @@ def recurrence(
             chex.assert_type(mask, bool)
     if starts is not None and visible is not None:
         starts = starts & visible
+    # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
+    # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes, where gradients would be of other numbers.
+    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
+    recurrent_kernel, projection_kernel = jax.tree.map(_whole, (recurrent_kernel, projection_kernel))
+    state = jax.tree.map(_rows, state)
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
     first = State(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
     over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
     settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
     outputs, last = _scan(settings, *over_time, kernels, first)
-    return jnp.moveaxis(outputs, -1, 0), jax.tree.map(lambda new, old: new.T.astype(old.dtype), last, state)
+    outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
+    return outputs, jax.tree.map(lambda new, old: _rows(new.T.astype(old.dtype)), last, state)
+
+
+def _whole(kernel: jax.Array) -> jax.Array:
+    """A kernel that every device has all of."""
+    return nn.with_logical_constraint(kernel, (None,) * kernel.ndim)
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """[B H], of which a device has all features of its rows."""
+    return nn.with_logical_constraint(x, ("batch", None))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

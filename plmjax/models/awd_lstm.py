@@ -371,7 +371,8 @@ class AwdLstmForSequenceClassification(nn.Module):
         inputs = jax.tree.map(windows, (input_ids, segments, starts))
         how = dataclasses.replace(self.execution, unroll=1)
         _, hidden = repeat(read, self.encoder, count, how, self.config.zero_states(batch), inputs)
-        return jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
+        hidden = jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
+        return nn.with_logical_constraint(hidden, ("batch", "length", "embed"))
 
 
 class PoolingClassifier(nn.Module):
@@ -398,6 +399,7 @@ class PoolingClassifier(nn.Module):
         largest = jnp.max(jnp.where(own, x[:, None], -jnp.inf), axis=2)
         mean = jnp.einsum("BKT,BTE->BKE", own[..., 0].astype(jnp.float32), x) / jnp.maximum(jnp.sum(own, axis=2), 1)
         features = jnp.concatenate([last, jnp.where(exists[..., None], largest, 0), mean], axis=-1)
+        features = nn.with_logical_constraint(features, ("batch", None, "embed"))
         of_features, of_hidden = self.dropouts
         hidden = nn.relu(self._mapped("hidden", HIDDEN_FEATURES, of_features, features, exists, deterministic))
         return self._mapped("output", self.num_labels, of_hidden, hidden, exists, deterministic)

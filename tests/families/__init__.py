@@ -10,7 +10,7 @@ from plmjax.experiment import Experiment
 from tests.families import decoders, encoder_decoders, encoders
 from tests.families.family import Family
 from tests.strangers import experiments
-from tests.strangers.source import ChainSource, LabelledSource, TaggedSource
+from tests.strangers.source import ChainSource, LabelledSource, TaggedSource, UntypedSource
 
 FAMILIES: dict[str, Family] = {
     "bert": encoders.BERT_ROW,
@@ -31,7 +31,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),
-    "ulmfit": (experiments.ulmfit, LabelledSource),
+    "ulmfit": (experiments.ulmfit, UntypedSource),
     "elmo": (experiments.elmo, ChainSource),
     "word2vec": (experiments.word2vec, ChainSource),
     "glove": (experiments.glove, ChainSource),

@@ -195,3 +195,12 @@ class TaggedSource(LabelledSource):
             "first_words": exists & (fields["positions"] == 0),
             "last_words": exists & ~np.pad(exists[:, 1:], ((0, 0), (0, 1))),
         }
+
+
+@dataclasses.dataclass
+class UntypedSource(LabelledSource):
+    """The same for a model whose template has no types."""
+
+    def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """As the base, without types of tokens."""
+        return {name: values for name, values in super().rows(phase, place).items() if name != "token_type_ids"}

@@ -1,0 +1,133 @@
+"""AWD-LSTM's language model as fastai stores it, in and out: a file of torch tensors (.pth), such as ULMFiT's.
+
+    0.encoder.weight                                [V E]      and again as 1.decoder.weight, 0.encoder_dp.emb.weight
+    0.rnns.N.weight_hh_l0_raw                       [4 H, H]   before its dropout; the gates in the order of torch
+    0.rnns.N.module.weight_ih_l0, bias_ih_l0, bias_hh_l0       [4 H, D], [4 H], [4 H]
+    1.decoder.bias                                  [V]
+
+fastai's vocabulary is a pickled list of words, made of text that spaCy and fastai's own rules have cut: `plmjax import`
+asks for a tokenizer whose ids are the rows of the table. The rates of dropout are in no file: those of
+`AwdLstmConfig.ulmfit` are taken. Salesforce's model.pt holds a whole pickled module, which is not read.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax import storage
+from plmjax.data.layouts import Windows
+from plmjax.errors import UserError, quoted
+from plmjax.experiment import Data
+from plmjax.interop import torch_files
+from plmjax.interop.conversion import FLAT, Conversion, parameter, read_parameters, weight, write_tensors
+from plmjax.interop.tensors import Tensors
+from plmjax.layers.execution import Execution
+from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.objective import Objective
+
+FILE = "awd_lstm.pth"
+"""The file of a folder that `save` writes."""
+TABLE, DECODER = "0.encoder.weight", "1.decoder.weight"
+_AGAIN = re.compile(r"1\.decoder\.weight|0\.encoder_dp\.emb\.weight|0\.rnns\.\d+\.module\.weight_hh_l0")
+"""Tensors that others hold already: of tied weights, and of weights after a dropout."""
+_SEARCHED = 1 << 16
+"""Bytes at the beginning of a file from before torch 1.6 that hold the first names of its tensors."""
+
+
+def evidence(path: Path) -> str:
+    """By what a file is recognised, or a folder that `save` has written; empty where it is something else."""
+    path = path / FILE if path.is_dir() else path
+    if path.is_file() and torch_files.evidence(path) and TABLE.encode() in torch_files.beginning(path, _SEARCHED):
+        return f"{TABLE} among torch's tensors"
+    return ""
+
+
+def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any]]:
+    """The language model of a file and its parameters, numpy float32.
+
+    Raises:
+        UserError: tensors that are not those of an AWD-LSTM in one direction with tied embeddings, or another class
+            than that of the language model.
+    """
+    if architecture not in ("auto", AwdLstmForCausalLM.__name__):
+        raise UserError(
+            f"Expected --architecture {AwdLstmForCausalLM.__name__} for fastai's AWD-LSTM, found "
+            f"{quoted(architecture)}; leave it out."
+        )
+    with opened(path) as tensors:
+        module = _config(tensors).for_pretraining(Execution())
+        params, _ = read_parameters(
+            module, EXAMPLE, conversions(module.config), tensors, lambda name: bool(_AGAIN.fullmatch(name))
+        )
+        if DECODER in tensors.shapes and not np.array_equal(tensors.read(DECODER), tensors.read(TABLE)):
+            raise UserError(
+                f"Expected {DECODER} to be {TABLE} in {tensors.origin}, found another; take a model with tied weights."
+            )
+    return module, params
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Tensors]:
+    """The tensors of a file, or of a folder that `save` has written."""
+    with torch_files.opened(path / FILE if path.is_dir() else path) as tensors:
+        yield tensors
+
+
+def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
+    """Writes awd_lstm.pth into a folder, as fastai's learner loads it; reading it gives every bit back.
+
+    params: of `module`, an AwdLstmForCausalLM. Raises UserError where torch is not installed or a parameter is missing.
+    """
+    tensors = write_tensors(module, EXAMPLE, conversions(module.config), params)
+    copies = {name: tensors[TABLE] for name in (DECODER, "0.encoder_dp.emb.weight")}
+    path.mkdir(parents=True, exist_ok=True)
+    with storage.replacing(path / FILE) as scratch:
+        torch_files.write(tensors | copies, scratch)
+
+
+def conversions(config: AwdLstmConfig) -> tuple[Conversion, ...]:
+    """Every parameter of the language model, and its tensor."""
+    table = [
+        parameter("awd_lstm/word_embeddings/embedding", TABLE),
+        parameter("output_bias", "1.decoder.bias"),
+    ]
+    for layer in range(config.num_layers):
+        own, named = f"awd_lstm/layer_{layer}", f"0.rnns.{layer}"
+        table += [
+            parameter(f"{own}/input/kernel", f"{named}.module.weight_ih_l0", weight()),
+            parameter(f"{own}/input/bias", f"{named}.module.bias_ih_l0", FLAT),
+            parameter(f"{own}/recurrent_kernel", f"{named}.weight_hh_l0_raw", weight()),
+            parameter(f"{own}/recurrent_bias", f"{named}.module.bias_hh_l0", FLAT),
+        ]
+    return tuple(table)
+
+
+def pretraining(module: nn.Module) -> tuple[Objective, Data]:
+    """What trains such a model, on windows of fastai's mean length."""
+    return AwdLstmPretraining(), Data(layout=Windows(overlap=20), sequence_length=92)
+
+
+EXAMPLE = {"input_ids": np.ones((1, 1), np.int32)}
+"""Inputs of an AwdLstmForCausalLM."""
+
+
+def _config(tensors: Tensors) -> AwdLstmConfig:
+    """The sizes that the shapes of the tensors say."""
+    layers = sorted(
+        int(found[1]) for name in tensors.shapes if (found := re.fullmatch(r"0\.rnns\.(\d+)\.weight_hh_l0_raw", name))
+    )
+    shapes = [tensors.shapes.get(name, ()) for name in (TABLE, "0.rnns.0.weight_hh_l0_raw")]
+    if layers != list(range(len(layers))) or any(len(shape) != 2 for shape in shapes):
+        raise UserError(
+            f"Expected {TABLE} and 0.rnns.N.weight_hh_l0_raw from N = 0 on in {tensors.origin}, found layers "
+            f"{layers} and the shapes {shapes}; take a language model of fastai's AWD_LSTM."
+        )
+    (size, width), (_, hidden) = shapes
+    sizes = {"vocab_size": size, "embedding_size": width, "hidden_size": hidden, "num_layers": len(layers)}
+    return AwdLstmConfig.ulmfit(**sizes)

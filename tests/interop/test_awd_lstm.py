@@ -1,0 +1,128 @@
+"""fastai's files of an AWD-LSTM: read, written and read again, as a run; and mistakes in them."""
+
+from pathlib import Path
+from typing import Any
+
+import chex
+import numpy as np
+import pytest
+import torch
+
+from plmjax import cli
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.interop import awd_lstm, libraries
+from plmjax.layers.execution import Execution
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.training import checkpoints
+from tests.systems.modules import random_params
+
+SIZES = {"embedding_size": 6, "hidden_size": 10, "num_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("words") / "tokenizer"
+    tokenizers.train("word", 40, ["a film of the plot and a scene"], folder)
+    return folder
+
+
+def named_by_fastai(size: int, old: bool = False) -> dict[str, torch.Tensor]:
+    """The names of fastai's state_dict, where tied weights share their numbers; older files had more."""
+    draws = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.tensor(draws.normal(size=shape), dtype=torch.float32)
+
+    table = drawn(size, 6)
+    state = {"0.encoder.weight": table, "0.encoder_dp.emb.weight": table, "1.decoder.weight": table}
+    state["1.decoder.bias"] = drawn(size)
+    for layer, (below, own) in enumerate(((6, 10), (10, 6))):
+        prefix = f"0.rnns.{layer}"
+        state[f"{prefix}.weight_hh_l0_raw"] = drawn(4 * own, own)
+        state[f"{prefix}.module.weight_ih_l0"] = drawn(4 * own, below)
+        state |= {f"{prefix}.module.bias_{kind}_l0": drawn(4 * own) for kind in ("ih", "hh")}
+        if old:
+            state[f"{prefix}.module.weight_hh_l0"] = drawn(4 * own, own)
+    return state
+
+
+def numbers(state: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in state.items() if not name.endswith("module.weight_hh_l0")}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "torch before 1.6"])
+def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Path, tmp_path: Path) -> None:
+    size = tokenizers.load(tokenizer).vocabulary.size
+    state = named_by_fastai(size, old)
+    torch.save(state, tmp_path / "lm.pth", _use_new_zipfile_serialization=not old)
+    assert libraries.recognised(tmp_path / "lm.pth")[0] == "fastai"
+    cli.run(["import", str(tmp_path / "lm.pth"), str(tmp_path / "run"), "--tokenizer", str(tokenizer)])
+    params, description = checkpoints.load_parameters(tmp_path / "run")
+    config = description.experiment.model
+    assert config == AwdLstmConfig.ulmfit(vocab_size=size, **SIZES)
+    ids = np.array([[1, 5, 3, 2, 4]])
+    found = config.for_pretraining(Execution()).apply({"params": params}, ids)
+    x = state["0.encoder.weight"][torch.tensor(ids)]
+    for layer, (below, own) in enumerate(((6, 10), (10, 6))):
+        module, prefix = torch.nn.LSTM(below, own, batch_first=True), f"0.rnns.{layer}"
+        tensors = {name: state[f"{prefix}.module.{name}"] for name in ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0")}
+        module.load_state_dict(tensors | {"weight_hh_l0": state[f"{prefix}.weight_hh_l0_raw"]})
+        x, _ = module(x)
+    expected = x @ state["1.decoder.weight"].T + state["1.decoder.bias"]
+    np.testing.assert_allclose(found.logits, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+    cli.run(["export", str(tmp_path / "run"), str(tmp_path / "out")])
+    written = torch.load(tmp_path / "out" / awd_lstm.FILE, weights_only=True)
+    chex.assert_trees_all_equal(numbers(written), numbers(state))
+    assert tokenizers.load(tmp_path / "out").fingerprint == tokenizers.load(tokenizer).fingerprint
+
+
+def without_a_bias(state: dict[str, Any]) -> None:
+    del state["1.decoder.bias"]
+
+
+def untied(state: dict[str, Any]) -> None:
+    state["1.decoder.weight"] = state["1.decoder.weight"] + 1
+
+
+def both_directions(state: dict[str, Any]) -> None:
+    state["0.rnns.0.module.weight_ih_l0_reverse"] = state["0.rnns.0.module.weight_ih_l0"]
+
+
+def without_the_first_layer(state: dict[str, Any]) -> None:
+    del state["0.rnns.0.weight_hh_l0_raw"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (without_a_bias, r"found 1\.decoder\.bias missing"),
+        (untied, r"Expected 1\.decoder\.weight to be 0\.encoder\.weight in .*lm\.pth, found another"),
+        (both_directions, r"found 0\.rnns\.0\.module\.weight_ih_l0_reverse that the model has no parameter for"),
+        (without_the_first_layer, r"from N = 0 on in .*, found layers \[1\]"),
+    ],
+)
+def test_other_files_are_one_sentence(spoil: Any, said: str, tmp_path: Path) -> None:
+    state = named_by_fastai(9)
+    spoil(state)
+    torch.save(state, tmp_path / "lm.pth")
+    with pytest.raises(UserError, match=said):
+        awd_lstm.load(tmp_path / "lm.pth")
+
+
+def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
+    torch.save(named_by_fastai(9), tmp_path / "lm.pth")
+    command = ["import", str(tmp_path / "lm.pth"), str(tmp_path / "run")]
+    with pytest.raises(UserError, match="Expected --architecture AwdLstmForCausalLM"):
+        cli.run([*command, "--architecture", "AWD_LSTM", "--tokenizer", str(tokenizer)])
+    with pytest.raises(UserError, match="Expected a tokenizer of at most the model's 9 tokens"):
+        cli.run([*command, "--tokenizer", str(tokenizer)])
+    with pytest.raises(UserError, match="Expected --tokenizer with a folder"):
+        cli.run(command)
+
+
+def test_a_classifier_has_no_scores_of_the_next_token(tmp_path: Path) -> None:
+    config = AwdLstmConfig(vocab_size=9, **SIZES)
+    params = random_params(config.for_sequence_classification(2, Execution()))
+    with pytest.raises(UserError, match="found output_bias missing"):
+        awd_lstm.save(config.for_pretraining(Execution()), params, tmp_path)
