@@ -93,7 +93,7 @@ def recurrence(
     if starts is not None and visible is not None:
         starts = starts & visible
     # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
-    # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes, where gradients would be of other numbers.
+    # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
     recurrent_kernel, projection_kernel = jax.tree.map(_whole, (recurrent_kernel, projection_kernel))
     state = jax.tree.map(_rows, state)
