@@ -17,22 +17,39 @@ import logging
 from pathlib import Path
 
 from plmjax import experiment as experiments
+from plmjax.experiment import Experiment
 from plmjax.finetuning.seeds import finetune_seeds
 
 ROWS = (
-    ("drawn vectors", "word2vec", ("taglm:words", "taglm:words_entities")),
-    ("word2vec", "word2vec", ("taglm:words", "taglm:words_entities")),
-    ("GloVe", "glove", ("taglm:words", "taglm:words_entities")),
-    ("TagLM", "elmo", ("taglm:experiment", "taglm:entities")),
-    ("ELMo's features", "elmo", ("taglm:elmo", "taglm:elmo_entities")),
-    ("BERT, fine-tuned", "bert", ("comparison:pos", "comparison:wnut17")),
+    ("drawn vectors", "word2vec", "taglm:words"),
+    ("word2vec", "word2vec", "taglm:words"),
+    ("GloVe", "glove", "taglm:words"),
+    ("TagLM", "elmo", "taglm:experiment"),
+    ("ELMo's features", "elmo", "taglm:elmo"),
+    ("BERT, fine-tuned", "bert", "comparison:pos"),
 )
-"""Row of the table, the option with its checkpoint, the experiments of both tasks."""
+"""Row of the table, the option with its checkpoint, the experiment with parts of speech."""
+ENTITIES = {"comparison:pos": "comparison:wnut17"}
+"""That of entities, where it is not like taglm:entities in all but the model."""
 FILES = {
     "pos": ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "eval/accuracy"),
     "entities": ("wnut17train.conll.gz", "emerging.dev.conll.gz", "eval/f1"),
 }
 """Task -> its files for training and for evaluation, and the metric."""
+
+
+def experiment(reference: str, task: str) -> Experiment:
+    """The run of a row on a task."""
+    if task == "pos" or reference in ENTITIES:
+        return experiments.load(reference if task == "pos" else ENTITIES[reference])
+    run, entities = experiments.load(reference), experiments.load("taglm:entities")
+    return dataclasses.replace(
+        run,
+        objective=dataclasses.replace(run.objective, entities=True),
+        data=entities.data,
+        finetuning=entities.finetuning,
+        checkpoint=entities.checkpoint,
+    )
 
 
 def score(name: str, checkpoint: Path, reference: str, task: str, options: argparse.Namespace) -> str:
@@ -41,7 +58,7 @@ def score(name: str, checkpoint: Path, reference: str, task: str, options: argpa
     train, validation, metric = FILES[task]
     record = workdir / "seeds.json"
     if not record.exists():
-        run = experiments.load(reference)
+        run = experiment(reference, task)
         data = dataclasses.replace(run.data, folder=str(getattr(options, task)), train=train, validation=validation)
         drawn = name.startswith("drawn")
         origin, like = ("random", checkpoint) if drawn else (checkpoint, None)
@@ -62,13 +79,10 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lines = [f"{'':<18}{'UD English EWT, accuracy':>26}{'WNUT-17, F1':>16}"]
-    for name, option, references in ROWS:
+    for name, option, reference in ROWS:
         checkpoint = getattr(options, option)
         if checkpoint is not None:
-            pos, entities = (
-                score(name, checkpoint, reference, task, options)
-                for reference, task in zip(references, FILES, strict=True)
-            )
+            pos, entities = (score(name, checkpoint, reference, task, options) for task in FILES)
             lines.append(f"{name:<18}{pos:>26}{entities:>16}")
     print("\n".join(lines))
 

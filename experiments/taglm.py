@@ -4,9 +4,10 @@
     plmjax finetune experiments/taglm.py --from runs/elmo_tiny --data.train en_ewt-ud-train.conllu \
         --data.validation en_ewt-ud-dev.conllu --workdir runs/taglm
 
-`experiment` and `entities` are TagLM, `elmo` and `elmo_entities` have mixes of all layers beside the input and the
-output, `words` and `words_entities` no language model: they begin with the vectors of word2vec or GloVe (--from
-runs/word2vec_tiny), or with drawn ones (--from random --like runs/word2vec_tiny).
+`experiment` and `entities` are TagLM, `elmo` has mixes of all layers beside the input and the output, `words` no
+language model: it begins with the vectors of word2vec or GloVe (--from runs/word2vec_tiny), or with drawn ones (--from
+random --like runs/word2vec_tiny). Both learn named entities with the options `--data.label tag --data.scheme IOB2
+--objective.entities True --checkpoint.best=-eval/f1`.
 """
 
 import dataclasses
@@ -37,7 +38,14 @@ def experiment() -> Experiment:
 
 def entities() -> Experiment:
     """TagLM for named entities in IOB2, judged by the F1 of whole entities; four epochs."""
-    return _entities(experiment())
+    run = experiment()
+    return dataclasses.replace(
+        run,
+        objective=dataclasses.replace(run.objective, entities=True),
+        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
+        finetuning=dataclasses.replace(run.finetuning, epochs=4.0),
+        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
+    )
 
 
 def elmo() -> Experiment:
@@ -50,11 +58,6 @@ def elmo() -> Experiment:
     )
 
 
-def elmo_entities() -> Experiment:
-    """ELMo's vectors at the input and the output of the tagger, for named entities."""
-    return _entities(elmo())
-
-
 def words() -> Experiment:
     """The tagger without a language model, for universal parts of speech."""
     run = experiment()
@@ -62,20 +65,4 @@ def words() -> Experiment:
         run,
         optimizer=dataclasses.replace(run.optimizer, frozen=()),
         start=FromWordVectors(TaggerConfig(hidden_size=100)),
-    )
-
-
-def words_entities() -> Experiment:
-    """The tagger without a language model, for named entities."""
-    return _entities(words())
-
-
-def _entities(run: Experiment) -> Experiment:
-    """The run with the labels of named entities."""
-    return dataclasses.replace(
-        run,
-        objective=dataclasses.replace(run.objective, entities=True),
-        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
-        finetuning=dataclasses.replace(run.finetuning, epochs=4.0),
-        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
     )

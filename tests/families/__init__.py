@@ -27,7 +27,7 @@ FAMILIES: dict[str, Family] = {
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
-    "elmo_tagger": (experiments.elmo_tagger, TaggedSource),
+    "taglm": (experiments.taglm, TaggedSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),

@@ -95,6 +95,8 @@ def folder(elmo_run, tmp_path, monkeypatch) -> Path:
     (tmp_path / "runs" / "elmo_tiny").symlink_to(elmo_run)
     for name in ("train", "dev"):
         (tmp_path / f"{name}.conll").write_text(WRITTEN * 4, encoding="utf-8")
+        columns = re.sub(r"(.+)\t(.+)", "1\t\\1\t_\t\\2" + 6 * "\t_", WRITTEN)
+        (tmp_path / f"en_ewt-ud-{name}.conllu").write_text(columns * 4, encoding="utf-8")
     (tmp_path / "new.txt").write_text("Paris was\nNew unseen York\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -102,7 +104,7 @@ def folder(elmo_run, tmp_path, monkeypatch) -> Path:
 
 def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, monkeypatch, capsys):
     """By the commands of the page. The mixes and the transitions begin with 0; whatever is not 0 has been trained."""
-    taglm, elmo, evaluate, predict = COMMANDS
+    taglm, elmo, predict = COMMANDS
     cli.run([*elmo[1:], *SMALL])
     before, after = parameters(elmo_run), parameters(folder / "runs" / "elmo_tagger")
     within = "elmo_tagger/language_model/"
@@ -116,8 +118,6 @@ def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, mon
     metrics = json.loads((folder / "runs" / "elmo_tagger" / "evaluation.json").read_text())
     assert metrics["eval/joint_loss"] == pytest.approx(metrics["eval/loss"] + 1e-3 * metrics["eval/mix_loss"])
     capsys.readouterr()
-    cli.run([*evaluate[1:], "--json"])
-    assert json.loads(capsys.readouterr().out)["eval/loss"] == pytest.approx(metrics["eval/loss"], rel=1e-5)
     cli.run(predict[1:])
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["words"] for record in records] == [["Paris", "was"], ["New", "unseen", "York"]]

@@ -28,13 +28,13 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.cove import CoveConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
-from plmjax.models.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
+from plmjax.models.taglm import TaglmConfig
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
@@ -212,8 +212,8 @@ def classification() -> Experiment:
     )
 
 
-def elmo_tagger() -> Experiment:
-    """Labels of words from mixes of the layers of language models, with a penalty of the mixes."""
+def taglm() -> Experiment:
+    """Labels of sentences as a whole, beside language models."""
     run, elmo = (
         classification(),
         ElmoConfig(
@@ -231,8 +231,8 @@ def elmo_tagger() -> Experiment:
     sizes = {"vocab_size": 64, "word_dim": 8, "character_dim": 4, "character_filters": 8, "hidden_size": 8}
     return dataclasses.replace(
         run,
-        model=ElmoTaggerConfig(**sizes, max_characters_per_token=5, language_model=elmo),
-        objective=CrfTagging(labels=("even", "odd"), mix_penalty=1e-3),
+        model=TaglmConfig(**sizes, max_characters_per_token=5, language_model=elmo),
+        objective=CrfTagging(labels=("even", "odd")),
         data=Tagging(sequence_length=16),
     )
 

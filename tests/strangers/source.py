@@ -180,7 +180,7 @@ class LabelledSource(ChainSource):
 
 @dataclasses.dataclass
 class TaggedSource(LabelledSource):
-    """The loop's Source of tagging: a sentence a row, and of every word its spelling and whether it is odd."""
+    """The loop's Source of tagging: a sentence a row, and of every word its spelling and whether 4 divides it."""
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """One batch, of the fields of plmjax.finetuning.crf_tagging."""
@@ -190,7 +190,7 @@ class TaggedSource(LabelledSource):
         del fields["token_type_ids"]
         return fields | {
             "characters": characters.astype(np.uint16),
-            "labels": tokens % 2,
+            "labels": (tokens % 4 == 0).astype(np.int32),
             "label_weights": exists.astype(np.float32),
             "first_words": exists & (fields["positions"] == 0),
             "last_words": exists & ~np.pad(exists[:, 1:], ((0, 0), (0, 1))),
