@@ -47,6 +47,6 @@ def experiment() -> Experiment:
             frozen=("cove/words",),
         ),
         training=Training(steps=0, batch_size=64, log_every=50),
-        finetuning=Finetuning(epochs=3.0, evaluations=1.0),
+        finetuning=Finetuning(epochs=2.0, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=2),
     )

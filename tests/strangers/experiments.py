@@ -25,7 +25,6 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
-from plmjax.models.cove import CoveConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
@@ -118,13 +117,6 @@ def transformer() -> Experiment:
     model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
     data = Data(layout=PairedStreams(pack=2), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
-
-
-def cove() -> Experiment:
-    """A pair of a source and a target a row, read and written by LSTMs."""
-    model = CoveConfig(vocab_size=64, vector_size=16, hidden_size=12, num_layers=1)
-    data = Data(layout=PairedStreams(), sequence_length=8)
-    return dataclasses.replace(transformer(), model=model, data=data)
 
 
 def bart() -> Experiment:
