@@ -14,6 +14,11 @@ rate that halves when the held-out loss rises, gradients clipped, dropout of 0.2
 Deviation: the released loss is the sum over the words of a sentence and the mean over sentences, here it is the mean
 over words. A rate of 1 there is one of 13 here, the words of a sentence, and a gradient clipped at 5 there at 5 / 13
 here.
+
+Result of the two epochs, 906 steps, from vectors that 1,500 steps of GloVe gave to ten files of Wikipedia, with the
+texts of subjectivity and SNLI among those of the tokenizer: 3.72 and 3.03 nats a word of the validation file, BLEU 0.5
+and 2.7. The loss was still falling; this is the beginning of a translation model, not one. Nine minutes of one core of
+an AMD EPYC that other programs used too.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
