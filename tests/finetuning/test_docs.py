@@ -4,18 +4,23 @@ Where it would begin, the first parameters are saved instead, so that what is ev
 checkpoint of that very command.
 """
 
+import dataclasses
 import gzip
 import json
 import re
 import shlex
 from pathlib import Path
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import pytest
 
-from plmjax import cli
+from plmjax import cli, experiment
 from plmjax.experiment import Mesh
 from plmjax.finetuning.mixture import Mixture
+from plmjax.layers.execution import Execution
+from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, loop, phases, step
 
@@ -81,6 +86,14 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
     (folder / "runs" / "bert").symlink_to(small_run)
     (folder / "runs" / "gpt").symlink_to(decoder_run)
     (folder / "runs" / "bart").symlink_to(bart_run)
+    description = checkpoints.describe(checkpoints.find(decoder_run))
+    for name, backwards in (("language_model", False), ("language_model_backwards", True)):
+        sizes = {"vocab_size": description.experiment.model.vocab_size, "backwards": backwards}
+        model = AwdLstmConfig(embedding_size=8, hidden_size=8, num_layers=1, **sizes)
+        run = dataclasses.replace(experiment.load("ulmfit:task"), model=model)
+        variables = jax.jit(model.for_pretraining(Execution()).init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32))
+        params = nn.meta.unbox(variables)["params"]
+        checkpoints.save_parameters(folder / "runs" / name, params, run, description.tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):
@@ -175,7 +188,7 @@ def test_every_kind_has_its_command() -> None:
     files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
     tasks = [
         file
-        for kind in ("finetune_", "translate_", "summarize_", "t5_mixture")
+        for kind in ("finetune_", "translate_", "summarize_", "t5_mixture", "ulmfit")
         for file in (ROOT / "experiments").glob(f"{kind}*.py")
     ]
     assert files == {str(file.relative_to(ROOT)) for file in tasks}

@@ -1,5 +1,6 @@
 """ULMFiT's classifier against torch modules: outputs, gradients, running statistics; windows, padding and packing."""
 
+import functools
 from typing import Any
 
 import chex
@@ -32,7 +33,7 @@ def windows_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drawn(module: nn.Module) -> dict[str, Any]:
     """Variables that all matter."""
-    variables = nn.meta.unbox(module.init(jax.random.key(0), IDS))
+    variables = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), IDS))
     random = np.random.default_rng(0)
     noise = jax.tree.map(lambda leaf: 0.2 * np.abs(random.normal(size=leaf.shape)).astype(np.float32), variables)
     return jax.tree.map(jnp.add, variables, noise)
@@ -132,7 +133,8 @@ def test_packed_texts_score_as_texts_of_their_own(training: bool) -> None:
     variables = drawn(module)
 
     def scores(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
-        found, after = module.apply(variables, **inputs, deterministic=not training, mutable=["batch_stats"])
+        apply = jax.jit(functools.partial(module.apply, deterministic=not training, mutable=["batch_stats"]))
+        found, after = apply(variables, **inputs)
         return found.logits, after
 
     together, statistics = scores(packed())
@@ -156,7 +158,7 @@ def test_no_gradient_goes_back_beyond_a_window() -> None:
         bound = encoder.bind({"params": changed})
         return jnp.sum(bound._read(jnp.asarray(ids), jnp.ones_like(ids), True)[:, -1])
 
-    gradient = jax.grad(last)(variables["params"]["awd_lstm"]["word_embeddings"]["embedding"])
+    gradient = jax.jit(jax.grad(last))(variables["params"]["awd_lstm"]["word_embeddings"]["embedding"])
     moved = np.abs(gradient[ids[0]]).sum(axis=-1) > 0
     np.testing.assert_array_equal(moved, np.arange(11) >= 10)
 

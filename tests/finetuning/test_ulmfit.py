@@ -1,0 +1,85 @@
+"""ULMFiT's three stages as three commands, from both ends of a text, and the two classifiers as one."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.training import checkpoints
+
+SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]
+STAGE = [*SMALL, "--data.layout.overlap", "4", "--data.held_out", "0", "--training.evaluate_every", "0"]
+MODEL = ["embedding_size", "8", "hidden_size", "12", "num_layers", "2", "vocab_size", "300"]
+WAYS = ("", "_backwards")
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first two stages in each direction, two steps each, and a classifier upon them."""
+    folder = tmp_path_factory.mktemp("ulmfit")
+    draws = np.random.default_rng(0)
+    rows = []
+    for number in range(12):
+        words = draws.choice(["a", "film", "of", "the", "plot", "scene"], 30).tolist()
+        rows.append({"text": " ".join([*words, "good" if number % 2 else "bad"]), "label": "ab"[number % 2]})
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = ["--data.input", str(folder / "train.jsonl")]
+    sizes = [part for name, size in zip(MODEL[::2], MODEL[1::2], strict=True) for part in (f"--model.{name}", size)]
+    for way in WAYS:
+        general, task = f"experiments/ulmfit.py:general{way}", f"experiments/ulmfit.py:task{way}"
+        runs = {name: str(folder / f"{name}{way}") for name in ("general", "task", "classifier")}
+        tokenizer = ["--tokenizer.vocab_size", "300"]
+        cli.run(["pretrain", general, "--workdir", runs["general"], *texts, *sizes, *tokenizer, *STAGE])
+        cli.run(["pretrain", task, "--from", runs["general"], "--workdir", runs["task"], *texts, *STAGE])
+        files = [f"--data.{name}" for name in ("train", "validation")]
+        labelled = [part for name in files for part in (name, str(folder / "train.jsonl"))]
+        command = ["finetune", "experiments/ulmfit.py:classifier", "--from", runs["task"], "--workdir"]
+        epochs = ["--finetuning.epochs", "0", "--finetuning.evaluations", "0", "--finetuning.unfreeze", "0.34"]
+        cli.run([*command, runs["classifier"], *labelled, *SMALL, *epochs])
+    return folder
+
+
+def parameters(run: Path) -> tuple[dict, checkpoints.Description]:
+    return checkpoints.load_parameters(run)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
+    """The head alone is trained for two steps, a third of an epoch of six: the layers are the second stage's."""
+    (task, _), (classifier, description) = (parameters(stages / f"{name}{way}") for name in ("task", "classifier"))
+    for one, other in zip(jax.tree.leaves(task["awd_lstm"]), jax.tree.leaves(classifier["awd_lstm"]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    run = description.experiment
+    assert run.optimizer.unfreeze_every == 2 and run.model.output_dropout == 0.4
+    assert run.model.backwards == run.model.template.backwards == bool(way)
+    assert "output_bias" in task and "output_bias" not in classifier
+    general, _ = parameters(stages / f"general{way}")
+    before, after = (one["awd_lstm"]["word_embeddings"]["embedding"] for one in (general, task))
+    assert 0 < np.abs(after - before).max() < 0.02
+
+
+def test_running_statistics_are_kept_and_averaged(stages: Path, tmp_path: Path) -> None:
+    last = checkpoints.find(stages / "classifier")
+    statistics = checkpoints.load_collections(last)["batch_stats"]["classifier"]
+    assert all((np.abs(norm["mean"]) > 0).any() and (norm["variance"] != 1).any() for norm in statistics.values())
+    cli.run(["average", str(stages / "classifier"), "--last", "1", "--output", str(tmp_path / "mean")])
+    again = checkpoints.load_collections(checkpoints.find(tmp_path / "mean"))["batch_stats"]["classifier"]
+    jax.tree.map(np.testing.assert_array_equal, statistics, again)
+
+
+def test_both_ends_predict_together(stages: Path, capsys: pytest.CaptureFixture) -> None:
+    cli.run(["evaluate", str(stages / "classifier"), "--ensemble", str(stages / "classifier_backwards"), "--json"])
+    assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
+
+
+def test_rows_that_the_model_does_not_read_so_are_one_sentence(stages: Path) -> None:
+    command = ["pretrain", "experiments/ulmfit.py:task_backwards", "--from", str(stages / "general"), *STAGE]
+    with pytest.raises(UserError, match=r"Expected --data\.layout\.backwards False, as the model reads, found True"):
+        cli.run([*command, "--data.input", str(stages / "train.jsonl"), "--workdir", str(stages / "wrong")])
+    labelled = ["--data.train", "x.conllu", "--data.validation", "x.conllu", "--workdir", str(stages / "tags")]
+    with pytest.raises(UserError, match="whose vectors of tokens can be labelled, found AwdLstmConfig"):
+        cli.run(["finetune", "experiments/finetune_tagging.py", "--from", str(stages / "task"), *labelled])
