@@ -14,6 +14,7 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.biattentive import Biattentive
 from plmjax.finetuning.choices import ChoiceExamples, Choices
+from plmjax.finetuning.cross_view import TaggingWithText
 from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
@@ -121,11 +122,13 @@ class Numbers:
 
 
 PAIR = TextPairExamples("", [1], sources=["a"], targets=["b"])
+TAGGED = TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]])
 EXAMPLES = {
     Sentences: SentenceExamples("", [1], texts=[("a",)], labels=["1"]),
     LabelSets: LabelSetExamples("", [1], texts=[("a",)], labels=[("1", "yes")]),
     Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
-    Tagging: TaggedExamples("", [1], words=[["a"]], labels=[["yes"]], word_lines=[[1]]),
+    Tagging: TAGGED,
+    TaggingWithText: TAGGED,
     TextPairs: PAIR,
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
 }

@@ -7,6 +7,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.experiment import Start
+from plmjax.layers.model_config import ModelConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.tagger import LanguageModelTaggerConfig, TaggerConfig
 from plmjax.models.taglm import TaglmConfig
@@ -62,10 +63,10 @@ class FromWordVectors(Start):
     The checkpoint is of any model with a table of words, such as word2vec or GloVe.
     """
 
-    tagger: TaggerConfig = TaggerConfig()
+    tagger: ModelConfig = TaggerConfig()
     """Sizes of the tagger; its words and their width are those of the checkpoint."""
 
-    def model(self, origin: Any) -> TaggerConfig:
+    def model(self, origin: Any) -> ModelConfig:
         """The tagger of the checkpoint's words.
 
         Raises:

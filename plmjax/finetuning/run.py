@@ -20,7 +20,7 @@ from plmjax.finetuning import special_tokens
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.mixing import Mixing
 from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.task import Examples, Task, TaskObjective
+from plmjax.finetuning.task import Encoded, Examples, Task, TaskObjective
 from plmjax.models.heads import TASK_PARTS
 from plmjax.parallel import hosts
 from plmjax.training import checkpoints, checks, loop, phases, start, step, tracking
@@ -88,9 +88,9 @@ def finetune(
         checks.special_tokens(run.model, tokenizer.vocabulary)
     run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     run = dataclasses.replace(run, objective=run.objective.learn(train))
-    train_rows = rows(run, train, tokenizer, run.data.mixing(train))
-    source = TaskSource(train_rows, rows(run, validation, tokenizer), tokenizer.vocabulary, run.training.seed)
-    run = resolve(run, train_rows.per_epoch)
+    train_rows, more = rows(run, train, tokenizer, run.data.mixing(train)), _without_labels(run, tokenizer)
+    source = TaskSource(train_rows, rows(run, validation, tokenizer), tokenizer.vocabulary, run.training.seed, more)
+    run = resolve(run, source.per_epoch)
     if vectors is not None:
         first_rows.check(run, tokenizer, vectors, source.batch(phases.resolve(run)[0]))
     elif pretrained is None:
@@ -143,7 +143,18 @@ def in_head(parameter: str) -> bool:
 
 def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> Rows:
     """Examples, packed into rows as the run asks; mixing: how epochs of training draw from them."""
-    encoded = run.objective.encode(examples, tokenizer, run.model, run.data)
+    return _packed(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
+
+
+def _without_labels(run: Experiment, tokenizer: Any) -> Rows | None:
+    """The rows of the examples that a task has without labels."""
+    examples = run.data.without_labels()
+    if examples is None:
+        return None
+    return _packed(run, run.objective.encode_without_labels(examples, tokenizer, run.model, run.data), tokenizer)
+
+
+def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> Rows:
     pad = max(tokenizer.vocabulary.pad, 0)
     return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
 

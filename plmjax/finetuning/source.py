@@ -7,6 +7,7 @@ a step in its epoch is found by division.
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,21 +134,30 @@ def _lengths(encoded: Encoded) -> np.ndarray:
 class TaskSource:
     """The examples of a task as the training loop reads them (`plmjax.training.loop.Source`).
 
-    Training goes through epochs of the train rows, each in another order that follows from the seed.
+    Training goes through epochs of the train rows, each in another order that follows from the seed; with rows of
+    examples without labels, every second step takes these, in epochs of their own.
     """
 
     unigram_counts = None
 
-    def __init__(self, train: Rows, validation: Rows, vocabulary: Vocabulary, seed: int) -> None:
+    def __init__(
+        self, train: Rows, validation: Rows, vocabulary: Vocabulary, seed: int, without_labels: Rows | None = None
+    ) -> None:
         self.vocabulary = vocabulary
         self.train_rows, self.validation_rows = train, validation
-        self._key = order.fold(seed, 3)
-        self._epoch = functools.lru_cache(2)(lambda epoch: train.shuffled(epoch, self._key))
+        self._turns = (train,) if without_labels is None else (train, without_labels)
+        keys = [order.fold(seed, number) for number in (3, 4)]
+        self._epoch = functools.lru_cache(4)(lambda turn, epoch: self._turns[turn].shuffled(epoch, keys[turn]))
         digest = hashlib.sha256()
-        for rows in (train, validation):
+        for rows in (*self._turns, validation):
             for array in rows.encoded.arrays():
                 digest.update(np.ascontiguousarray(array).tobytes())
         self.fingerprint = digest.hexdigest()
+
+    @property
+    def per_epoch(self) -> int:
+        """Rows of the steps in which the train examples come once."""
+        return len(self._turns) * self.train_rows.per_epoch
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of the phase's global batch."""
@@ -156,12 +166,12 @@ class TaskSource:
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
         places = np.arange(phase.batch_size) if places is None else places
-        first, rows = phase.first_step + start, self.train_rows.per_epoch
-        while True:
-            epochs, within = np.divmod(first * phase.batch_size + places, rows)
-            table = np.stack([self._epoch(epoch)[row] for epoch, row in zip(epochs.tolist(), within, strict=True)])
-            yield self.train_rows.batch(table, within)
-            first += 1
+        for step in itertools.count(phase.first_step + start):
+            number, turn = divmod(step, len(self._turns))
+            rows = self._turns[turn]
+            epochs, within = np.divmod(number * phase.batch_size + places, rows.per_epoch)
+            drawn = zip(epochs.tolist(), within, strict=True)
+            yield rows.batch(np.stack([self._epoch(turn, epoch)[row] for epoch, row in drawn]), within)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""

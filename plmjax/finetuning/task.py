@@ -81,6 +81,10 @@ class Task:
         """The task with another validation file."""
         raise NotImplementedError(f"{type(self).__name__} must say how another file is evaluated.")
 
+    def without_labels(self) -> "Examples | None":
+        """Examples whose labels are not known, trained on in turn with those of "train"; None: there are none."""
+        return None
+
     def mixing(self, train: "Examples") -> Mixing | None:
         """How an epoch draws from the train examples; None takes each once."""
         return None
@@ -231,6 +235,10 @@ class TaskObjective(Objective):
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its examples become tokens.")
+
+    def encode_without_labels(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """The same of examples whose labels are not known (`Task.without_labels`); its batches have the same fields."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it learns from examples without labels.")
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Term -> float32 losses, of the shape of the term's `loss_weights`.

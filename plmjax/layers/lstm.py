@@ -316,26 +316,37 @@ class BidirectionalLstm(nn.Module):
     """One layer in both directions, the modules `forward` and `backward`.
 
     features: H, numbers of each direction's cell.
-    kernel_init, bias_init, recurrent_bias, dtype: as `Lstm`.
+    kernel_init, bias_init, recurrent_bias, projected, forget_bias, dtype: as `Lstm`.
     """
 
     features: int
     kernel_init: Initializer
     bias_init: Initializer = nn.initializers.zeros
     recurrent_bias: bool = False
+    projected: int | None = None
+    forget_bias: float = 0.0
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(
         self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
     ) -> tuple[jax.Array, tuple[State, State]]:
-        """[B T D] -> [B T 2 H], forward then backward, and the state of each after the last token that it reads.
+        """[B T D] -> [B T 2 P], forward then backward, and the state of each after the last token that it reads.
 
         starts, visible: as `Lstm`; each direction starts anew at its own end of every document.
         """
-        how = {"bias_init": self.bias_init, "recurrent_bias": self.recurrent_bias, "dtype": self.dtype}
         directions = (
-            Lstm(self.features, self.kernel_init, **how, reverse=reverse, name=name)
+            Lstm(
+                self.features,
+                self.kernel_init,
+                self.bias_init,
+                self.recurrent_bias,
+                self.projected,
+                forget_bias=self.forget_bias,
+                reverse=reverse,
+                dtype=self.dtype,
+                name=name,
+            )
             for name, reverse in (("forward", False), ("backward", True))
         )
         outputs, states = zip(*(lstm(x, starts=starts, visible=visible) for lstm in directions), strict=True)

@@ -1,5 +1,6 @@
 """The speed of a run: the steps that are being computed, their metrics, and their time."""
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -85,11 +86,11 @@ class Window:
         self.sums = dict(sums)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Adds the metrics of one step."""
-        for name in metrics:
-            if name != "learning_rate":
+        """Adds the metrics of one step; those that are no numbers were not in its batch, but for the loss."""
+        for name, value in metrics.items():
+            if name != "learning_rate" and (name == "loss" or not math.isnan(value)):
                 total, count = self.sums.get(name, (0.0, 0))
-                self.sums[name] = (total + metrics[name], count + 1)
+                self.sums[name] = (total + value, count + 1)
 
     def means(self) -> dict[str, float]:
         """The means, named as in metrics.jsonl; the window is empty afterwards."""

@@ -159,6 +159,27 @@ class InverseTime(WarmedUp):
 
 
 @dataclasses.dataclass(frozen=True)
+class InverseRootTime(WarmedUp):
+    """Falls with the root of the step, later than its inverse: that of cross-view training (Clark et al. 2018,
+    tensorflow/models research/cvt_text model/multitask_model.py), whose warm-up of 5,000 steps multiplies it."""
+
+    name: ClassVar[str] = "inverse_root_time"
+    multiplied: ClassVar[bool] = True
+
+    decay: float = 0.005
+    """r in peak / (1 + r sqrt(step))."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, decay=FROM_0)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """peak / (1 + decay * sqrt(step))."""
+        return lambda step: peak / (1 + self.decay * jnp.sqrt(step))
+
+
+@dataclasses.dataclass(frozen=True)
 class SlantedTriangular(Schedule):
     """ULMFiT's: a short rise and a long fall, both linear (Howard and Ruder 2018, equation 3)."""
 

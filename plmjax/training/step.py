@@ -173,7 +173,8 @@ def train_step(
     params, optimizer_state = updated
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
     metrics["learning_rate"] = learning_rate(state.optimizer_state, state.step)
-    metrics |= {name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in sums.metrics.items()}
+    for name, (total, weight) in sums.metrics.items():  # not a number where nothing of it is in the batch
+        metrics[name] = jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), jnp.nan)
     metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
     return state.replace(
         step=state.step + 1,

@@ -10,7 +10,7 @@ from plmjax.experiment import Experiment
 from tests.families import decoders, encoder_decoders, encoders
 from tests.families.family import Family
 from tests.strangers import experiments
-from tests.strangers.source import ChainSource, LabelledSource, TaggedSource, UntypedSource
+from tests.strangers.source import ChainSource, CrossViewSource, LabelledSource, TaggedSource, UntypedSource
 
 FAMILIES: dict[str, Family] = {
     "bert": encoders.BERT_ROW,
@@ -28,6 +28,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
     "taglm": (experiments.taglm, TaggedSource),
+    "cvt": (experiments.cvt, CrossViewSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),
     "awd_lstm": (experiments.awd_lstm, ChainSource),

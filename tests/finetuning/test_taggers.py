@@ -33,9 +33,10 @@ from tests.finetuning.test_docs import Reached, saving
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
+SECTION = PAGE[PAGE.index("## Taggers") : PAGE.index("## Sentences")]
 COMMANDS = [
     shlex.split(line)
-    for block in re.findall(r"```bash\n(.*?)```", PAGE[PAGE.index("## Taggers") : PAGE.index("## CoVe")], re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
     for line in block.strip().splitlines()
 ]
 

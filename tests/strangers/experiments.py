@@ -19,12 +19,14 @@ from plmjax.data.layouts import (
 )
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.crf_tagging import CrfTagging
+from plmjax.finetuning.cross_view import CrossViewTagging, TaggingWithText
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.cvt import CvtConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
@@ -226,6 +228,16 @@ def taglm() -> Experiment:
         model=TaglmConfig(**sizes, max_characters_per_token=5, language_model=elmo),
         objective=CrfTagging(labels=("even", "odd")),
         data=Tagging(sequence_length=16),
+    )
+
+
+def cvt() -> Experiment:
+    """Labels of words, and what restricted views of a sentence make of them."""
+    sizes = {"word_dim": 8, "character_dim": 4, "filter_count": 8, "first_size": 8, "second_size": 8}
+    model = CvtConfig(64, max_characters_per_token=5, filter_widths=(2,), projection_size=8, **sizes)
+    objective = CrossViewTagging(labels=("even", "odd"))
+    return dataclasses.replace(
+        classification(), model=model, objective=objective, data=TaggingWithText(sequence_length=16)
     )
 
 

@@ -204,3 +204,17 @@ class UntypedSource(LabelledSource):
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """As the base, without types of tokens."""
         return {name: values for name, values in super().rows(phase, place).items() if name != "token_type_ids"}
+
+
+class CrossViewSource(TaggedSource):
+    """Of the words of every second row no label is known."""
+
+    def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """One batch, of the fields of plmjax.finetuning.cross_view."""
+        fields = super().rows(phase, place)
+        words = fields["label_weights"]
+        unlabelled = np.arange(len(words))[:, None] % 2
+        weights = {"label_weights": words * (1 - unlabelled), "view_weights": words * unlabelled}
+        ends = ("first_words", "last_words")
+        kept = {name: array for name, array in fields.items() if name not in ends}
+        return kept | {name: array.astype(np.float32) for name, array in weights.items()}

@@ -228,6 +228,16 @@ def test_non_monotone_averaging_begins_where_its_authors_begin_it(patience, seed
             chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
 
 
+def test_a_mean_may_forget():
+    """That of all steps while each of them has a quarter or more; then an exponential mean of decay 0.75."""
+    optimizer, mean = StochasticGradientDescent(averaging="always", average_share=0.25, **PLAIN), None
+    for count, (params, state) in enumerate(descend(optimizer, GRADIENTS), start=1):
+        share = max(1 / count, 0.25)
+        mean = params if mean is None else jax.tree.map(lambda m, p, s=share: (1 - s) * m + s * p, mean, params)
+        chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
+    assert count > 4
+
+
 def test_frozen_parameters_are_not_averaged():
     optimizer = StochasticGradientDescent(averaging="always", frozen=("bias",), **PLAIN)
     params, state = descend(optimizer, GRADIENTS)[-1]

@@ -9,6 +9,7 @@ from plmjax.errors import UserError
 from plmjax.training.schedules import (
     Constant,
     Cosine,
+    InverseRootTime,
     InverseSquareRoot,
     InverseTime,
     Linear,
@@ -82,6 +83,13 @@ def test_inverse_time_is_nnlms():
     np.testing.assert_allclose(rates(InverseTime(decay=0.25), 100), PEAK / (1 + 0.25 * np.arange(101)), rtol=1e-6)
     published = InverseTime().rates(1e-3, 20_000_000)(20_000_000)
     assert float(published) == pytest.approx(1e-3 / 1.2, rel=1e-6)
+
+
+def test_inverse_root_time_is_that_of_cross_view_training():
+    """cvt_text model/multitask_model.py: both factors from step 0 on."""
+    step = np.arange(101)
+    expected = PEAK * np.minimum(step, 20) / 20 / (1 + 0.3 * np.sqrt(step))
+    np.testing.assert_allclose(rates(InverseRootTime(20, 0.3), 100), expected, rtol=1e-6)
 
 
 def test_slanted_triangular_is_ulmfits():

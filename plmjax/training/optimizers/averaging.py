@@ -24,8 +24,14 @@ class AverageState(NamedTuple):
     recent: jax.Array
 
 
-def average(update: optax.GradientTransformation, from_start: bool, patience: int = 0) -> optax.GradientTransformation:
-    """`update`, with the mean of the parameters that it makes, from the first step or once `heard` has begun it."""
+def average(
+    update: optax.GradientTransformation, from_start: bool, patience: int = 0, least: float = 0.0
+) -> optax.GradientTransformation:
+    """`update`, with the mean of the parameters that it makes, from the first step or once `heard` has begun it.
+
+    least: smallest share of a step. The mean is that of all steps until they would have less each, and then forgets
+    earlier ones at that rate, as an exponential moving average of decay 1 - least.
+    """
 
     def init(params: Params) -> AverageState:
         return AverageState(
@@ -40,7 +46,7 @@ def average(update: optax.GradientTransformation, from_start: bool, patience: in
     def apply(gradients: Params, state: AverageState, params: Params) -> tuple[Params, AverageState]:
         updates, inner = update.update(gradients, state.inner, params)
         count = state.count + state.averaging
-        share = jnp.where(state.averaging, 1 / jnp.maximum(count, 1), 0)
+        share = jnp.where(state.averaging, jnp.maximum(1 / jnp.maximum(count, 1), least), 0)
         mean = jax.tree.map(lambda m, p, u: m + (p + u - m) * share, state.mean, params, updates)
         return updates, state._replace(inner=inner, mean=mean, count=count)
 

@@ -42,13 +42,15 @@ class StochasticGradientDescent(Decaying):
     """Whether the momentum looks one step ahead."""
     averaging: str = "none"
     """none, always, or non-monotone: once the held-out loss stops falling."""
+    average_share: float = 0.0
+    """Smallest share of a step in the mean: 0 is the mean of all steps, 0.002 an exponential one of decay 0.998."""
     patience: int = 5
     """Evaluations that "non-monotone" leaves out when it asks whether an earlier one was better."""
 
     def __post_init__(self) -> None:
         """Checks the numbers and the kind of averaging."""
         super().__post_init__()
-        check_ranges("optimizer", self, momentum=SHARE, patience=FROM_1)
+        check_ranges("optimizer", self, momentum=SHARE, average_share=SHARE, patience=FROM_1)
         if self.averaging not in AVERAGINGS:
             raise UserError(
                 f"Expected --optimizer.averaging to be one of {', '.join(AVERAGINGS)}, found "
@@ -72,7 +74,7 @@ class StochasticGradientDescent(Decaying):
         """`update`, with the mean of the parameters in its state unless `averaging` is none."""
         if self.averaging == "none":
             return update
-        return averaging.average(update, from_start=self.averaging == "always", patience=self.patience)
+        return averaging.average(update, self.averaging == "always", self.patience, self.average_share)
 
     def heard(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
         """Begins averaging where `value` says so and `averaging` is non-monotone."""
