@@ -25,7 +25,7 @@ ROWS = (
     ("word2vec", "word2vec", "taglm:words"),
     ("GloVe", "glove", "taglm:words"),
     ("TagLM", "elmo", "taglm:experiment"),
-    ("ELMo's features", "elmo", "taglm:elmo"),
+    ("ELMo, features", "elmo", "taglm:elmo"),
     ("BERT, fine-tuned", "bert", "comparison:pos"),
 )
 """Row of the table, the option with its checkpoint, the experiment with parts of speech."""
@@ -53,7 +53,7 @@ def experiment(reference: str, task: str) -> Experiment:
 
 
 def score(name: str, checkpoint: Path, reference: str, task: str, options: argparse.Namespace) -> str:
-    """Mean and deviation of a row on a task, in percent."""
+    """Mean and, of several seeds, deviation of a row on a task, in percent."""
     workdir = options.workdir / f"{name.split(',')[0].replace(' ', '_')}_{task}"
     train, validation, metric = FILES[task]
     record = workdir / "seeds.json"
@@ -64,7 +64,8 @@ def score(name: str, checkpoint: Path, reference: str, task: str, options: argpa
         origin, like = ("random", checkpoint) if drawn else (checkpoint, None)
         finetune_seeds(dataclasses.replace(run, data=data), origin, workdir, options.seeds, like)
     found = json.loads(record.read_text(encoding="utf-8"))
-    return f"{100 * found['mean'][metric]:.1f} ± {100 * found['deviation'][metric]:.1f}"
+    deviation = f" ± {100 * found['deviation'][metric]:.1f}" if len(found["seeds"]) > 1 else ""
+    return f"{100 * found['mean'][metric]:.1f}{deviation}"
 
 
 def main() -> None:
