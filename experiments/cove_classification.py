@@ -7,6 +7,14 @@
 
 The run of experiments/cove_multi30k.py gives both kinds of vectors, which are not trained further. As published
 (McCann et al. 2017) but for its size: Adam with a rate of 0.001.
+
+Result of seed 0 in percent of the validation file, after each epoch, upon the short translation run that is recorded
+there. A run takes two to three minutes of one core of an AMD EPYC.
+
+                              [GloVe ; CoVe]          GloVe
+    subjectivity, accuracy    78.6   83.5   83.7      77.2   83.6   84.0
+
+CoVe from so short a translation run helps in the first epoch and not after it; one standard error is 1.2.
 """
 
 import dataclasses
