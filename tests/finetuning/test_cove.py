@@ -120,4 +120,4 @@ def test_mistakes_are_one_sentence(command: str, said: str, folder: Path, fails,
 def test_layers_of_several_widths_are_not_mixed(folder: Path, fails, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     said = fails("embed", "runs/cove_multi30k", "--input", "lines.txt", "--output", "x.npz", "--mix", "0", "0", "0")
-    assert "Expected layers of one width to mix, found 6, 8, 8; take one layer." in said
+    assert "Expected layers of one width for --mix, found widths of 6, 8, 8; name one with --layer." in said
