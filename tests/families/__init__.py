@@ -28,6 +28,7 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
     "taglm": (experiments.taglm, TaggedSource),
+    "cove": (experiments.cove, ChainSource),
     "cvt": (experiments.cvt, CrossViewSource),
     "recurrent": (experiments.recurrent, ChainSource),
     "nnlm": (experiments.nnlm, ChainSource),

@@ -262,11 +262,9 @@ def test_import_lists_what_it_reads_where_it_recognises_nothing(tmp_path, fails,
 
 
 def test_import_says_by_what_it_recognised_a_file_that_no_model_is_made_from(tmp_path, fails):
-    word2vec.write(tmp_path / "vectors", WORDS, VECTORS, "binary")
-    said = fails("import", tmp_path / "vectors", tmp_path / "run")
-    assert (
-        "found word vectors of word2vec or GloVe" in said and "by words with vectors of 2 numbers, binary form" in said
-    )
+    write_safetensors(tmp_path / "tensors")
+    said = fails("import", tmp_path / "tensors", tmp_path / "run")
+    assert "found a file of safetensors" in said and "by the header of safetensors" in said
     assert "found no file or folder" in fails("import", tmp_path / "nowhere", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -26,6 +26,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.cove import CoveConfig
 from plmjax.models.cvt import CvtConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
@@ -204,6 +205,13 @@ def classification() -> Experiment:
         training=TRAINING,
         checkpoint=CHECKPOINT,
     )
+
+
+def cove() -> Experiment:
+    """A pair of a source and a target a row, read and written by LSTMs."""
+    model = CoveConfig(vocab_size=64, vector_size=16, hidden_size=12, num_layers=1)
+    data = Data(layout=PairedStreams(), sequence_length=8)
+    return dataclasses.replace(transformer(), model=model, data=data)
 
 
 def taglm() -> Experiment:
