@@ -148,6 +148,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_its_step_can_be_traced(name, monkeypatch):
+    """That of the last phase, whose rows are the longest; the programs of the others are built alone."""
     monkeypatch.chdir(ROOT)
     run = complete(experiments.load(name))
     mesh = meshes.make(run.mesh, jax.devices())
@@ -155,9 +156,9 @@ def test_its_step_can_be_traced(name, monkeypatch):
         program = step.build(
             run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), lambda one: batch(run, one)
         )
-        state, metrics = jax.eval_shape(program.train, program.state, program.batch)
-        assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)
-        assert metrics["loss"].shape == () and metrics["loss"].dtype == jnp.float32
+    state, metrics = jax.eval_shape(program.train, program.state, program.batch)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)
+    assert metrics["loss"].shape == () and metrics["loss"].dtype == jnp.float32
 
 
 def test_experiments_were_found():
