@@ -7,6 +7,12 @@
 A line of sentences.txt is a sentence, its words separated by white space. `entities` finds named entities. Words begin
 with the vectors of the checkpoint, such as word2vec's or those of `plmjax import glove.6B.300d.txt`.
 
+Result of seed 0, parts of speech of the English web treebank, from skip-gram vectors of documentation, with the labels
+of 500 of its 12,544 sentences: 86.5 % of the words of its development file after 825 steps on these alone
+(`--data.unlabelled none`), 86.6 % after as many steps on them and 825 on the other sentences without their labels. So
+nothing is gained: 1,650 steps are few beside the 200,000 of the paper. Halfway, after 495 and 990 steps, they were
+83.2 % and 79.4 %. Options: `--finetuning.epochs 100 --finetuning.evaluations 0.1`.
+
 As published: momentum of 0.9 at a rate of 0.5, clipped to 1, and the exponential mean of the parameters is judged. The
 warm-up is shorter here and the model smaller; `published` has the sizes of the paper.
 """
