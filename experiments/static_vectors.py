@@ -25,6 +25,7 @@ held out as in benchmarks/comparison.py; a third of its labels would be right by
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.choices import Choices, MultipleChoice
 from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
@@ -56,6 +57,12 @@ def snli() -> Experiment:
     """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
     run = experiment()
     return dataclasses.replace(run, data=dataclasses.replace(run.data, text="premise", text_pair="hypothesis"))
+
+
+def choices() -> Experiment:
+    """Which of several endings or answers is right."""
+    run = experiment()
+    return dataclasses.replace(run, objective=MultipleChoice(), data=Choices(sequence_length=64, pack=2))
 
 
 def parts_of_speech() -> Experiment:

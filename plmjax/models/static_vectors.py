@@ -6,7 +6,7 @@ words):
 
     a label of a token:  W v + b
     a label of a text:   W u + b
-    a label of a pair:   W (u, w, |u - w|, u * w) + b
+    a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
 
 The table is that of any model of words, such as word2vec (plmjax/finetuning/from_table.py), and is trained or frozen.
 """
@@ -77,6 +77,10 @@ class StaticVectorsConfig(ModelConfig):
     ) -> "StaticVectorsForSequenceClassification":
         """The module that gives every text or pair `outputs` numbers."""
         return StaticVectorsForSequenceClassification(self, execution, outputs)
+
+    def for_multiple_choice(self, execution: Execution) -> "StaticVectorsForMultipleChoice":
+        """The module that gives every choice of a question one number."""
+        return StaticVectorsForMultipleChoice(self, execution, 1)
 
 
 class StaticVectors(nn.Module):
@@ -155,6 +159,17 @@ class StaticVectorsForSequenceClassification(nn.Module):
         features = texts(output.last_hidden_state, own, types)
         logits = self.classifier(self.dropout(features, deterministic))
         return output.replace(logits=logits if cls_positions is not None else logits[:, 0])
+
+
+class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
+    """A linear layer that gives every pair of a question and a choice one number."""
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None) -> BertOutput:
+        """The C choices of a question side by side: int [B C T] -> logits [B C], or [B C K] of packed questions."""
+        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
+        output = super().__call__(input_ids.reshape(-1, input_ids.shape[-1]), **rows, deterministic=deterministic)
+        scores = output.logits[..., 0]
+        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
 
 
 def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:

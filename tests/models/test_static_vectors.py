@@ -94,6 +94,12 @@ PAIRS = [(f"{a} cat", f"dog {b}", "same" if a == b else "other") for a in WORDS[
 FILES = {
     "experiment": ("tsv", "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in TEXTS)),
     "snli": ("tsv", "premise\thypothesis\tlabel\n" + "".join("\t".join(row) + "\n" for row in PAIRS)),
+    "choices": (
+        "tsv",
+        "context\tfirst\tsecond\tlabel\n"
+        + "".join(f"{a} cat\tdog cat {b}\tdog cat {a}\t1\n{a} dog\t{a} cat\t{b} cat\t0\n"
+                  for a in WORDS[:4] for b in WORDS[:4] if a != b),
+    ),
     "parts_of_speech": (
         "conll",
         "".join("\n".join(f"{word}\t{'NOUN' if word in WORDS[4:] else 'ADJ'}" for word in text.split()) + "\n\n"
@@ -103,7 +109,9 @@ FILES = {
 """Function of the experiment -> its train file."""
 
 
-@pytest.mark.parametrize(("task", "frozen"), [("experiment", True), ("snli", False), ("parts_of_speech", True)])
+@pytest.mark.parametrize(
+    ("task", "frozen"), [("experiment", True), ("snli", False), ("choices", True), ("parts_of_speech", True)]
+)
 def test_every_kind_of_task_is_learned_frozen_or_trained(task, frozen, origin, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
     kind, contents = FILES[task]
@@ -111,7 +119,7 @@ def test_every_kind_of_task_is_learned_frozen_or_trained(task, frozen, origin, t
     options = f"--data.train {tmp_path}/train.{kind} --data.validation {tmp_path}/train.{kind} --finetuning.epochs 30"
     options += " --finetuning.evaluations 0 --data.sequence_length 32 --data.pack 4 --optimizer.learning_rate 0.05"
     options += " --checkpoint.best= --checkpoint.prefer last" + " --optimizer.frozen encoder" * frozen
-    options += " --data.columns form upos" if task == "parts_of_speech" else ""
+    options += {"parts_of_speech": " --data.columns form upos", "choices": " --data.choices first second"}.get(task, "")
     run = experiments.override(experiments.load(f"experiments/static_vectors.py:{task}"), options.split())
     metrics = finetune(run, origin, tmp_path / "run")
     assert metrics["eval/accuracy"] == 1.0
