@@ -217,7 +217,10 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
     model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
     refused("whose hidden_size is 32, found model.hidden_size = 64", model=dataclasses.replace(model, hidden_size=64))
     refused("no finished checkpoint", source=tmp_path)
-    refused("for --from random, found none; name a checkpoint that has one with --like", source="random")
+    refused(
+        "for --from random, or a file of vectors, found none; name a checkpoint that has one with --like",
+        source="random",
+    )
     refused("Expected a tokenizer for a task of Sentences, found none; set", source="random", model=model)
     with pytest.raises(UserError, match="Expected --like with --from random alone"):
         finetune(experiment(sentiment), small_run, tmp_path / "run", like=small_run)
