@@ -57,6 +57,7 @@ PUBLISHED = {
     "experiments/electra_base_4x4.py": "v3:4x4",
     "experiments/electra_large_8x8.py": "v3:8x8",
     "experiments/electra_small.py": "v3:2x2",
+    "experiments/elmo_8x8.py": "v3:8x8",
     "experiments/glove_2x2.py": "v3:2x2",
     "experiments/gpt2_8x8.py": "v3:8x8",
     "experiments/gpt2_8x8.py:large": "v3:8x8",
