@@ -7,6 +7,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.experiment import Start
+from plmjax.finetuning.from_table import check_vectors
 from plmjax.layers.model_config import ModelConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.tagger import LanguageModelTaggerConfig, TaggerConfig
@@ -70,13 +71,10 @@ class FromWordVectors(Start):
         """The tagger of the checkpoint's words.
 
         Raises:
-            UserError: the checkpoint's model has no table of tokens.
+            UserError: the checkpoint's model has no vectors of tokens.
         """
-        if origin.token_table is None:
-            raise UserError(
-                f"Expected a model with a table of tokens, found {type(origin).__name__}; name another checkpoint."
-            )
-        return dataclasses.replace(self.tagger, vocab_size=origin.vocab_size, word_dim=origin.width)
+        check_vectors(origin)
+        return dataclasses.replace(self.tagger, vocab_size=origin.vocab_size, word_dim=origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone."""

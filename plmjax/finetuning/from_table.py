@@ -7,6 +7,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.experiment import Start
+from plmjax.layers.model_config import ModelConfig
 from plmjax.models.static_vectors import StaticVectorsConfig
 
 
@@ -14,23 +15,28 @@ from plmjax.models.static_vectors import StaticVectorsConfig
 class FromTable(Start):
     """The rows of the checkpoint's table of tokens, as a model of static vectors.
 
-    The checkpoint is of any model with such a table, such as word2vec, NNLM, CoVe or GPT-2.
+    The checkpoint is of any model with vectors of tokens, such as word2vec, GloVe, NNLM, CoVe or GPT-2.
     """
 
     def model(self, origin: Any) -> StaticVectorsConfig:
         """The sizes of the table.
 
         Raises:
-            UserError: the checkpoint's model has no table of tokens.
+            UserError: the checkpoint's model has no vectors of tokens.
         """
-        if origin.token_table is None:
-            raise UserError(
-                f"Expected a model with a table of tokens, found {type(origin).__name__}; name another checkpoint."
-            )
+        check_vectors(origin)
         if isinstance(origin, StaticVectorsConfig):
             return origin
         return StaticVectorsConfig(origin.vocab_size, origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone; rows that are of no token, such as those of positions, are left out."""
-        return {model.token_table: params[origin.token_table][: model.vocab_size]}
+        return {model.token_table: origin.token_vectors(params)[: model.vocab_size]}
+
+
+def check_vectors(origin: ModelConfig) -> None:
+    """Raises UserError for a model that has no vector for each token."""
+    if not origin.has_token_vectors:
+        raise UserError(
+            f"Expected a model with a table of tokens, found {type(origin).__name__}; name another checkpoint."
+        )

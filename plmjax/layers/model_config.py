@@ -104,8 +104,13 @@ class ModelConfig:
 
     @property
     def token_width(self) -> int:
-        """Numbers of a token's row in `token_table`."""
+        """Numbers of a token's vector, as `token_vectors` gives it."""
         return self.width
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether `token_vectors` gives a vector for each token: that of the table, or one made from several."""
+        return self.token_table is not None
 
     def option(self, name: str) -> str:
         """The command line's option that sets one of these five."""

@@ -38,6 +38,7 @@ class GloveConfig(ModelConfig):
     """Numbers of a vector, D."""
 
     depth: ClassVar[int] = 1
+    has_token_vectors: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
     parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (
         ParameterGroup(("words", "contexts", "word_biases", "context_biases")),

@@ -73,6 +73,11 @@ class TaggerConfig(ModelConfig):
         return 2 * self.hidden_size
 
     @property
+    def token_width(self) -> int:
+        """Numbers of a word's vector."""
+        return self.word_dim
+
+    @property
     def initializer(self) -> Initializer:
         """Of the head."""
         return nn.initializers.glorot_uniform()

@@ -160,6 +160,7 @@ def test_a_tagger_begins_with_the_vectors_of_words():
     start, table = FromWordVectors(TaggerConfig(hidden_size=3)), np.ones((5, 6), np.float32)
     model = start.model(origin)
     assert (model.vocab_size, model.word_dim, model.hidden_size) == (5, 6, 3)
+    assert start.model(TaggerConfig(vocab_size=7, word_dim=4)).word_dim == 4  # of a table narrower than its layers
     (name,) = start.map({origin.token_table: table}, origin, model)
     assert name == model.token_table and not start.draws(name) and start.draws("tagger/words/filters")
 

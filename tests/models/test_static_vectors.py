@@ -14,6 +14,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.from_table import FromTable
 from plmjax.finetuning.run import finetune
 from plmjax.models.bert import BertConfig
+from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
 from plmjax.models.word2vec import Word2VecConfig
@@ -66,6 +67,10 @@ def test_starts_from_the_table_of_any_model_that_has_one() -> None:
     assert (model.vocab_size, model.width) == (10, origin.width) and FromTable().model(model) == model
     found = FromTable().map({origin.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model)
     assert {name: array.shape for name, array in found.items()} == {model.token_table: (10, 128)}
+    glove = GloveConfig(vocab_size=4, vector_size=3)  # whose vectors are sums of two tables
+    tables = {"words/embedding": np.ones((4, 3)), "contexts/embedding": np.full((4, 3), 2.0)}
+    (sums,) = FromTable().map(tables, glove, FromTable().model(glove)).values()
+    np.testing.assert_array_equal(sums, np.full((4, 3), 3.0))
     with pytest.raises(UserError, match="Expected a model with a table of tokens, found BertConfig"):
         FromTable().model(BertConfig.tiny())
 
