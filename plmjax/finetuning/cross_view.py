@@ -67,8 +67,11 @@ class CrossViewTagging(TokenTagging):
     def __post_init__(self) -> None:
         """Checks the numbers."""
         check_ranges("objective", self, label_smoothing=SHARE)
-        if self.mix:
-            raise UserError("Expected --objective.mix False for cross-view training, found True; leave it out.")
+        if self.mix or self.mix_penalty:
+            raise UserError(
+                f"Expected no learned mix of layers in cross-view training, found --objective.mix {self.mix} and "
+                f"--objective.mix_penalty {self.mix_penalty:g}; leave them out."
+            )
 
     def check_model(self, config: Any) -> None:
         """Raises UserError for a model without restricted views."""

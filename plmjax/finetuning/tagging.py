@@ -213,9 +213,17 @@ class TokenTagging(TaskObjective):
         return jnp.argmax(outputs.logits, axis=-1)
 
     def losses(self, outputs: TaggingOutput, batch: Batch) -> dict[str, jax.Array]:
-        """Nats of first pieces; and the squared weights of the mixes, the same for every row."""
+        """Nats of first pieces; and the squared weights of the mixes, the same for every row.
+
+        Raises UserError for a penalty of mixes that the model does not have.
+        """
         losses = {"task": self.nats(outputs, batch)}
         if self.mix_penalty:
+            if outputs.mix_weights is None:
+                raise UserError(
+                    f"Expected a model with learned mixes of layers for --objective.mix_penalty {self.mix_penalty:g}, "
+                    f"found one without; set --objective.mix True, or leave the penalty out."
+                )
             losses["mix"] = jnp.full(len(batch["labels"]), jnp.sum(jnp.square(outputs.mix_weights)))
         return losses
 

@@ -25,6 +25,7 @@ from plmjax.layers.spelling import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.heads import TaggingOutput
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
@@ -153,6 +154,12 @@ def test_words_reach_a_model_by_their_spelling(elmo_run):
     module, inputs = objective.module(ELMO, Execution()), jax.tree.map(jnp.asarray, objective.model_inputs(batch))
     shapes = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), **inputs)[0])
     assert shapes.logits.shape == (1, 11, 3) and shapes.mix_weights.shape == (1, 2)
+
+
+def test_a_penalty_of_mixes_asks_for_a_mix():
+    outputs, labels = TaggingOutput(jnp.zeros((1, 2, 3)), None), jnp.zeros((1, 2), int)
+    with pytest.raises(UserError, match=r"for --objective\.mix_penalty 0\.1, found one without"):
+        TokenTagging(labels=("a", "b", "c"), mix_penalty=0.1).losses(outputs, {"labels": labels})
 
 
 def test_a_tagger_begins_with_the_vectors_of_words():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
 from plmjax.finetuning.cross_view import CrossViewTagging, TaggingWithText
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.task import Encoded
@@ -213,6 +214,12 @@ def test_the_commands_of_the_page_learn_from_both_in_turn(tmp_path, monkeypatch,
     said = fails(*learn[:-2])
     assert "Expected a file of sentences without labels in --data.unlabelled, found nothing; name one, or none." in said
     assert TaggingWithText(unlabelled="none").without_labels() is None
+
+
+@pytest.mark.parametrize("settings", [{"mix": True}, {"mix_penalty": 0.1}])
+def test_mixes_of_layers_are_refused(settings):
+    with pytest.raises(UserError, match="Expected no learned mix of layers in cross-view training"):
+        CrossViewTagging(**settings)
 
 
 def test_turns_are_a_function_of_the_step():
