@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.layers.character_filters import strongest
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
@@ -118,8 +119,8 @@ class CvtConfig(ModelConfig):
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """The words with their characters, then both LSTMs."""
         name = self.encoder_name
-        spelled = (f"{name}/filter_{number}" for number in range(len(self.filter_widths)))
-        words = ParameterGroup((f"{name}/words", f"{name}/word_scale", f"{name}/characters", *spelled))
+        parts = (f"{part}_{number}" for number in range(len(self.filter_widths)) for part in ("filters", "filter_bias"))
+        words = ParameterGroup(tuple(f"{name}/{part}" for part in ("words", "word_scale", "characters", *parts)))
         return words, *(ParameterGroup((f"{name}/lstm_{layer}",)) for layer in (1, 2))
 
     def with_dropout(self, rate: float) -> Self:
@@ -229,11 +230,13 @@ class Cvt(nn.Module):
         x = table(characters.reshape(-1, characters.shape[-1]).astype(jnp.int32))
         found = []
         for number, width in enumerate(config.filter_widths):
-            shape, axes = (config.filter_count,), (None, None, "embed")
-            windows = jnp.stack([x[:, start : x.shape[1] - width + 1 + start] for start in range(width)], axis=2)
-            filters = Projection(shape, axes, config.initializer, dtype, name=f"filter_{number}")
-            longest = nn.relu(jnp.max(filters(windows), axis=1)).reshape(*characters.shape[:2], -1)
-            found.append(DropoutOfKind(config)(longest, kind, deterministic))
+            shape = (width, config.character_dim, config.filter_count)
+            init = nn.with_logical_partitioning(config.initializer, (None, None, "embed"))
+            kernel = self.param(f"filters_{number}", init, shape)
+            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("embed",))
+            bias = self.param(f"filter_bias_{number}", zeros, shape[2:])
+            spelled = nn.relu(strongest(x, kernel, bias)).reshape(*characters.shape[:2], -1)
+            found.append(DropoutOfKind(config)(spelled, kind, deterministic))
         return found
 
 

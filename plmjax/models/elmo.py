@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.layers.character_filters import strongest
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
@@ -217,10 +218,7 @@ class WordEncoder(nn.Module):
                 f"filters_{number}", _named(uniform(0.05), None, None, "embed"), (width, config.character_dim, count)
             )
             bias = self.param(f"filter_bias_{number}", _named(nn.initializers.zeros, "embed"), (count,))
-            there = jax.lax.conv_general_dilated(
-                x, kernel.astype(self.dtype), (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")
-            )
-            found.append(nn.relu(jnp.max(there, axis=1) + bias.astype(self.dtype)))
+            found.append(nn.relu(strongest(x, kernel, bias)))
         x = jnp.concatenate(found, axis=-1)  # [N F]
         for number in range(config.n_highway):
             x = Highway(self.dtype, name=f"highway_{number}")(x)

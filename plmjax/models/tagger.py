@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.layers.character_filters import strongest
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
@@ -173,10 +174,7 @@ class WordsAndCharacters(nn.Module):
             "filters", nn.with_logical_partitioning(nn.initializers.glorot_uniform(), (None, None, "embed")), shape
         )
         bias = self.param("filter_bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), shape[2:])
-        found = jax.lax.conv_general_dilated(
-            x, kernel.astype(self.dtype), (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")
-        )
-        spelled = jnp.tanh(jnp.max(found, axis=1) + bias.astype(self.dtype))
+        spelled = jnp.tanh(strongest(x, kernel, bias))
         bound = math.sqrt(3 / config.word_dim)
         word = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), self.dtype, name="vectors")
         return jnp.concatenate([spelled.reshape(*input_ids.shape, -1), word(input_ids)], axis=-1)
