@@ -25,8 +25,8 @@ from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Tra
 from plmjax.finetuning.text_generation import Translation
 from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.models.cove import CoveConfig
-from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Plateau
+from plmjax.training.optimizers import AdamW
+from plmjax.training.schedules import Linear
 
 
 def experiment() -> Experiment:
@@ -45,10 +45,11 @@ def experiment() -> Experiment:
             cut_sources=True,
             cut_targets=True,
         ),
-        optimizer=StochasticGradientDescent(
-            learning_rate=13.0,
-            schedule=Plateau(reduction=0.5, patience=0),
-            clip_norm=0.4,
+        optimizer=AdamW(
+            learning_rate=3e-3,
+            schedule=Linear(warmup_steps=50),
+            weight_decay=0.0,
+            clip_norm=1.0,
             frozen=("cove/words",),
         ),
         training=Training(steps=0, batch_size=64, log_every=50),

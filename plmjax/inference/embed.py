@@ -199,9 +199,6 @@ def _vectors(
 def _hidden_state(module: nn.Module, wanted: Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
     """float32 [B T D]."""
     states = module.apply({"params": params}, **batch, output_hidden_states=True).hidden_states
-    if wanted.mix and isinstance(states, tuple):
-        widths = ", ".join(str(layer.shape[-1]) for layer in states)
-        raise UserError(f"Expected layers of one width for --mix, found widths of {widths}; name one with --layer.")
     if wanted.mix:
         return mixed(states, jnp.array(wanted.mix), wanted.scale)
     return states[wanted.layer].astype(jnp.float32)

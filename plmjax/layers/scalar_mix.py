@@ -12,13 +12,15 @@ def mixed(
 ) -> jax.Array:
     """scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D].
 
-    Layers that differ in their widths are a tuple, whose mix is a UserError.
+    Raises:
+        UserError: layers that differ in their widths, which are a tuple.
     """
     if isinstance(hidden_states, tuple):
         widths = [layer.shape[-1] for layer in hidden_states]
         if len(set(widths)) > 1:
             raise UserError(
-                f"Expected layers of one width to mix, found {', '.join(map(str, widths))}; take one layer."
+                f"Expected layers of one width to mix, found widths of {', '.join(map(str, widths))}; take one layer "
+                f"(--layer), or the last (--objective.mix False)."
             )
         hidden_states = jnp.stack(hidden_states)
     shares = jax.nn.softmax(weights.astype(jnp.float32))

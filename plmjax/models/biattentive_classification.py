@@ -9,10 +9,9 @@ It reads two texts, or one text twice. Their words w are vectors that stay as th
     pool(X) = [max ; mean ; min ; sum over t of softmax_t(v . X_t) X_t]
     three maxout layers on [pool(X) ; pool(Y)], the last with an output for each label
 
-A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389).
+A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each normalizes what
+it reads over the batch; the paper does not say whether before its maps or after. A microbatch is normalized by itself.
 
-Deviation: layers are normalized where the paper normalizes batches. What the statistics of a batch make of a row
-depends on the rows beside it, and here a loss is the same however its batch is divided into microbatches.
 Deviation: sizes of the maxout layers and the number of their pieces, which the paper chose by task, are those of
 allenai/allennlp's configurations of this network: 4 H, 2 H and the labels, of 4 pieces; one rate of dropout serves all.
 Deviation: the scores of the last pooling have no bias, which their softmax would not see.
@@ -32,7 +31,7 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.lstm import GATES, BidirectionalLstm
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
-from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.template import Template
 from plmjax.models.bert import BertOutput
@@ -40,7 +39,6 @@ from plmjax.models.cove import UNSEEN, CoveConfig, text_starts, visible_tokens
 from plmjax.models.heads import HEAD
 from plmjax.models.static_vectors import StaticVectorsConfig
 
-LAYER_NORM_EPSILON = 1e-5
 POOLINGS = 4
 """Largest, mean, smallest, self-attentive."""
 
@@ -167,6 +165,9 @@ class BiattentiveNetwork(nn.Module):
         Args:
             first, second: bool [B T], the tokens of each text; the same where there is one text.
             starts: bool [B T], where a text begins.
+
+        Raises:
+            UserError: a batch to train on that has one row only.
         """
         config, dtype, dropout = self.config, self.execution.dtype, Dropout(self.config.dropout)
         size, init = config.hidden_size, uniform(config.hidden_size**-0.5)
@@ -184,9 +185,9 @@ class BiattentiveNetwork(nn.Module):
         for name, own in (("first", first), ("second", second)):
             y, _ = lstm(f"{name}_integrator")(x, visible=own)
             pooled.append(SelfAttentivePooling(fan_in_uniform, dtype, name=f"{name}_pooling")(y, own))
-        x = jnp.concatenate(pooled, axis=-1)  # [B 16 H]
+        x, exists = jnp.concatenate(pooled, axis=-1), jnp.any(first | second, axis=1)  # [B 16 H]; rows with a text
         for number, outputs in enumerate((4 * size, 2 * size, self.num_labels)):
-            x = dropout(LayerNorm(LAYER_NORM_EPSILON, dtype, name=f"norm_{number}")(x), deterministic)
+            x = dropout(BatchNorm(name=f"norm_{number}")(x, exists, deterministic), deterministic)
             last = number == 2
             sizes, axes = (config.pieces, outputs), ("embed", None, None if last else "mlp")
             x = jnp.max(Projection(sizes, axes, fan_in_uniform, dtype, logits=last, name=f"maxout_{number}")(x), axis=1)

@@ -78,7 +78,6 @@ class ElmoTagger(TaggerModule):
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
         """As `plmjax.models.tagger.Tagger`, [B T 2 H + 2 P]. The language models themselves have no dropout."""
-        self.check_layers(output_hidden_states)
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
         places = {"positions": positions, "segment_ids": segment_ids}
         layers = self.language_model(characters, attention_mask, **places, output_hidden_states=True).hidden_states
@@ -86,7 +85,8 @@ class ElmoTagger(TaggerModule):
             self.elmo_dropout(mix(layers).astype(self.execution.dtype), deterministic)
             for mix in (self.scalar_mix_input, self.scalar_mix_output)
         )
-        x = jnp.concatenate([self.words(input_ids, characters), at_input], axis=-1)
-        x, _ = self.lstm_1(self.dropout(x, deterministic), **chain)
-        x, _ = self.lstm_2(self.dropout(x, deterministic), **chain)
-        return TaggerOutput(jnp.concatenate([x, at_output], axis=-1))
+        words = jnp.concatenate([self.words(input_ids, characters), at_input], axis=-1)
+        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
+        second, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        last = jnp.concatenate([second, at_output], axis=-1)
+        return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -150,9 +150,14 @@ class LanguageModelTaggerConfig(TaggerConfig):
 
 @flax.struct.dataclass
 class TaggerOutput:
-    """last_hidden_state: [B T D]."""
+    """What the taggers return.
+
+    last_hidden_state: [B T D].
+    hidden_states: what each of the LSTMs reads, then the last one; they may differ in width. None unless asked for.
+    """
 
     last_hidden_state: jax.Array
+    hidden_states: tuple[jax.Array, ...] | None = None
 
 
 class WordsAndCharacters(nn.Module):
@@ -200,14 +205,6 @@ class TaggerModule(nn.Module):
         self.lstm_1 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
         self.lstm_2 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
 
-    def check_layers(self, output_hidden_states: bool) -> None:
-        """Raises UserError where all layers are asked for: a mix needs layers of one width."""
-        if output_hidden_states:
-            raise UserError(
-                f"Expected a model whose layers are all of one width, to mix them, found {type(self.config).__name__}; "
-                f"set --objective.mix False."
-            )
-
     def chain(
         self,
         input_ids: jax.Array,
@@ -252,12 +249,10 @@ class Tagger(TaggerModule):
                 one to another.
 
         Raises:
-            UserError: all layers are asked for, to mix them; they differ in their width.
             ValueError: an input's shape does not fit the others'.
         """
-        self.check_layers(output_hidden_states)
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
-        x = self.words(input_ids, characters)
-        x, _ = self.lstm_1(self.dropout(x, deterministic), **chain)
-        x, _ = self.lstm_2(self.dropout(x, deterministic), **chain)
-        return TaggerOutput(x)
+        words = self.words(input_ids, characters)
+        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
+        last, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -61,11 +61,10 @@ class Taglm(TaggerModule):
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
         """As `plmjax.models.tagger.Tagger`. The language models have no dropout, in training neither."""
-        self.check_layers(output_hidden_states)
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
-        x = self.words(input_ids, characters)
-        x, _ = self.lstm_1(self.dropout(x, deterministic), **chain)
-        x = jnp.concatenate([x, language.last_hidden_state], axis=-1)
-        x, _ = self.lstm_2(self.dropout(x, deterministic), **chain)
-        return TaggerOutput(x)
+        words = self.words(input_ids, characters)
+        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
+        first = jnp.concatenate([first, language.last_hidden_state], axis=-1)
+        last, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

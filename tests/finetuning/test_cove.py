@@ -1,4 +1,4 @@
-"""Every command of docs/contextual_vectors.md on CoVe, in its order, on a few rows; only the training is left out."""
+"""Every command of docs/contextual_vectors.md on CoVe, on a few rows; only the training is left out."""
 
 import gzip
 import re
@@ -66,21 +66,45 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     raise Reached
 
 
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: "-".join(COMMANDS[number][1:3]))
-def test_command(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    program, verb, *arguments = COMMANDS[number]
+@pytest.fixture(scope="module")
+def translating(folder: Path) -> Path:
+    """The folder after the first two commands: with a tokenizer, and a translation model that begins to learn."""
+    tokenizer, translation, *_ = COMMANDS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(loop, "train", saving)
+        run(tokenizer)
+        run(translation)
+    return folder
+
+
+def run(command: list[str]) -> Path | None:
+    """Runs a command as the page has it, a training with a smaller model; returns the run directory of a training."""
+    program, verb, *arguments = command
     assert program == "plmjax"
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(loop, "train", saving)
     if verb != "finetune":
         cli.run([verb, *(argument.replace("10000", "20") for argument in arguments)])
-        assert capsys.readouterr().out or (folder / "cove.npz").exists()
-        return
+        return None
     smaller = next(options for name, options in SMALLER.items() if name in arguments[0])
     with pytest.raises(Reached):
         cli.run([verb, *arguments, *smaller.split()])
     own = arguments.index("--workdir") if "--workdir" in arguments else None
-    begun(folder, folder / (arguments[own + 1] if own else "runs/cove_multi30k"))
+    return Path(arguments[own + 1] if own else "runs/cove_multi30k")
+
+
+def test_translation_begins_with_the_vectors(translating: Path) -> None:
+    begun(translating, translating / "runs" / "cove_multi30k")
+
+
+@pytest.mark.parametrize("command", COMMANDS[2:], ids=lambda command: "-".join(command[1:3]))
+def test_command(command: list[str], translating: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(translating)
+    monkeypatch.setattr(loop, "train", saving)
+    workdir = run(command)
+    if workdir is None:
+        assert np.load("cove.npz")["embeddings"].shape[1] == 8
+    else:
+        begun(translating, translating / workdir)
 
 
 def begun(folder: Path, run: Path) -> None:
@@ -109,15 +133,15 @@ def begun(folder: Path, run: Path) -> None:
         ("cove_multi30k.py --from vectors.txt --tokenizer.kind char", "Expected a tokenizer of words"),
     ],
 )
-def test_mistakes_are_one_sentence(command: str, said: str, folder: Path, fails, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
+def test_mistakes_are_one_sentence(command: str, said: str, translating: Path, fails, monkeypatch) -> None:
+    monkeypatch.chdir(translating)
     name, *more = command.split()
     smaller = SMALLER["cove_multi30k"].split()
     own = "--workdir runs/mistake --data.folder multi30k_en_de --tokenizer.vocab_size 20".split()
     assert said in fails("finetune", f"experiments/{name}", *smaller, *own, *more)
 
 
-def test_layers_of_several_widths_are_not_mixed(folder: Path, fails, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
+def test_layers_of_several_widths_are_not_mixed(translating: Path, fails, monkeypatch) -> None:
+    monkeypatch.chdir(translating)
     said = fails("embed", "runs/cove_multi30k", "--input", "lines.txt", "--output", "x.npz", "--mix", "0", "0", "0")
-    assert "Expected layers of one width for --mix, found widths of 6, 8, 8; name one with --layer." in said
+    assert "Expected layers of one width to mix, found widths of 6, 8, 8; take one layer (--layer)" in said

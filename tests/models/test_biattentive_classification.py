@@ -1,6 +1,7 @@
 """The biattentive network against its equations in torch, text by text, without padding."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import chex
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from plmjax.errors import UserError
 from plmjax.finetuning.biattentive import Biattentive
@@ -18,16 +18,21 @@ from plmjax.models.biattentive_classification import BiattentiveConfig, Biattent
 from plmjax.models.cove import CoveConfig
 from plmjax.models.static_vectors import StaticVectorsConfig
 from plmjax.models.word2vec import Word2VecConfig
-from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
+from tests.systems.modules import boxed_shapes, random_params
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
 CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)
 MODULE = BiattentiveForSequenceClassification(CONFIG, num_labels=3)
-IDS = np.random.default_rng(0).integers(0, 17, (4, 9), np.int32)
-MASK = (np.arange(9) < np.array([[9], [6], [4], [0]])).astype(np.int32)
-TYPES = np.array([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0] * 9, [0, 1, 1, 1, 0, 0, 0, 0, 0], [0] * 9])
+TEXTS = (((0, 4), (4, 9)), ((0, 6), (0, 6)), ((0, 1), (1, 4)), ((0, 3), (3, 7)), ((0, 9), (0, 9)), ((0, 2), (2, 8)))
+"""Where the two texts of a row stand, or twice the only one. With fewer rows some features are nearly alike in all, and
+to normalize those enlarges rounding noise."""
+LENGTHS = np.array([[second[1]] for _, second in TEXTS] + [[0]])
+"""The last row only fills the batch."""
+IDS = np.random.default_rng(0).integers(0, 17, (7, 9), np.int32)
+MASK = (np.arange(9) < LENGTHS).astype(np.int32)
+TYPES = MASK * (np.arange(9) >= np.array([[second[0]] for _, second in TEXTS] + [[0]]))
+TYPES[[1, 4]] = 0
 BATCH = {"input_ids": IDS, "segment_ids": MASK, "token_type_ids": TYPES}
-"""A pair, one text, a pair whose first text is one word, and a row that only fills the batch."""
 
 
 def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
@@ -42,8 +47,8 @@ def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.lstm(x[:, None], states, tensors, True, 1, 0.0, False, True, False)[0][:, 0]
 
 
-def written_out(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Section 5 of the paper for two texts, int [T] and [S] -> a score for each label."""
+def pooled(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Section 5 of the paper for two texts, int [T] and [S] -> [16 H], before the maxout layers."""
     cove, network = params["cove"], params["classifier"]
     texts = []
     for ids in (first, second):
@@ -54,17 +59,32 @@ def written_out(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch
     x, y = texts
     affinity = x @ y.T
     contexts = torch.softmax(affinity, dim=1) @ y, torch.softmax(affinity.T, dim=1) @ x
-    pooled = []
+    parts = []
     for name, text, context in zip(("first", "second"), texts, contexts, strict=True):
         joined = torch.cat([text, text - context, text * context], dim=1)
         y = lstm(network[f"{name}_integrator"], joined)
         weights = torch.softmax(y @ network[f"{name}_pooling"]["Projection_0"]["kernel"], dim=0)
-        pooled += [y.max(dim=0).values, y.mean(dim=0), y.min(dim=0).values, (weights * y).sum(dim=0)]
-    x = torch.cat(pooled)
+        parts += [y.max(dim=0).values, y.mean(dim=0), y.min(dim=0).values, (weights * y).sum(dim=0)]
+    return torch.cat(parts)
+
+
+def running(params: Any) -> Any:
+    """Statistics of the batches before, by layer: positive variances far from 1."""
+    random = np.random.default_rng(2)
+    sizes = {f"norm_{number}": len(params["classifier"][f"norm_{number}"]["scale"]) for number in range(3)}
+    drawn = {
+        name: {"mean": random.normal(size=size), "variance": random.uniform(0.2, 2, size)}
+        for name, size in sizes.items()
+    }
+    return {"classifier": jax.tree.map(np.float32, drawn)}
+
+
+def maxouts(params: Any, norms: Any, x: torch.Tensor) -> torch.Tensor:
+    """The maxout layers upon rows [B 16 H], each behind its torch.nn.BatchNorm1d -> [B labels]."""
     for number in range(3):
-        norm, maxout = network[f"norm_{number}"], network[f"maxout_{number}"]
-        x = functional.layer_norm(x, x.shape, norm["scale"], norm["bias"], eps=1e-5)
-        x = (torch.einsum("i,ipo->po", x, maxout["kernel"]) + maxout["bias"]).max(dim=0).values
+        maxout = params["classifier"][f"maxout_{number}"]
+        x = norms[f"norm_{number}"](x)
+        x = (torch.einsum("bi,ipo->bpo", x, maxout["kernel"]) + maxout["bias"]).max(dim=1).values
     return x
 
 
@@ -73,31 +93,57 @@ def params() -> Any:
     return jax.tree.map(lambda leaf: 3 * leaf, random_params(MODULE))
 
 
-def test_texts_and_pairs_equal_the_equations_in_outputs_and_gradients(params: Any) -> None:
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics(params: Any, training: bool) -> None:
+    """A row that only fills the batch is no part of what is normalized."""
+    before = running(params)
     theirs = jax.tree.map(lambda leaf: torch.tensor(leaf).requires_grad_(), params)
-    weights, expected = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32), []
-    for row, (first, second) in enumerate(((slice(0, 4), slice(4, 9)), (slice(0, 6),) * 2, (slice(0, 1), slice(1, 4)))):
-        ids = torch.tensor(IDS[row])
-        expected.append(written_out(theirs, ids[first], ids[second]))
-    (torch.tensor(weights) * torch.stack(expected)).sum().backward()
+    norms = {}
+    for name, statistics in before["classifier"].items():
+        norm = norms[name] = torch.nn.BatchNorm1d(len(statistics["mean"])).train(training)
+        norm.weight.data, norm.bias.data = (theirs["classifier"][name][part].data for part in ("scale", "bias"))
+        norm.running_mean, norm.running_var = (torch.tensor(statistics[part]) for part in ("mean", "variance"))
+    weights = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    texts = [
+        pooled(theirs, *(torch.tensor(IDS[row, begin:end]) for begin, end in both)) for row, both in enumerate(TEXTS)
+    ]
+    expected = maxouts(theirs, norms, torch.stack(texts))
+    (torch.tensor(weights) * expected).sum().backward()
 
-    def loss(params: Any) -> tuple[jax.Array, jax.Array]:
-        logits = MODULE.apply({"params": params}, **BATCH, cls_positions=np.zeros((4, 1), np.int32)).logits
-        return jnp.sum(weights * logits[:3, 0]), logits
+    def loss(params: Any) -> tuple[jax.Array, Any]:
+        inputs = {**BATCH, "cls_positions": np.zeros((7, 1), np.int32), "deterministic": not training}
+        found, after = MODULE.apply({"params": params, "batch_stats": before}, **inputs, mutable=["batch_stats"])
+        return jnp.sum(weights * found.logits[:6, 0]), (found.logits, after["batch_stats"]["classifier"])
 
-    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
-    assert logits.shape == (4, 1, 3) and np.isfinite(logits).all()
-    np.testing.assert_allclose(logits[:3, 0], torch.stack(expected).detach(), rtol=1e-5, atol=1e-5)
-    chex.assert_trees_all_close(gradient, jax.tree.map(lambda leaf: leaf.grad.numpy(), theirs), rtol=1e-4, atol=1e-5)
+    gradient, (logits, after) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert logits.shape == (7, 1, 3) and np.isfinite(logits).all()
+    np.testing.assert_allclose(logits[:6, 0], expected.detach(), rtol=1e-5, atol=1e-5)
+    for name, norm in norms.items():
+        theirs["classifier"][name]["scale"].grad, theirs["classifier"][name]["bias"].grad = (
+            part.grad for part in (norm.weight, norm.bias)
+        )
+        wanted = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
+        chex.assert_trees_all_close(after[name], wanted, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(gradient, jax.tree.map(lambda leaf: leaf.grad.numpy(), theirs), rtol=1e-4, atol=1e-4)
 
 
 def test_padding_changes_nothing_and_dropout_leaves_the_vectors_alone(params: Any) -> None:
-    found = outputs(MODULE, params, BATCH)
-    other = outputs(MODULE, params, BATCH | {"input_ids": np.where(MASK == 0, 3, IDS)})
-    np.testing.assert_array_equal(found.logits, other.logits)
-    noisy = dropped(dataclasses.replace(MODULE, config=CONFIG.with_dropout(0.5)), params, BATCH)
+    """Nor does what stands in a row that only fills the batch change the statistics of the others."""
+    variables = {"params": params, "batch_stats": running(params)}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def trained(config: BiattentiveConfig, batch: Any) -> Any:
+        module = dataclasses.replace(MODULE, config=config)
+        rows = {**batch, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+        return module.apply(variables, **rows, mutable=["batch_stats"])
+
+    (found, after), other = (
+        trained(CONFIG, batch) for batch in (BATCH, BATCH | {"input_ids": np.where(MASK == 0, 3, IDS)})
+    )
+    jax.tree.map(np.testing.assert_array_equal, (found.logits[:6], after), (other[0].logits[:6], other[1]))
+    noisy, _ = trained(CONFIG.with_dropout(0.5), BATCH)
     np.testing.assert_allclose(noisy.last_hidden_state, found.last_hidden_state, atol=1e-6)
-    assert np.abs(noisy.logits - found.logits).min(axis=1)[:3].max() > 1e-3
+    assert np.abs(noisy.logits - found.logits).min(axis=1)[:6].max() > 1e-3
 
 
 def test_starts_from_a_translation_model_or_from_any_table() -> None:

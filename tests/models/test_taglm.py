@@ -15,6 +15,7 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.spelling import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.models.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.heads import TokenClassification
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 
@@ -141,11 +142,9 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
 
 
 def test_layers_of_several_widths_are_not_mixed():
-    config = CONFIGS["tagger"]
-    with pytest.raises(UserError, match="one width, to mix them, found TaggerConfig"):
-        jax.eval_shape(
-            lambda: config.encoder(Execution()).init(jax.random.key(0), **rows([[1]], 3), output_hidden_states=True)
-        )
+    tagger = TokenClassification(CONFIGS["taglm"], mix=True)
+    with pytest.raises(UserError, match=r"one width to mix, found widths of 10, 16, 10; take .*--objective.mix False"):
+        jax.eval_shape(lambda: tagger.init(jax.random.key(0), **rows([[1]], 3)))
 
 
 def test_words_are_read_as_the_language_models_read_them():
