@@ -17,6 +17,7 @@ import jax
 
 from plmjax import storage
 from plmjax.data import formats, sentences
+from plmjax.data.layouts import Streams
 from plmjax.data.prepare import split_of
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
@@ -27,9 +28,12 @@ ROOT = Path(__file__).parents[1]
 ABOUT = """Bits are of the bytes and characters as they were written, so that models with different tokenizers can be
 compared; perplexities of tokens cannot be. Where a tokenizer lower-cases the text, or lacks some of it, its bits are
 too few. Documents are read as in training: white space is one space, and the end token that stands between them is
-asked for too. A window of so many tokens moves on by the stride, and each token is told once. The first rows are what
-the frequencies of the tokens of this very text give, without any context.
+asked for too; the models that read both ways have a row for each, and are asked for the ends of sentences. A window of
+so many tokens moves on by the stride, and each token is told once; a state that goes on from row to row makes a window
+of all tokens before. The first rows are what the frequencies of the tokens of this very text give, without any context.
 """
+WHOLE = "all"
+"""The window of a model that carries its state from row to row."""
 ABOUT_TASKS = """Without training on them: the share of LAMBADA's last words of which every token is the likeliest one,
 and the share of BLiMP's pairs whose acceptable sentence is the likelier, as means over the paradigms (chance is 50).
 """
@@ -44,8 +48,12 @@ def held_out_documentation() -> str:
     return "\n\n".join("\n".join(lines) for lines in chosen) + "\n"
 
 
-def measured(run: str, text: Path, tasks: Path | None) -> dict[str, Any]:
-    """The row of a run: what `evaluate` gives, with windows that move on by half, and what the run is."""
+def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
+    """The rows of a run, one a direction: what `evaluate` gives, with windows that move on by half, and what it is.
+
+    Tasks are for models that read forward alone, and have a token for all of the text: others would be scored on the
+    unknown word.
+    """
     params, description = checkpoints.load_parameters(run)
     tokenizer = start.tokenizer_of(description)
     found = {
@@ -53,11 +61,25 @@ def measured(run: str, text: Path, tasks: Path | None) -> dict[str, Any]:
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary.size:,}",
     }
-    found |= evaluate(run, text, stride=max(1, row_length(description.experiment, None) // 2))
-    if tasks is not None:
+    own = description.experiment
+    carried, ways = isinstance(own.data.layout, Streams), own.objective.directions
+    if carried or ways:
+        found |= evaluate(run, text) | {"eval/window": WHOLE, "eval/stride": ""}
+    else:
+        found |= evaluate(run, text, stride=max(1, row_length(own, None) // 2))
+    if ways:
+        return [_direction(found, way) for way in ways]
+    if tasks is not None and not found["eval/unknown_tokens"]:
         (passages,) = formats.files([tasks / "lambada"])
         found |= zero_shot(run, "lambada", passages) | zero_shot(run, "blimp", tasks / "blimp")
-    return found
+    return [found]
+
+
+def _direction(found: dict[str, Any], way: str) -> dict[str, Any]:
+    """The row of one direction of a model."""
+    prefix = f"eval/{way}_"
+    own = {f"eval/{name.removeprefix(prefix)}": value for name, value in found.items() if name.startswith(prefix)}
+    return found | own | {"name": f"{found['name']}, {way}"}
 
 
 def page(found: list[dict[str, Any]], text: str, command: str) -> str:
@@ -89,7 +111,7 @@ def page(found: list[dict[str, Any]], text: str, command: str) -> str:
             f"{row['eval/bits_per_character']:.3f}", f"{row['eval/bits_per_byte']:.3f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    if "blimp/accuracy" in found[0]:
+    if any("blimp/accuracy" in row for row in found):
         lines += ["", *_zero_shot(found)]
     return "\n".join(lines) + "\n"
 
@@ -100,10 +122,17 @@ def _text(row: dict[str, Any]) -> list[str]:
 
 
 def _zero_shot(found: list[dict[str, Any]]) -> list[str]:
+    absent = [row["name"] for row in found if "blimp/accuracy" not in row]
+    found = [row for row in found if "blimp/accuracy" in row]
     fields = sorted(name for name in found[0] if name.startswith("blimp/") and isinstance(found[0][name], float))
     fields = [name for name in fields if name.count("/") == 1 and name != "blimp/accuracy"]
     titles = ["model", "LAMBADA %", "perplexity of its last words", "BLiMP %", *(name[6:] for name in fields)]
-    lines = [ABOUT_TASKS, f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    lines = [ABOUT_TASKS.strip()]
+    if absent:
+        lines.append(
+            f"Left out, for unknown words that they would be scored on or for reading both ways: {'; '.join(absent)}."
+        )
+    lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in found:
         shares = [f"{100 * row[name]:.1f}" for name in ("blimp/accuracy", *fields)]
         words = [f"{100 * row['lambada/accuracy']:.1f}", f"{row['lambada/perplexity']:,.0f}"]
@@ -128,7 +157,7 @@ def main() -> None:
             text = Path(folder) / "documentation.txt"
             text.write_text(held_out_documentation(), encoding="utf-8")
             name = "the held-out twentieth of the documentation of the installed libraries"
-        found = [measured(run, text, options.eval) for run in options.runs]
+        found = [row for run in options.runs for row in measured(run, text, options.eval)]
     storage.write(options.docs / "language_models.md", page(found, name, command))
     print(options.docs / "language_models.md")
 

@@ -47,7 +47,8 @@ def evaluate(
     tokens asked for; of raw text also "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity", of
     "eval/bytes", "eval/characters" and "eval/words" before any normalisation (`TextSize`); "eval/lowercased", whether
     the tokenizer drops capitals; and "eval/unknown_tokens", how many tokens stand for text that it lacks, whose bits
-    are not counted in full.
+    are not counted in full. A model that reads both ways has the perplexity and the bits of each direction,
+    "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is what one of them is asked for.
 
     output: folder for evaluation.json and, for a task, its predictions; by default a task writes them to
         WORKDIR/evaluations/NAME, by the name of the file, or of an ensemble NAME_with_RUN for its further runs.
@@ -120,12 +121,17 @@ def _of_text(
         totals = evaluation.totals(program, _given(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
         metrics["perplexity"] = exponential(metrics["loss"])
+        ways = {f"{way}_": totals[f"{way}_nats"] for way in run.objective.directions}
         if slides:
-            nats, tokens = totals["loss"]
-            length = run.data.sequence_length
-            metrics |= {"window": length, "stride": length - run.data.layout.overlap, "tokens": round(tokens)}
-        if raw and slides:
-            metrics |= perplexity.by_size(nats, _size(run, data)) | perplexity.normalisation(tokenizer, dataset)
+            ways, length = {"": totals["loss"]}, run.data.sequence_length
+            metrics |= {"window": length, "stride": length - run.data.layout.overlap}
+        size = _size(run, data) if raw and ways else None
+        for prefix, (nats, tokens) in ways.items():
+            metrics |= {"tokens": round(tokens), f"{prefix}perplexity": exponential(nats / tokens)}
+            if size is not None:
+                metrics |= {f"{prefix}{name}": value for name, value in perplexity.by_size(nats, size).items()}
+        if size is not None:
+            metrics |= dataclasses.asdict(size) | perplexity.normalisation(tokenizer, dataset)
     return metrics
 
 

@@ -85,8 +85,8 @@ def check_length(dataset: Any, path: Path) -> None:
         raise UserError(f"Expected a text of at least two tokens in {path}, found {tokens}; give a longer one.")
 
 
-def by_size(nats: float, size: Any) -> dict[str, float | int]:
-    """The nats of a text per byte, character and word as it was written, and how many of them there are.
+def by_size(nats: float, size: Any) -> dict[str, float]:
+    """The nats of a text per byte, character and word as it was written.
 
     size: a plmjax.data.text_size.TextSize.
     """
@@ -95,9 +95,6 @@ def by_size(nats: float, size: Any) -> dict[str, float | int]:
         "bits_per_byte": bits / size.bytes,
         "bits_per_character": bits / size.characters,
         "word_perplexity": exponential(nats / size.words),
-        "bytes": size.bytes,
-        "characters": size.characters,
-        "words": size.words,
     }
 
 

@@ -14,7 +14,7 @@ spelling, as it has here afterwards.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -35,6 +35,8 @@ PREFIXES = {"forward": "", "backward": "backward_"}
 @dataclasses.dataclass(frozen=True)
 class BidirectionalLanguageModel(Objective):
     """Mean nats of a word in both directions, of rows of `TwoWayStreams`."""
+
+    directions: ClassVar[tuple[str, ...]] = tuple(PREFIXES)
 
     negatives: int = 8192
     """Words that are drawn for the softmax in training; 0 takes all of the vocabulary."""

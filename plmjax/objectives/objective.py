@@ -11,7 +11,7 @@ known before the first forward pass, and gradient accumulation gives the gradien
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import chex
 import flax.linen as nn
@@ -86,6 +86,9 @@ class Materials:
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """Base of every task. A subclass is a frozen dataclass of its settings and overrides what differs."""
+
+    directions: ClassVar[tuple[str, ...]] = ()
+    """Of a language model that reads a text in several directions: their names, each with a metric NAME_nats."""
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The linen module that this task trains, built from the model's config."""
