@@ -6,6 +6,13 @@ Result: held-out loss 5.47 nats a token after 1,000 steps (6.77, 6.09 and 5.71 a
 of the same tokens 6.72: a margin of 1.25 nats. 16 % of the tokens are the likeliest. The loss still falls, so that
 averaging has not begun. The run was stopped at step 913 and went on from its checkpoint.
 
+    plmjax pretrain experiments/awd_lstm_tiny.py --training.steps 3000 --training.evaluate_every 50 \\
+        --optimizer.patience 2
+
+begins to average at step 1,500: the held-out loss there is 5.252, after 5.225, 5.239 and 5.224. The mean of the steps
+since has 5.116 at step 1,550, 4.925 at step 2,000 and 4.768 at step 3,000; it falls with every evaluation. 21 % of the
+tokens are then the likeliest. The run took 7 minutes of one core.
+
 As published but for its size: plain gradients at a rate of 30, clipped to 0.25, states that go from window to window.
 
 Deviation: byte-level BPE instead of words, smaller dropouts, as so short a run needs them, and windows of 60 tokens.
