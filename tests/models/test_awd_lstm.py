@@ -21,6 +21,7 @@ from plmjax.objectives.objective import Given, Sums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
+from tests.systems.modules import random_params
 
 BATCH, LENGTH = 3, 7
 CONFIG = AwdLstmConfig(
@@ -118,13 +119,6 @@ def made_batch(seed: int) -> dict[str, np.ndarray]:
     return TASK.corrupt(batch, jax.random.key(0), WORDS)
 
 
-def drawn_params(module: nn.Module) -> Any:
-    """Parameters that all matter: larger than those that training begins with."""
-    params = nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
-    random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: leaf + 0.2 * random.normal(size=leaf.shape).astype(np.float32), params)
-
-
 def drawn_states(seed: int) -> dict[str, Any]:
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
     random = np.random.default_rng(seed)
@@ -140,7 +134,7 @@ def torch_states(carry: Any) -> list:
 def trained() -> tuple:
     """A training batch with dropout: parameters, carry, loss, sums, outputs, gradient, and the masks in their order."""
     module = AwdLstmForCausalLM(CONFIG)
-    params, carry, batch = drawn_params(module), drawn_states(1), made_batch(2)
+    params, carry, batch = random_params(module), drawn_states(1), made_batch(2)
     masks, outputs = [], []
 
     def watch(call: Any, arguments: Any, keywords: Any, context: Any) -> Any:
@@ -197,9 +191,9 @@ def test_locked_masks_are_one_mask_for_all_tokens_of_a_row(trained: tuple) -> No
 def test_twenty_steps_with_carried_states_equal_torchs() -> None:
     """Clipping, weight decay and a large rate; each step goes on from the states of the one before."""
     module = AwdLstmForCausalLM(CONFIG.with_dropout(0.0))
-    params, carry = drawn_params(module), drawn_states(1)
+    params, carry = random_params(module), drawn_states(1)
     model, states = Reference(params), torch_states(carry)
-    optimizer = StochasticGradientDescent(learning_rate=3.0, clip_norm=0.25, weight_decay=1e-3)
+    optimizer = StochasticGradientDescent(learning_rate=3.0, clip_norm=0.21, weight_decay=1e-3)
     update = optimizer.build(20, params)
     state = update.init(params)
     theirs = torch.optim.SGD(model.parameters(), lr=3.0, weight_decay=1e-3)
@@ -221,16 +215,16 @@ def test_twenty_steps_with_carried_states_equal_torchs() -> None:
         theirs.zero_grad()
         loss, _, states = model.loss(batch, states)
         loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.21)))
         theirs.step()
         np.testing.assert_allclose(value, loss.detach(), rtol=1e-5)
-    assert np.mean(np.array(norms) > 0.25) > 0.2
+    assert np.mean(np.array(norms) > 0.21) > 0.2
     chex.assert_trees_all_close(params, model.tree(torch.detach), rtol=1e-4, atol=1e-5)
 
 
 def test_padding_passes_the_states_on_and_documents_begin_anew() -> None:
     module = AwdLstmForCausalLM(CONFIG)
-    apply = jax.jit(functools.partial(module.apply, {"params": drawn_params(module)}))
+    apply = jax.jit(functools.partial(module.apply, {"params": random_params(module)}))
     ids, states = made_batch(0)["input_ids"], drawn_states(1)["states"]
     whole = apply(ids[:, :4], states=states)
     padded = apply(ids, attention_mask=np.tile(np.arange(LENGTH) < 4, (BATCH, 1)), states=states)

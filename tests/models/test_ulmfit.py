@@ -15,6 +15,7 @@ from plmjax.errors import UserError
 from plmjax.models import awd_lstm
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForSequenceClassification
 from tests.models.test_awd_lstm import Reference
+from tests.systems.modules import random_params
 
 SIZES = {"vocab_size": 23, "embedding_size": 6, "hidden_size": 10, "num_layers": 2}
 CONFIG = AwdLstmConfig(**SIZES, classifier_dropout=0.0).with_dropout(0.0)
@@ -33,10 +34,12 @@ def windows_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drawn(module: nn.Module) -> dict[str, Any]:
     """Variables that all matter."""
-    variables = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), IDS))
+    shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), IDS))
     random = np.random.default_rng(0)
-    noise = jax.tree.map(lambda leaf: 0.2 * np.abs(random.normal(size=leaf.shape)).astype(np.float32), variables)
-    return jax.tree.map(jnp.add, variables, noise)
+    statistics = jax.tree.map(
+        lambda leaf: random.uniform(0.2, 1.2, leaf.shape).astype(np.float32), shapes["batch_stats"]
+    )
+    return {"params": random_params(module), "batch_stats": statistics}
 
 
 class Head(torch.nn.Module):
@@ -84,24 +87,24 @@ def theirs(model: Reference, head: Head) -> torch.Tensor:
     return head(torch.stack(features))
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_scores_gradients_and_statistics_are_torchs(training: bool) -> None:
+def test_scores_gradients_and_statistics_are_torchs() -> None:
+    """The scores of an evaluation are of the statistics before the step."""
     module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(module)
     inputs = {"input_ids": IDS, "segment_ids": SEGMENTS, "cls_positions": ENDS}
 
-    @jax.jit
-    def ours(params: Any) -> tuple[jax.Array, Any]:
+    def loss(params: Any) -> tuple[jax.Array, Any]:
         everything = variables | {"params": params}
-        output, after = module.apply(everything, **inputs, deterministic=not training, mutable=["batch_stats"])
-        logits = output.logits[:, 0]
-        return -jnp.mean(jax.nn.log_softmax(logits)[np.arange(3), LABELS]), (logits, after["batch_stats"])
+        output, after = module.apply(everything, **inputs, deterministic=False, mutable=["batch_stats"])
+        logits, evaluated = output.logits[:, 0], module.apply(everything, **inputs).logits[:, 0]
+        return -jnp.mean(jax.nn.log_softmax(logits)[np.arange(3), LABELS]), (logits, after["batch_stats"], evaluated)
 
-    (loss, (logits, statistics)), gradient = jax.value_and_grad(ours, has_aux=True)(variables["params"])
-    params = jax.device_get(variables["params"])
-    model, head = Reference(params | {"output_bias": np.zeros(23, np.float32)}), Head(variables)
-    head.train(training)
-    expected = theirs(model, head)
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (loss, (logits, statistics, evaluated)), gradient = step(variables["params"])
+    model = Reference(variables["params"] | {"output_bias": np.zeros(23, np.float32)})
+    head = Head(variables).eval()
+    np.testing.assert_allclose(evaluated, theirs(model, head).detach().numpy(), rtol=1e-5, atol=1e-5)
+    expected = theirs(model, head.train())
     nats = torch.nn.functional.cross_entropy(expected, torch.tensor(LABELS))
     nats.backward()
     chex.assert_trees_all_close((loss, logits), (nats.item(), expected.detach().numpy()), rtol=1e-5, atol=1e-5)
@@ -126,20 +129,19 @@ def packed() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "segment_ids": segments, "cls_positions": np.array([[3, 12], [10, 0]])}
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_packed_texts_score_as_texts_of_their_own(training: bool) -> None:
-    """Statistics too: a place without a text is no part of the batch."""
+def test_packed_texts_score_as_texts_of_their_own() -> None:
+    """In training and in evaluation, and so are the statistics: a place without a text is no part of the batch."""
     module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(module)
 
-    def scores(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
-        apply = jax.jit(functools.partial(module.apply, deterministic=not training, mutable=["batch_stats"]))
-        found, after = apply(variables, **inputs)
-        return found.logits, after
+    @jax.jit
+    def scores(inputs: dict[str, np.ndarray]) -> tuple[jax.Array, Any]:
+        found, after = module.apply(variables, **inputs, deterministic=False, mutable=["batch_stats"])
+        return jnp.stack([found.logits, module.apply(variables, **inputs).logits]), after
 
     together, statistics = scores(packed())
     apart, expected = scores({"input_ids": IDS, "attention_mask": SEGMENTS})
-    found = jnp.stack([together[1, 0], together[0, 0], together[0, 1]])
+    found = jnp.stack([together[:, 1, 0], together[:, 0, 0], together[:, 0, 1]], axis=1)
     # In a packed row other tokens are the first of a window: without a gradient that changes nothing.
     np.testing.assert_allclose(found, apart, rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(statistics, expected, rtol=1e-5, atol=1e-6)
@@ -165,5 +167,6 @@ def test_no_gradient_goes_back_beyond_a_window() -> None:
 
 def test_a_batch_of_one_text_has_nothing_to_be_normalized_by() -> None:
     module = AwdLstmForSequenceClassification(CONFIG)
+    step = functools.partial(module.apply, deterministic=False, mutable=["batch_stats"])
     with pytest.raises(UserError, match=r"at least 2 examples .* found 1; raise --training.batch_size"):
-        module.apply(drawn(module), IDS[:1], deterministic=False, mutable=["batch_stats"])
+        jax.eval_shape(step, drawn(module), IDS[:1])

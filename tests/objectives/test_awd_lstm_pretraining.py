@@ -15,6 +15,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
+from tests.systems.modules import random_params
 
 WORDS = Vocabulary.placeholder(30)
 CONFIG = AwdLstmConfig(vocab_size=30, embedding_size=5, hidden_size=6, num_layers=2).with_dropout(0.0)
@@ -39,10 +40,7 @@ def row(step: int, held_out: bool = False) -> dict[str, np.ndarray]:
     }
 
 
-@functools.cache
-def params() -> Any:
-    made = nn.meta.unbox(MODULE.init(jax.random.key(0), TEXT[:, :1]))["params"]
-    return jax.tree.map(lambda leaf: leaf * 4, made)
+PARAMS = random_params(MODULE)
 
 
 @functools.cache
@@ -50,8 +48,9 @@ def whole() -> np.ndarray:
     """Nats of every token of the text, read at once: [B tokens]."""
     batch = {"input_ids": TEXT[:, :-1], "next_ids": TEXT[:, 1:], "segment_ids": np.ones_like(TEXT[:, 1:])}
     batch["starts"] = batch["input_ids"] == WORDS.document_end
-    given = Given(params(), carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
-    return np.asarray(TASK.score(MODULE, given, batch, jax.random.key(0), training=False)[0])
+    given = Given(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
+    score = jax.jit(lambda: TASK.score(MODULE, given, batch, jax.random.key(0), training=False)[0])
+    return np.asarray(score())
 
 
 @functools.partial(jax.jit, static_argnames="training")
@@ -65,7 +64,7 @@ def read(training: bool) -> tuple[list, list]:
     """The sums of nats and the numbers of tokens of every step, and its weights."""
     carry, found, weights = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), [], []
     for number in range(STEPS):
-        carry, _, nats, weight = step(params(), carry, row(number), number, training)
+        carry, _, nats, weight = step(PARAMS, carry, row(number), number, training)
         found.append(tuple(map(float, nats)))
         weights.append(float(weight["next_token"]))
     return found, weights
@@ -101,9 +100,9 @@ def test_lengths_have_the_deviation_that_is_asked_for() -> None:
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:
     """The dropped output in the one, the raw one in the other: without dropout they are the same array."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
-    _, losses, _, weights = step(params(), carry, row(0), 0, False)
+    _, losses, _, weights = step(PARAMS, carry, row(0), 0, False)
     starts = row(0)["input_ids"] == WORDS.document_end
-    y = MODULE.apply({"params": params()}, row(0)["input_ids"], starts=starts).raw_hidden_state
+    y = jax.jit(MODULE.apply)({"params": PARAMS}, row(0)["input_ids"], starts=starts).raw_hidden_state
     np.testing.assert_allclose(losses["activation"] / weights["activation"], np.square(y).mean(), rtol=1e-5)
     change = np.square(np.diff(y, axis=1)).mean()
     np.testing.assert_allclose(losses["slowness"] / weights["slowness"], change, rtol=1e-5)
