@@ -15,6 +15,7 @@ from pathlib import Path
 
 from plmjax import experiment as experiments
 from plmjax import storage
+from plmjax.data import formats, tokenizers
 from plmjax.experiment import Experiment
 from plmjax.finetuning.run import finetune
 from plmjax.inference.evaluate import evaluate
@@ -22,11 +23,16 @@ from plmjax.pretraining.run import pretrain
 from plmjax.training.start import RANDOM
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "ulmfit.py"
-EPOCHS = {100: 15, 500: 6, 1600: 3}
+EPOCHS = {100: 8, 500: 3, 1600: 2}
 """Labels -> epochs: fewer labels are seen more often."""
-WAYS = ("", "_backwards")
-TOKENS = 256
-"""Of a review, some 900 long, that are read: its first ones, in either direction."""
+ALL = max(EPOCHS)
+BACKWARDS = "_backwards"
+TOKENS = 400
+"""Of a review, some 750 long, that are read: its first ones, in either direction."""
+UNFREEZE = 1 / 8
+"""Share of a classifier's run after which one more group is trained, so that all are for most of so few steps."""
+RANDOM_RATE = 3e-3
+"""Learning rate of all parameters where none is pretrained: about that of the middle groups of a pretrained one."""
 
 
 def load(name: str) -> Experiment:
@@ -34,16 +40,30 @@ def load(name: str) -> Experiment:
     return experiments.load(f"{EXPERIMENTS}:{name}")
 
 
+def texts(data: Path) -> tuple[list[Path], list[Path]]:
+    """The files of the first two stages."""
+    wikipedia = sorted((data / "pretrain" / "wikipedia_en" / "train").glob("AA_wiki_0[0-7]*"))
+    return wikipedia, [data / "finetune" / "movie_reviews" / "train.jsonl.gz"]
+
+
+def words(data: Path, output: Path) -> Path:
+    """The folder of the tokenizer: the words of both texts, so that the task's are not unknown."""
+    folder, own = output / "tokenizer", load("general").tokenizer
+    if not folder.exists():
+        files = [file for files in texts(data) for file in files]
+        tokenizers.train(own.kind, own.vocab_size, formats.texts(files), folder)
+    return folder
+
+
 def language_models(data: Path, output: Path, way: str) -> None:
     """The first two stages."""
-    wikipedia = sorted((data / "pretrain" / "wikipedia_en" / "train").glob("AA_wiki_0[0-7]*"))
-    reviews = data / "finetune" / "movie_reviews" / "train.jsonl.gz"
-    for name, texts, start in (
-        (f"general{way}", wikipedia, RANDOM),
-        (f"task{way}", [reviews], output / f"general{way}"),
-    ):
+    general, task = texts(data)
+    for name, files, start in ((f"general{way}", general, RANDOM), (f"task{way}", task, output / f"general{way}")):
         run = load(name)
-        run = dataclasses.replace(run, data=dataclasses.replace(run.data, input=tuple(map(str, texts))))
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, input=tuple(map(str, files))))
+        if start == RANDOM:
+            own = dataclasses.replace(run.tokenizer, path=str(words(data, output)))
+            run = dataclasses.replace(run, tokenizer=own)
         pretrain(run, output / name, checkpoint=start)
 
 
@@ -65,8 +85,8 @@ def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool
     folder, optimizer = data / "finetune" / "movie_reviews", run.optimizer
     files = {"train": str(some_labels(data, output, labels)), "validation": str(folder / "dev.jsonl.gz")}
     if not pretrained:
-        optimizer = dataclasses.replace(optimizer, layer_decay=1.0)
-    length = {"epochs": float(epochs), "unfreeze": epochs / 5 if pretrained else 0.0, "evaluations": 0.0}
+        optimizer = dataclasses.replace(optimizer, learning_rate=RANDOM_RATE, layer_decay=1.0)
+    length = {"epochs": float(epochs), "unfreeze": UNFREEZE * epochs if pretrained else 0.0, "evaluations": 0.0}
     run = dataclasses.replace(
         run,
         data=dataclasses.replace(run.data, sequence_length=TOKENS, **files),
@@ -81,6 +101,11 @@ def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool
     return workdir
 
 
+def accuracy(run: Path) -> float:
+    """That of a finished run."""
+    return json.loads((run / "evaluation.json").read_text())["eval/accuracy"]
+
+
 def main() -> None:
     """Trains what is not trained yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,20 +113,20 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--forward", action="store_true", help="leave out the models that read from the end")
     options = parser.parse_args()
-    ways = WAYS[:1] if options.forward else WAYS
-    options.output.mkdir(parents=True, exist_ok=True)
-    lines = ["| labels | random | ULMFiT | from the end | both |", "|---|---|---|---|---|"]
-    for way in ways:
-        language_models(options.data, options.output, way)
-    for labels in EPOCHS:
-        runs = [classified(options.data, options.output, labels, "", pretrained=False)]
-        runs += [classified(options.data, options.output, labels, way, pretrained=True) for way in ways]
-        found = [json.loads((run / "evaluation.json").read_text())["eval/accuracy"] for run in runs]
-        if len(ways) == 2:
-            found.append(evaluate(runs[1], ensemble=[runs[2]])["eval/accuracy"])
-        cells = [f"{100 * accuracy:.1f}" for accuracy in found] + ["-"] * (4 - len(found))
-        lines.append(f"| {labels:,} | {' | '.join(cells)} |")
-    print("\n".join(lines))
+    data, output = options.data, options.output
+    output.mkdir(parents=True, exist_ok=True)
+    language_models(data, output, "")
+    forward = {labels: classified(data, output, labels, "", pretrained=True) for labels in EPOCHS}
+    random = {labels: classified(data, output, labels, "", pretrained=False) for labels in EPOCHS}
+    found = {labels: [accuracy(random[labels]), accuracy(forward[labels])] for labels in EPOCHS}
+    if not options.forward:
+        language_models(data, output, BACKWARDS)
+        backward = classified(data, output, ALL, BACKWARDS, pretrained=True)
+        found[ALL] += [accuracy(backward), evaluate(forward[ALL], ensemble=[backward])["eval/accuracy"]]
+    print("| labels | random | ULMFiT | from the end | both |", "|---|---|---|---|---|", sep="\n")
+    for labels, shares in found.items():
+        cells = [f"{100 * share:.1f}" for share in shares] + ["-"] * (4 - len(shares))
+        print(f"| {labels:,} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """ULMFiT's three stages as three commands, from both ends of a text, and the two classifiers as one."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from plmjax.training import checkpoints
 
 SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]
 STAGE = [*SMALL, "--data.layout.overlap", "4", "--data.held_out", "0", "--training.evaluate_every", "0"]
-MODEL = ["embedding_size", "8", "hidden_size", "12", "num_layers", "2", "vocab_size", "300"]
-WAYS = ("", "_backwards")
+MODEL = ["embedding_size", "8", "num_layers", "1", "vocab_size", "30"]
+BELOW = {"": "task", "_backwards": "general"}
+"""What the name of a direction's stages ends with -> the stage that its classifier is upon."""
 
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first two stages in each direction, two steps each, and a classifier upon them."""
+    """The three stages, two steps each; and a classifier upon the first one's parameters, read from a text's end."""
     folder = tmp_path_factory.mktemp("ulmfit")
     draws = np.random.default_rng(0)
     rows = []
@@ -29,17 +31,20 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     texts = ["--data.input", str(folder / "train.jsonl")]
     sizes = [part for name, size in zip(MODEL[::2], MODEL[1::2], strict=True) for part in (f"--model.{name}", size)]
-    for way in WAYS:
-        general, task = f"experiments/ulmfit.py:general{way}", f"experiments/ulmfit.py:task{way}"
-        runs = {name: str(folder / f"{name}{way}") for name in ("general", "task", "classifier")}
-        tokenizer = ["--tokenizer.vocab_size", "300"]
-        cli.run(["pretrain", general, "--workdir", runs["general"], *texts, *sizes, *tokenizer, *STAGE])
-        cli.run(["pretrain", task, "--from", runs["general"], "--workdir", runs["task"], *texts, *STAGE])
-        files = [f"--data.{name}" for name in ("train", "validation")]
-        labelled = [part for name in files for part in (name, str(folder / "train.jsonl"))]
-        command = ["finetune", "experiments/ulmfit.py:classifier", "--from", runs["task"], "--workdir"]
+    general, task = str(folder / "general"), str(folder / "task")
+    first = ["pretrain", "experiments/ulmfit.py:general", *texts, *sizes, "--tokenizer.vocab_size", "13", *STAGE]
+    cli.run([*first, "--workdir", general])
+    cli.run(["pretrain", "experiments/ulmfit.py:task", "--from", general, "--workdir", task, *texts, *STAGE])
+    params, description = parameters(folder / "general")
+    run = description.experiment
+    turned = dataclasses.replace(run, model=dataclasses.replace(run.model, backwards=True))
+    files = checkpoints.tokenizer_files(folder / "general" / "tokenizer")
+    checkpoints.save_parameters(folder / "general_backwards", params, turned, files)
+    for way, below in BELOW.items():
+        labelled = [f"--data.{name}={folder / 'train.jsonl'}" for name in ("train", "validation")]
+        command = ["finetune", "experiments/ulmfit.py:classifier", "--from", str(folder / f"{below}{way}"), *labelled]
         epochs = ["--finetuning.epochs", "0", "--finetuning.evaluations", "0", "--finetuning.unfreeze", "0.34"]
-        cli.run([*command, runs["classifier"], *labelled, *SMALL, *epochs])
+        cli.run([*command, "--workdir", str(folder / f"classifier{way}"), *SMALL, *epochs])
     return folder
 
 
@@ -47,19 +52,21 @@ def parameters(run: Path) -> tuple[dict, checkpoints.Description]:
     return checkpoints.load_parameters(run)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BELOW)
 def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
     """The head alone is trained for two steps, a third of an epoch of six: the layers are the second stage's."""
-    (task, _), (classifier, description) = (parameters(stages / f"{name}{way}") for name in ("task", "classifier"))
-    for one, other in zip(jax.tree.leaves(task["awd_lstm"]), jax.tree.leaves(classifier["awd_lstm"]), strict=True):
+    names = BELOW[way], "classifier"
+    (below, _), (classifier, description) = (parameters(stages / f"{name}{way}") for name in names)
+    for one, other in zip(jax.tree.leaves(below["awd_lstm"]), jax.tree.leaves(classifier["awd_lstm"]), strict=True):
         np.testing.assert_array_equal(one, other)
     run = description.experiment
     assert run.optimizer.unfreeze_every == 2 and run.model.output_dropout == 0.4
     assert run.model.backwards == run.model.template.backwards == bool(way)
-    assert "output_bias" in task and "output_bias" not in classifier
-    general, _ = parameters(stages / f"general{way}")
-    before, after = (one["awd_lstm"]["word_embeddings"]["embedding"] for one in (general, task))
-    assert 0 < np.abs(after - before).max() < 0.02
+    assert "output_bias" in below and "output_bias" not in classifier
+    if not way:
+        general, _ = parameters(stages / "general")
+        before, after = (one["awd_lstm"]["word_embeddings"]["embedding"] for one in (general, below))
+        assert 0 < np.abs(after - before).max() < 0.02
 
 
 def test_running_statistics_are_kept_and_averaged(stages: Path, tmp_path: Path) -> None:
