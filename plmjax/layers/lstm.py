@@ -20,6 +20,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
+from plmjax.layers.scan_over_time import BACK_TO_STATE, TO_GATES, ends, found, rows, where, whole
 
 GATES = 4
 """Input, forget, candidate, output."""
@@ -95,8 +96,8 @@ def recurrence(
     # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
     # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
-    recurrent_kernel, projection_kernel = jax.tree.map(_whole, (recurrent_kernel, projection_kernel))
-    state = jax.tree.map(_rows, state)
+    recurrent_kernel, projection_kernel = jax.tree.map(whole, (recurrent_kernel, projection_kernel))
+    state = jax.tree.map(rows, state)
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
     first = State(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
@@ -104,25 +105,12 @@ def recurrence(
     settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
     outputs, last = _scan(settings, *over_time, kernels, first)
     outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
-    return outputs, jax.tree.map(lambda new, old: _rows(new.T.astype(old.dtype)), last, state)
-
-
-def _whole(kernel: jax.Array) -> jax.Array:
-    """A kernel that every device has all of."""
-    return nn.with_logical_constraint(kernel, (None,) * kernel.ndim)
-
-
-def _rows(x: jax.Array) -> jax.Array:
-    """[B H], of which a device has all features of its rows."""
-    return nn.with_logical_constraint(x, ("batch", None))
+    return outputs, jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, State]:
-    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B].
-
-    A kernel times a matrix with few columns is several times as fast on a CPU as few rows times a kernel.
-    """
+    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B]."""
     return _scan_forward(settings, *inputs)[0]
 
 
@@ -140,15 +128,15 @@ def _scan_forward(
 
     def step(before: State, inputs: Any) -> tuple[State, Any]:
         x, start, shown = inputs
-        before = _where(start, State(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
-        summed = x.astype(jnp.float32) + float32_product(_TO_GATES, to_gates, before.output)
+        before = where(start, State(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
+        summed = x.astype(jnp.float32) + float32_product(TO_GATES, to_gates, before.output)
         admit, emit = jax.nn.sigmoid(summed[0]), jax.nn.sigmoid(summed[3])
         forget, candidate = jax.nn.sigmoid(summed[1] + settings.forget_bias), jnp.tanh(summed[2])
         cell = _clip(forget * before.cell + admit * candidate, settings.cell_clip)
         output = (emit * jnp.tanh(cell)).astype(x.dtype)
         if projection is not None:
             output = _clip(to_output @ output, settings.projection_clip)
-        after = State(cell, output) if shown is None else _where(shown, State(cell, output), before)
+        after = State(cell, output) if shown is None else where(shown, State(cell, output), before)
         activations = jnp.stack([admit, forget, candidate, emit]).astype(x.dtype)
         return after, (after, activations)
 
@@ -161,14 +149,14 @@ def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array
     starts, visible, (recurrent, projection), first, states, activations = kept
     of_outputs, of_last = cotangents
     dtype = activations.dtype
-    before = _before(states, first, starts, settings.reverse)
+    before = found(states, first, starts, settings.reverse)
 
     def step(of_after: State, inputs: Any) -> tuple[State, Any]:
         of_emitted, after, cell_before, activated, start, shown = inputs
         admit, forget, candidate, emit = activated.astype(jnp.float32)
         of_state = State(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
         if shown is not None:
-            of_state = _where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
+            of_state = where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
         of_projected = of_state.output
         if projection is not None:
             of_projected = (of_projected * _within(after.output, settings.projection_clip)).astype(dtype)
@@ -185,10 +173,10 @@ def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array
             of_hidden * squashed * emit * (1 - emit),
         ]
         of_gates = jnp.stack(of_summed).astype(dtype)
-        of_before = State(of_cell * forget, float32_product(_BACK_TO_OUTPUT, recurrent, of_gates))
+        of_before = State(of_cell * forget, float32_product(BACK_TO_STATE, recurrent, of_gates))
         if shown is not None:
-            of_before = _where(shown, of_before, of_after)
-        of_before = _where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
+            of_before = where(shown, of_before, of_after)
+        of_before = where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
         return of_before, (of_gates, None if projection is None else of_projected)
 
     inputs = (of_outputs, states, before.cell, activations, starts, visible)
@@ -204,28 +192,6 @@ def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
-
-_TO_GATES = functools.partial(jnp.einsum, "GHP,PB->GHB")
-_BACK_TO_OUTPUT = functools.partial(jnp.einsum, "PGH,GHB->PB")
-
-
-def _before(states: State, first: State, starts: jax.Array | None, reverse: bool) -> State:
-    """The states that tokens found, from those that they left: [T ... B]."""
-
-    def shifted(after: jax.Array, first: jax.Array) -> jax.Array:
-        if reverse:
-            return jnp.concatenate([after[1:], first[None]])
-        return jnp.concatenate([first[None], after[:-1]])
-
-    before = jax.tree.map(shifted, states, first)
-    return _where(None if starts is None else starts[:, None], jax.tree.map(jnp.zeros_like, before), before)
-
-
-def _where(condition: jax.Array | None, chosen: State, other: State) -> State:
-    """`chosen` in the rows where the condition, [B] or [T 1 B], is true; without a condition nowhere."""
-    if condition is None:
-        return other
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, other)
 
 
 def _clip(x: jax.Array, largest: float | None) -> jax.Array:
@@ -282,8 +248,6 @@ class Lstm(nn.Module):
         outputs = self.features if self.projected is None else self.projected
         if state is None:
             state = State.zeros(x.shape[0], self.features, self.projected)
-        if starts is not None and self.reverse:
-            starts = jnp.pad(starts[:, 1:], ((0, 0), (0, 1)))
 
         def kernel(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
             return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
@@ -301,7 +265,7 @@ class Lstm(nn.Module):
             gates,
             recurrent,
             state,
-            starts=starts,
+            starts=ends(starts, self.reverse),
             visible=visible,
             projection_kernel=projection,
             cell_clip=self.cell_clip,

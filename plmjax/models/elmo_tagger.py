@@ -2,7 +2,7 @@
 1802.05365, sections 3.2 and 3.3).
 
     x_k = [c_k ; w_k ; ELMo_k]                 beside the input
-    h_k = [biLSTM(biLSTM(x))_k ; ELMo'_k]      beside the output
+    h_k = [biRNN(biRNN(x))_k ; ELMo'_k]        beside the output
 
 Both are mixes of the same layers, each with weights and a scale of its own, which are trained with the task; a penalty
 of the weights' squares (`--objective.mix_penalty`) keeps them near the plain mean. Dropout is put on both. A
@@ -47,7 +47,7 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
         return super().width + self.language_model.width
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word; the first LSTM reads a mix too."""
+        """Multiplications for one word; the first layer reads a mix too."""
         return super().multiplications(first + self.language_model.width, second)
 
     def encoder(self, execution: Execution) -> "ElmoTagger":
@@ -85,8 +85,8 @@ class ElmoTagger(TaggerModule):
             self.elmo_dropout(mix(layers).astype(self.execution.dtype), deterministic)
             for mix in (self.scalar_mix_input, self.scalar_mix_output)
         )
-        words = jnp.concatenate([self.words(input_ids, characters), at_input], axis=-1)
-        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
-        second, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        words = jnp.concatenate([self.words(input_ids, characters, deterministic), at_input], axis=-1)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
+        second, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         last = jnp.concatenate([second, at_output], axis=-1)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -1,16 +1,18 @@
-"""A tagger of words from two bidirectional LSTMs over characters and words: what language models are added to.
+"""A tagger of words from bidirectional recurrent layers over words and their characters, for language models to add to.
 
-    x_k = [c_k ; w_k]     c_k = max over the word of tanh(convolution of its characters), w_k the vector of the word
-    h_k = biLSTM(biLSTM(x))_k                           (Peters et al., ACL 2017, arXiv 1705.00108, section 2.2;
-                                                         characters as in Ma and Hovy 2016, arXiv 1603.01354)
+    x_k = [c_k ; w_k]     c_k from the characters of the word, w_k its vector
+    h_k = biRNN(biRNN(x))_k                             (Peters et al., ACL 2017, arXiv 1705.00108, section 2.2)
+
+The paper's chunker has LSTMs, and c_k = max over the word of tanh(convolution of its characters) (Ma and Hovy 2016,
+arXiv 1603.01354). Its model for named entities has GRUs, for the characters too: c_k is the last states of both
+directions of two bidirectional GRUs.
 
 It is the encoder of a tagger: a linear layer and a conditional random field stand on it (models/heads.py). TagLM
 (models/taglm.py) and ELMo as features (models/elmo_tagger.py) are the same with the states of a language model.
-
-Deviation: LSTMs of the size that the paper has for chunking; its named entities are found by GRUs.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar, Self
 
@@ -20,15 +22,17 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.layers import gru, lstm
 from plmjax.layers.character_filters import strongest
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.embeddings import Embedding
 from plmjax.layers.execution import Execution
+from plmjax.layers.gru import BidirectionalGru
 from plmjax.layers.initializers import uniform
 from plmjax.layers.lstm import FORGET, BidirectionalLstm
 from plmjax.layers.model_config import ModelConfig, ParameterGroup
-from plmjax.layers.spelling import CHARACTERS
+from plmjax.layers.spelling import CHARACTERS, PADDING
 from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs, first_of_each
 from plmjax.models.elmo import ElmoConfig
@@ -46,14 +50,16 @@ class TaggerConfig(ModelConfig):
     """Characters of a word, its two marks included; longer words are cut."""
     character_dim: int = 25
     """Numbers of a character's vector."""
-    character_filters: int = 30
-    """Numbers of a word that come from its characters."""
+    character_features: int = 30
+    """Filters over the characters of a word; or numbers of the state of the GRUs that read them, in each direction."""
     filter_width: int = 3
-    """Characters that a filter covers."""
+    """Characters that a filter covers; 0: two bidirectional GRUs read the characters instead."""
+    cell: str = "lstm"
+    """The recurrent layers over words: lstm or gru."""
     hidden_size: int = 200
-    """Numbers of an LSTM's cell."""
+    """Numbers of their cells, in each direction."""
     dropout: float = 0.25
-    """Of the inputs of both LSTMs."""
+    """Of the inputs of all recurrent layers."""
 
     depth: ClassVar[int] = 2
     encoder_name: ClassVar[str] = "tagger"
@@ -63,10 +69,16 @@ class TaggerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
-        sizes = ("vocab_size", "word_dim", "character_dim", "character_filters", "hidden_size")
+        sizes = ("vocab_size", "word_dim", "character_dim", "character_features", "hidden_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
-        check_ranges("model", self, filter_width=(1, self.max_characters_per_token))
+        check_ranges("model", self, filter_width=(0, self.max_characters_per_token))
+        check_choice("--model.cell", self.cell, tuple(CELLS))
+
+    @classmethod
+    def named_entities(cls, **overrides: Any) -> Self:
+        """The paper's sizes for named entities: GRUs, of the characters too."""
+        return cls(**({"cell": "gru", "hidden_size": 300, "character_features": 80, "filter_width": 0} | overrides))
 
     @property
     def width(self) -> int:
@@ -90,11 +102,11 @@ class TaggerConfig(ModelConfig):
 
     @property
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The words, then both LSTMs."""
-        return tuple(ParameterGroup((f"{self.encoder_name}/{part}",)) for part in ("words", "lstm_1", "lstm_2"))
+        """The words, then both layers."""
+        return tuple(ParameterGroup((f"{self.encoder_name}/{part}",)) for part in ("words", "layer_1", "layer_2"))
 
     def with_dropout(self, rate: float) -> Self:
-        """The same model with another dropout of the LSTMs' inputs."""
+        """The same model with another dropout of the layers' inputs."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -102,11 +114,18 @@ class TaggerConfig(ModelConfig):
         return 6.0 * batch_size * sequence_length * self.multiplications()
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word, where so many numbers more go into the first and the second LSTM."""
-        places = self.max_characters_per_token - self.filter_width + 1
-        words = places * self.filter_width * self.character_dim * self.character_filters
-        sizes = (self.word_dim + self.character_filters + first, 2 * self.hidden_size + second)
-        return words + sum(2 * 4 * self.hidden_size * (size + self.hidden_size) for size in sizes)
+        """Multiplications for one word, where so many numbers more go into the first and the second layer."""
+        features, width = self.character_features, self.filter_width
+        if width == 0:
+            places, spelling = self.max_characters_per_token, 2 * features
+            words = places * sum(
+                recurrent_multiplications("gru", size, features) for size in (self.character_dim, spelling)
+            )
+        else:
+            places, spelling = self.max_characters_per_token - width + 1, features
+            words = places * width * self.character_dim * features
+        sizes = (self.word_dim + spelling + first, 2 * self.hidden_size + second)
+        return words + sum(recurrent_multiplications(self.cell, size, self.hidden_size) for size in sizes)
 
     def encoder(self, execution: Execution) -> "Tagger":
         """The tagger without its labels."""
@@ -153,41 +172,72 @@ class TaggerOutput:
     """What the taggers return.
 
     last_hidden_state: [B T D].
-    hidden_states: what each of the LSTMs reads, then the last one; they may differ in width. None unless asked for.
+    hidden_states: what each of the two layers reads, then the last; they may differ in width. None unless asked for.
     """
 
     last_hidden_state: jax.Array
     hidden_states: tuple[jax.Array, ...] | None = None
 
 
-class WordsAndCharacters(nn.Module):
+def _open_forget_gate(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """1 for the forget gate's bias and 0 for the others, [4 H] (Ma and Hovy 2016, section 3.2)."""
+    return jnp.zeros(shape, dtype).at[FORGET].set(1.0)
+
+
+CELLS = {
+    "lstm": (functools.partial(BidirectionalLstm, bias_init=_open_forget_gate), lstm.GATES),
+    "gru": (BidirectionalGru, gru.GATES),
+}
+"""Name of a cell -> its layer of both directions, and how many gates it has."""
+KERNEL_INIT = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
+"""Of the recurrent layers."""
+
+
+def recurrent_multiplications(cell: str, inputs: int, hidden_size: int) -> int:
+    """Multiplications of a layer of both directions for one token."""
+    _, gates = CELLS[cell]
+    return 2 * gates * hidden_size * (inputs + hidden_size)
+
+
+class Words(nn.Module):
     """[c_k ; w_k] of every word."""
 
     config: TaggerConfig
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, input_ids: jax.Array, characters: jax.Array) -> jax.Array:
-        """int [B T], int [B T C] of layers/spelling.py -> [B T F + W]."""
+    def __call__(self, input_ids: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
+        """int [B T], int [B T C] of layers/spelling.py -> [B T F + W], or [B T 2 F + W] where GRUs read characters."""
         config, bound = self.config, math.sqrt(3 / self.config.character_dim)
         # Id 0 is of no word. A word with its two marks has room for the filters, however short it is.
         sizes = (CHARACTERS + 1, config.character_dim, None, uniform(bound), self.dtype)
         x = Embedding(*sizes, name="characters")(characters.astype(jnp.int32))
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
-        shape = (config.filter_width, config.character_dim, config.character_filters)
-        kernel = self.param(
-            "filters", nn.with_logical_partitioning(nn.initializers.glorot_uniform(), (None, None, "embed")), shape
-        )
-        bias = self.param("filter_bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), shape[2:])
-        spelled = jnp.tanh(strongest(x, kernel, bias))
+        if config.filter_width == 0:
+            spelled = self._read(x, characters.reshape(-1, characters.shape[-1]), deterministic)
+        else:
+            spelled = self._filtered(x, config.filter_width)
         bound = math.sqrt(3 / config.word_dim)
         word = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), self.dtype, name="vectors")
         return jnp.concatenate([spelled.reshape(*input_ids.shape, -1), word(input_ids)], axis=-1)
 
+    def _filtered(self, x: jax.Array, width: int) -> jax.Array:
+        """[N C E] -> [N F]."""
+        shape = (width, *x.shape[-1:], self.config.character_features)
+        init = nn.with_logical_partitioning(nn.initializers.glorot_uniform(), (None, None, "embed"))
+        kernel = self.param("filters", init, shape)
+        bias = self.param("filter_bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), shape[2:])
+        return jnp.tanh(strongest(x, kernel, bias))
 
-def _open_forget_gate(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """1 for the forget gate's bias and 0 for the others, [4 H] (Ma and Hovy 2016, section 3.2)."""
-    return jnp.zeros(shape, dtype).at[FORGET].set(1.0)
+    def _read(self, x: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
+        """[N C E], int [N C] -> [N 2 F]: what both directions know when they have read the word and its marks."""
+        visible, dropout = (characters > 0) & (characters != PADDING + 1), Dropout(self.config.dropout)
+        for number in (1, 2):
+            layer = BidirectionalGru(
+                self.config.character_features, KERNEL_INIT, dtype=self.dtype, name=f"character_layer_{number}"
+            )
+            x, last = layer(dropout(x, deterministic), visible=visible)
+        return jnp.concatenate(last, axis=-1).astype(self.dtype)
 
 
 class TaggerModule(nn.Module):
@@ -197,13 +247,13 @@ class TaggerModule(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The words, and the two LSTMs with dropout before them."""
+        """The words, and the two layers with dropout before them."""
         config, dtype = self.config, self.execution.dtype
-        init = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
-        self.words = WordsAndCharacters(config, dtype)
+        layer, _ = CELLS[config.cell]
+        self.words = Words(config, dtype)
         self.dropout = Dropout(config.dropout)
-        self.lstm_1 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
-        self.lstm_2 = BidirectionalLstm(config.hidden_size, init, _open_forget_gate, dtype=dtype)
+        self.layer_1 = layer(config.hidden_size, KERNEL_INIT, dtype=dtype)
+        self.layer_2 = layer(config.hidden_size, KERNEL_INIT, dtype=dtype)
 
     def chain(
         self,
@@ -212,7 +262,7 @@ class TaggerModule(nn.Module):
         positions: jax.Array | None,
         segment_ids: jax.Array | None,
     ) -> dict[str, jax.Array]:
-        """Where the LSTMs begin anew, and which tokens they pass over, as `Lstm` has them.
+        """Where the layers begin anew, and which tokens they pass over, as `Lstm` has them.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -238,7 +288,7 @@ class Tagger(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """The states of the second LSTM, [B T 2 H].
+        """The states of the second layer, [B T 2 H].
 
         Args:
             input_ids: int [B T], words.
@@ -252,7 +302,7 @@ class Tagger(TaggerModule):
             ValueError: an input's shape does not fit the others'.
         """
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
-        words = self.words(input_ids, characters)
-        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
-        last, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        words = self.words(input_ids, characters, deterministic)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
+        last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -1,11 +1,11 @@
 """TagLM: a tagger with the states of frozen language models beside its own (Peters et al., ACL 2017, arXiv 1705.00108).
 
 The two language models, one for each direction, have read much text without labels. What their top layers say of a word
-in its sentence is set beside the output of the tagger's first LSTM (section 2.4):
+in its sentence is set beside the output of the tagger's first layer (section 2.4):
 
     x_k   = [c_k ; w_k]                    characters and word
-    h_k,1 = [biLSTM_1(x)_k ; h_k^LM]       h_k^LM = [forward LM_k ; backward LM_k]
-    h_k,2 = biLSTM_2(h_1)_k
+    h_k,1 = [biRNN_1(x)_k ; h_k^LM]        h_k^LM = [forward LM_k ; backward LM_k]
+    h_k,2 = biRNN_2(h_1)_k
 
 and a conditional random field over a linear layer labels the sentence. The language models are not trained with the
 task: `--optimizer.frozen encoder/language_model`, as experiments/taglm.py has it.
@@ -33,7 +33,7 @@ class TaglmConfig(LanguageModelTaggerConfig):
     encoder_name: ClassVar[str] = "taglm"
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word; the second LSTM reads the language models too."""
+        """Multiplications for one word; the second layer reads the language models too."""
         return super().multiplications(first, second + self.language_model.width)
 
     def encoder(self, execution: Execution) -> "Taglm":
@@ -63,8 +63,8 @@ class Taglm(TaggerModule):
         """As `plmjax.models.tagger.Tagger`. The language models have no dropout, in training neither."""
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
-        words = self.words(input_ids, characters)
-        first, _ = self.lstm_1(self.dropout(words, deterministic), **chain)
+        words = self.words(input_ids, characters, deterministic)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
         first = jnp.concatenate([first, language.last_hidden_state], axis=-1)
-        last, _ = self.lstm_2(self.dropout(first, deterministic), **chain)
+        last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -1,6 +1,7 @@
 """Taggers with and without language models against torch, in packed and padded rows."""
 
 import dataclasses
+import functools
 
 import flax.traverse_util
 import jax
@@ -12,7 +13,7 @@ import torch
 from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.execution import Execution
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.spelling import PADDING, sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.models.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.heads import TokenClassification
@@ -36,7 +37,7 @@ SIZES = {
     "word_dim": 4,
     "max_characters_per_token": LENGTH,
     "character_dim": 3,
-    "character_filters": 6,
+    "character_features": 6,
     "filter_width": 3,
     "hidden_size": 5,
 }
@@ -44,7 +45,10 @@ CONFIGS = {
     "tagger": TaggerConfig(**SIZES),
     "taglm": TaglmConfig(**SIZES, language_model=ELMO),
     "elmo_tagger": ElmoTaggerConfig(**SIZES, language_model=ELMO),
+    "gru": TaggerConfig.named_entities(**SIZES | {"filter_width": 0}),
 }
+HELPED = ("taglm", "elmo_tagger")
+"""Those with language models."""
 SENTENCES = [["the", "extraordinary", "é", "a"], ["cats"], ["a", "cats", "b"]]
 SPELLED = [
     np.concatenate([sentence_marks(LENGTH)[:1], spelled(words, LENGTH), sentence_marks(LENGTH)[1:]])
@@ -54,10 +58,22 @@ IDS = [np.random.default_rng(1).integers(0, 11, len(characters)) for characters 
 
 
 def drawn(config: TaggerConfig) -> dict[str, np.ndarray]:
-    """Parameters by path, far from their initial values."""
+    """Parameters by path, far from their initial values; all taggers have the same language models."""
     random, example = np.random.default_rng(0), rows([[1]], 3)
     shapes = parameter_shapes(config.encoder(Execution()), example)
-    return {path: 0.5 * random.standard_normal(shape, np.float32) for path, shape in shapes.items()}
+    paths = sorted(shapes, key=lambda path: not path.startswith("language_model/"))
+    return {path: 0.5 * random.standard_normal(shapes[path], np.float32) for path in paths}
+
+
+@functools.cache
+def language_layers() -> np.ndarray:
+    """What the language models say of the sentences, in rows of their own: [L+1 sentences T 2 P]."""
+    params = {path: value for path, value in drawn(CONFIGS["taglm"]).items() if path.startswith("language_model/")}
+    tree = flax.traverse_util.unflatten_dict(params, sep="/")["language_model"]
+    batch = rows([[0], [1], [2]], 6)
+    inputs = {name: batch[name] for name in ("characters", "segment_ids")}
+    apply = jax.jit(functools.partial(ElmoModel(ELMO).apply, output_hidden_states=True))
+    return np.asarray(apply({"params": tree}, **inputs).hidden_states)
 
 
 def rows(layout: list[list[int]], length: int) -> dict[str, jax.Array]:
@@ -73,24 +89,41 @@ def rows(layout: list[list[int]], length: int) -> dict[str, jax.Array]:
     return {"input_ids": jnp.asarray(ids), "characters": jnp.asarray(characters), "segment_ids": jnp.asarray(segments)}
 
 
-def lstm(tensors: dict[str, torch.Tensor], name: str, x: torch.Tensor) -> torch.Tensor:
-    """torch's layer of both directions: [T D] -> [T 2 H]."""
+def recurrent(tensors: dict[str, torch.Tensor], name: str, x: torch.Tensor, cell: str) -> tuple[torch.Tensor, ...]:
+    """torch's layer of both directions: [N T D] -> [N T 2 H], and the last states [2 N H] of a GRU or an LSTM."""
     weights = []
     for way in ("forward", "backward"):
         kernel, recurrent, bias = (
             tensors[f"{name}/{way}/{part}"] for part in ("input/kernel", "recurrent_kernel", "input/bias")
         )
-        weights += [kernel.flatten(1).T, recurrent.flatten(1).T, bias.flatten(), torch.zeros(bias.numel())]
-    zeros = torch.zeros(2, 1, SIZES["hidden_size"])
-    return torch.lstm(x[None], (zeros, zeros), weights, True, 1, 0.0, False, True, True)[0][0]
+        second = torch.zeros(bias.shape)
+        if cell == "gru":
+            second = torch.cat([second[:2], tensors[f"{name}/{way}/candidate_bias"][None]])
+        weights += [kernel.flatten(1).T, recurrent.flatten(1).T, bias.flatten(), second.flatten()]
+    zeros = torch.zeros(2, len(x), bias.shape[-1])
+    run, state = (torch.gru, zeros) if cell == "gru" else (torch.lstm, (zeros, zeros))
+    return run(x, state, weights, True, 1, 0.0, False, True, True)
+
+
+def read_by_grus(tensors: dict[str, torch.Tensor], word: torch.Tensor) -> torch.Tensor:
+    """The characters of a word without padding, int [C] -> [2 F]."""
+    x = tensors["words/characters/embedding"][word][None]
+    x, _ = recurrent(tensors, "words/character_layer_1", x, "gru")
+    _, last = recurrent(tensors, "words/character_layer_2", x, "gru")
+    return last[:, 0].flatten()
 
 
 def in_torch(kind: str, tensors: dict[str, torch.Tensor], sentence: int, layers: torch.Tensor | None) -> torch.Tensor:
     """What the head is given of one sentence, [T D]. layers: [L+1 T 2 P] of the language models."""
-    characters = tensors["words/characters/embedding"][torch.tensor(SPELLED[sentence]).long()]  # [T C E]
-    kernel = tensors["words/filters"].permute(2, 1, 0)
-    found = torch.conv1d(characters.mT, kernel, tensors["words/filter_bias"]).amax(dim=2).tanh()
+    if kind == "gru":
+        ids = (torch.tensor(word[word != PADDING + 1]).long() for word in SPELLED[sentence])
+        found = torch.stack([read_by_grus(tensors, word) for word in ids])
+    else:
+        characters = tensors["words/characters/embedding"][torch.tensor(SPELLED[sentence]).long()]  # [T C E]
+        kernel = tensors["words/filters"].permute(2, 1, 0)
+        found = torch.conv1d(characters.mT, kernel, tensors["words/filter_bias"]).amax(dim=2).tanh()
     x = torch.cat([found, tensors["words/vectors/embedding"][torch.tensor(IDS[sentence])]], dim=1)
+    cell = CONFIGS[kind].cell
 
     def mix(name: str) -> torch.Tensor:
         weights = torch.softmax(tensors[f"scalar_mix_{name}/weights"], dim=0)
@@ -98,10 +131,10 @@ def in_torch(kind: str, tensors: dict[str, torch.Tensor], sentence: int, layers:
 
     if kind == "elmo_tagger":
         x = torch.cat([x, mix("input")], dim=1)
-    x = lstm(tensors, "lstm_1", x)
+    x = recurrent(tensors, "layer_1", x[None], cell)[0][0]
     if kind == "taglm":
         x = torch.cat([x, layers[-1]], dim=1)
-    x = lstm(tensors, "lstm_2", x)
+    x = recurrent(tensors, "layer_2", x[None], cell)[0][0]
     return torch.cat([x, mix("output")], dim=1) if kind == "elmo_tagger" else x
 
 
@@ -126,13 +159,8 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
     (_, states), gradient = ours(flax.traverse_util.unflatten_dict(params, sep="/"))
     states = [states[0, :6], states[0, 6:9], states[1, :5]]
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
-    language = {name: value for name, value in params.items() if name.startswith("language_model/")}
-    language = flax.traverse_util.unflatten_dict(language, sep="/").get("language_model")
     for sentence, state in enumerate(states):
-        layers = None
-        if language is not None:
-            inputs = {"characters": SPELLED[sentence][None], "output_hidden_states": True}
-            layers = torch.tensor(np.asarray(ElmoModel(ELMO).apply({"params": language}, **inputs).hidden_states[:, 0]))
+        layers = torch.tensor(language_layers()[:, sentence, : len(IDS[sentence])]) if kind in HELPED else None
         expected = in_torch(kind, tensors, sentence, layers)
         np.testing.assert_allclose(state, expected.detach(), atol=1e-5)
         (torch.tensor(weights[sentence]) * expected).sum().backward()

@@ -230,7 +230,7 @@ def taglm() -> Experiment:
             projection_dim=4,
         ),
     )
-    sizes = {"vocab_size": 64, "word_dim": 8, "character_dim": 4, "character_filters": 8, "hidden_size": 8}
+    sizes = {"vocab_size": 64, "word_dim": 8, "character_dim": 4, "character_features": 8, "hidden_size": 8}
     return dataclasses.replace(
         run,
         model=TaglmConfig(**sizes, max_characters_per_token=5, language_model=elmo),
