@@ -1,8 +1,10 @@
 """Taggers that begin with a checkpoint's language models or vectors, from the command to predictions."""
 
 import json
+import os
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import flax.traverse_util
@@ -17,7 +19,7 @@ from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.source import Rows
+from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.execution import Execution
@@ -29,6 +31,7 @@ from plmjax.models.heads import TaggingOutput
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checkpoints, loop
 from tests.finetuning.test_docs import Reached, saving
 
@@ -134,6 +137,33 @@ def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, mon
     begun = parameters(folder / "runs" / "taglm")
     name = "language_model/forward/layer_0/recurrent_kernel"
     np.testing.assert_array_equal(begun[f"taglm/{name}"], before[f"elmo/{name.partition('/')[2]}"])
+
+
+def test_stopped_and_run_again_a_tagger_ends_in_the_same_bits(folder, monkeypatch):
+    """Its mixes and their moments are saved with it, and dropout goes on where it was."""
+    _, elmo, _ = COMMANDS
+    command = [*elmo[1:], *SMALL, "--training.steps", "4"]
+    run = command.index("--workdir") + 1
+    cli.run(command)
+    expected = parameters(folder / command[run])
+    command[run] = "runs/stopped"
+    train = TaskSource.train
+
+    def stopping(self, phase, start, places):
+        for number, batch in enumerate(train(self, phase, start, places)):
+            if number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="SIGTERM"):
+        patch.setattr(TaskSource, "train", stopping)
+        cli.run(command)
+    assert 0 < checkpoints.describe(checkpoints.find(folder / "runs" / "stopped")).step < 4
+    cli.run(command)
+    found = parameters(folder / "runs" / "stopped")
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 def test_words_reach_a_model_by_their_spelling(elmo_run):
