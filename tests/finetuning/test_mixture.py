@@ -76,7 +76,7 @@ def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
     run, train = experiment(mixture), mixture.read("train")
     rows = finetuning.rows(run, train, Numbers(), mixture.mixing(train))
     validation = finetuning.rows(run, mixture.read("validation"), Numbers())
-    return TaskSource(rows, validation, Numbers.vocabulary, seed)
+    return TaskSource([rows], validation, Numbers.vocabulary, seed)
 
 
 def phase(rows: int) -> ResolvedPhase:
@@ -118,7 +118,7 @@ def test_training_draws_the_tasks_at_their_rates(
     mixture: Mixture, limit: int, temperature: float, share: float
 ) -> None:
     source = source_of(dataclasses.replace(mixture, limit=limit, temperature=temperature))
-    epoch = source.train_rows.per_epoch
+    epoch = source.per_epoch
     batches = [batch["example_ids"] for batch in itertools.islice(source.train(phase(epoch), 0), 40)]
     ids = np.concatenate(batches)
     assert np.mean(ids[ids >= 0] >= 30) == pytest.approx(share, abs=0.02)
@@ -176,9 +176,9 @@ def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) ->
     (part,) = single.parts(f"{mixture.folder}/labels.jsonl", 9)
     assert part.parts[0].sources[0] == "6 10" and part.parts[0].targets == [None] * 6
     assert single.evaluated_on(f"{mixture.folder}/labels.jsonl").read("validation").parts[0].targets[0] == "40"
-    with pytest.raises(UserError, match=r"one task of the mixture to predict new\.txt, found numbers, parity; name"):
+    with pytest.raises(UserError, match=r"one task to predict new\.txt, found numbers, parity; name"):
         list(mixture.parts("new.txt", 9))
-    with pytest.raises(UserError, match=r"one task of the mixture to evaluate other=x\.tsv, .*--data NAME=FILE"):
+    with pytest.raises(UserError, match=r"one task to evaluate other=x\.tsv, .*--data NAME=FILE"):
         mixture.evaluated_on("other=x.tsv")
 
 
@@ -201,7 +201,7 @@ def test_another_file_is_reported_as_its_task_alone(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": ()}, "Expected tasks in a mixture, found none"),
+        ({"tasks": ()}, "Expected tasks to learn at once, found none"),
         ({"tasks": (TRANSLATION, dataclasses.replace(LABELS, name="numbers"))}, "names to differ, found 'numbers'"),
         (
             {"tasks": (TRANSLATION, dataclasses.replace(LABELS, prefix="5"))},
