@@ -88,8 +88,9 @@ def finetune(
         checks.special_tokens(run.model, tokenizer.vocabulary)
     run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
     run = dataclasses.replace(run, objective=run.objective.learn(train))
-    train_rows, more = rows(run, train, tokenizer, run.data.mixing(train)), _without_labels(run, tokenizer)
-    source = TaskSource(train_rows, rows(run, validation, tokenizer), tokenizer.vocabulary, run.training.seed, more)
+    train_rows = [rows(run, part, tokenizer, run.data.mixing(part)) for part in run.data.apart(train)]
+    more, validation_rows = _without_labels(run, tokenizer), rows(run, validation, tokenizer)
+    source = TaskSource(train_rows, validation_rows, tokenizer.vocabulary, run.training.seed, more)
     run = resolve(run, source.per_epoch)
     if vectors is not None:
         first_rows.check(run, tokenizer, vectors, source.batch(phases.resolve(run)[0]))

@@ -8,7 +8,7 @@ a step in its epoch is found by division.
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 from plmjax.data import order, packing
 from plmjax.finetuning.mixing import Mixing
 from plmjax.finetuning.task import Encoded
+from plmjax.finetuning.turns import Turns
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
@@ -134,22 +135,32 @@ def _lengths(encoded: Encoded) -> np.ndarray:
 class TaskSource:
     """The examples of a task as the training loop reads them (`plmjax.training.loop.Source`).
 
-    Training goes through epochs of the train rows, each in another order that follows from the seed; with rows of
-    examples without labels, every second step takes these, in epochs of their own.
+    Training goes through epochs of the train rows, each in another order that follows from the seed. Of several groups
+    of them every step takes one (plmjax/finetuning/turns.py), and each goes through epochs of its own. With rows of
+    examples without labels, every second step takes these.
     """
 
     unigram_counts = None
 
     def __init__(
-        self, train: Rows, validation: Rows, vocabulary: Vocabulary, seed: int, without_labels: Rows | None = None
+        self,
+        train: Sequence[Rows],
+        validation: Rows,
+        vocabulary: Vocabulary,
+        seed: int,
+        without_labels: Rows | None = None,
     ) -> None:
-        self.vocabulary = vocabulary
-        self.train_rows, self.validation_rows = train, validation
-        self._turns = (train,) if without_labels is None else (train, without_labels)
-        keys = [order.fold(seed, number) for number in (3, 4)]
-        self._epoch = functools.lru_cache(4)(lambda turn, epoch: self._turns[turn].shuffled(epoch, keys[turn]))
+        self.vocabulary, self.validation_rows = vocabulary, validation
+        self._train, self._without_labels = tuple(train), without_labels
+        self._turns = Turns(tuple(rows.examples for rows in train), order.fold(seed, 5))
+        self._groups = self._train if without_labels is None else (*train, without_labels)
+        keys = [order.fold(order.fold(seed, 3), group) if group else order.fold(seed, 3) for group in range(len(train))]
+        keys.append(order.fold(seed, 4))
+        self._epoch = functools.lru_cache(2 * len(self._groups))(
+            lambda group, epoch: self._groups[group].shuffled(epoch, keys[group])
+        )
         digest = hashlib.sha256()
-        for rows in (*self._turns, validation):
+        for rows in (*self._groups, validation):
             for array in rows.encoded.arrays():
                 digest.update(np.ascontiguousarray(array).tobytes())
         self.fingerprint = digest.hexdigest()
@@ -157,7 +168,7 @@ class TaskSource:
     @property
     def per_epoch(self) -> int:
         """Rows of the steps in which the train examples come once."""
-        return len(self._turns) * self.train_rows.per_epoch
+        return (1 + (self._without_labels is not None)) * sum(rows.per_epoch for rows in self._train)
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of the phase's global batch."""
@@ -167,11 +178,18 @@ class TaskSource:
         """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
         places = np.arange(phase.batch_size) if places is None else places
         for step in itertools.count(phase.first_step + start):
-            number, turn = divmod(step, len(self._turns))
-            rows = self._turns[turn]
+            group, number = self._taken(step)
+            rows = self._groups[group]
             epochs, within = np.divmod(number * phase.batch_size + places, rows.per_epoch)
             drawn = zip(epochs.tolist(), within, strict=True)
-            yield rows.batch(np.stack([self._epoch(turn, epoch)[row] for epoch, row in drawn]), within)
+            yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
+
+    def _taken(self, step: int) -> tuple[int, int]:
+        """(which of the groups a step takes, how many steps before have taken it)."""
+        if self._without_labels is None:
+            return self._turns(step)
+        number, unlabelled = divmod(step, 2)
+        return (len(self._train), number) if unlabelled else self._turns(number)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""

@@ -85,6 +85,10 @@ class Task:
         """Examples whose labels are not known, trained on in turn with those of "train"; None: there are none."""
         return None
 
+    def apart(self, train: "Examples") -> list["Examples"]:
+        """The train examples in groups that share no batch; a step's group is drawn (plmjax/finetuning/turns.py)."""
+        return [train]
+
     def mixing(self, train: "Examples") -> Mixing | None:
         """How an epoch draws from the train examples; None takes each once."""
         return None

@@ -144,7 +144,7 @@ def _evaluations(checkpoint: Path) -> Path:
 def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]:
     examples = run.data.read("validation")
     rows = finetuning.rows(run, examples, tokenizer)
-    return examples, TaskSource(rows, rows, tokenizer.vocabulary, run.training.seed)
+    return examples, TaskSource([rows], rows, tokenizer.vocabulary, run.training.seed)
 
 
 def _given(directory: Path, program: Program) -> Given:

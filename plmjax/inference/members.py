@@ -34,7 +34,7 @@ class Member:
     def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
         """The examples as the model reads them, and what it makes of each sequence."""
         rows = finetuning.rows(self.run, examples, self._tokenizer)
-        source = TaskSource(rows, rows, self._tokenizer.vocabulary, self.run.training.seed)
+        source = TaskSource([rows], rows, self._tokenizer.vocabulary, self.run.training.seed)
         if self._program is None:
             self._program = program_of(self.run, source)
         _, outputs = self._forward(self._program, self._given, source)

@@ -36,7 +36,8 @@ def encoded(count: int) -> Encoded:
 
 
 def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
-    return TaskSource(*(Rows(encoded(count), length, pack, 0) for count in (train, 7)), VOCABULARY, seed)
+    rows = [Rows(encoded(count), length, pack, 0) for count in (train, 7)]
+    return TaskSource(rows[:1], rows[1], VOCABULARY, seed)
 
 
 def phase(length: int = 8, rows: int = 4) -> ResolvedPhase:
@@ -73,7 +74,7 @@ def test_packed_rows_hold_whole_examples_that_do_not_see_each_other():
 @pytest.mark.parametrize(("length", "pack", "rows"), [(8, 1, 10), (20, 4, 4), (20, 2, 5)])
 def test_every_epoch_holds_every_example_once_in_an_order_of_its_own(length, pack, rows):
     made = source(length=length, pack=pack)
-    assert len(made.train_rows) == rows
+    assert made.per_epoch == rows
     batches = itertools.islice(made.train(phase(length, rows=2), 0), 2 * rows)
     ids = np.concatenate([batch["example_ids"] for batch in batches]).reshape(4, rows, pack)
     assert all(sorted(epoch[epoch >= 0]) == list(range(10)) for epoch in ids)

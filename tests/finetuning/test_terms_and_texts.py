@@ -123,7 +123,7 @@ def made(objective: SequenceClassification, pack: int) -> tuple[Experiment, Sent
     )
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     rows = Rows(encoded, 16, pack, 0)
-    source = TaskSource(rows, rows, VOCABULARY, 0)
+    source = TaskSource([rows], rows, VOCABULARY, 0)
     program = program_of(run, source)
     state = program.initialize(3)
     # Embeddings of another size than their small first values tell the texts apart.

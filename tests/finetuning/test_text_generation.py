@@ -98,7 +98,7 @@ def made() -> tuple[Experiment, TaskSource, Any, Given]:
         training=Training(batch_size=8),
     )
     rows = Rows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
-    source = TaskSource(rows, rows, Numbers.vocabulary, 0)
+    source = TaskSource([rows], rows, Numbers.vocabulary, 0)
     program = program_of(run, source)
     # With larger products than at first what is written depends on the source.
     flat = flax.traverse_util.flatten_dict(program.initialize(3).params, sep="/")

@@ -1,0 +1,38 @@
+"""Which of several groups of examples a batch is of.
+
+Each batch draws its group by itself, in proportion to the root of the group's size, as cross-view training draws a task
+(Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py): small tasks come more often than their
+share of the examples.
+"""
+
+import numpy as np
+
+from plmjax.data import order
+
+_BLOCK = 4096
+"""Batches that are drawn together."""
+
+
+class Turns:
+    """The group of every batch, a function of its number and the key alone.
+
+    sizes: examples of every group. key: `plmjax.data.order`'s.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], key: np.ndarray) -> None:
+        roots = np.sqrt(sizes)
+        self._ends = np.cumsum(roots / roots.sum())[:-1]
+        self._key, self._groups = key, len(sizes)
+        self._blocks: list[np.ndarray] = []
+        self._before = [np.zeros(self._groups, np.int64)]
+
+    def __call__(self, number: int) -> tuple[int, int]:
+        """(the group of a batch, how many batches before it are of the same group)."""
+        block, within = divmod(number, _BLOCK)
+        while len(self._blocks) <= block:
+            numbers = len(self._blocks) * _BLOCK + np.arange(_BLOCK)
+            drawn = (order.fold(self._key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            self._blocks.append(np.searchsorted(self._ends, drawn, side="right"))
+            self._before.append(self._before[-1] + np.bincount(self._blocks[-1], minlength=self._groups))
+        group = self._blocks[block][within]
+        return int(group), int(self._before[block][group] + np.sum(self._blocks[block][:within] == group))
