@@ -51,7 +51,31 @@ class TaggedExamples(Examples):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagging(FileTask):
+class WordColumns:
+    """Where a file of sentences has their words."""
+
+    text: str = "form"
+    """Column of the words."""
+    columns: tuple[str, ...] = ()
+    """Names of a .conll file's columns; empty: form tag."""
+
+    def word(self, row: dict[str, Any], where: str) -> str:
+        """The word of a row."""
+        return files.text(files.cell(row, self.text, "text", where), self.text, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class TagColumns(WordColumns):
+    """Where a file of sentences has the words and their labels."""
+
+    label: str = "tag"
+    """Column of the labels."""
+    scheme: str = ""
+    """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(TagColumns, FileTask):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
 
     A sentence with more pieces than fit into a row is cut; its words without a prediction count as mistakes ("O", or no
@@ -62,30 +86,19 @@ class Tagging(FileTask):
     contents: ClassVar[str] = "tagged sentences"
     prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
 
-    text: str = "form"
-    """Column of the words."""
-    label: str = "tag"
-    """Column of their labels."""
-    columns: tuple[str, ...] = ()
-    """Names of a .conll file's columns; empty: form tag."""
-    scheme: str = ""
-    """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
-
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""
         label_schemes.check_scheme(self.scheme)
         if not labelled and files.suffix(path) == ".txt":
-            for number, line in enumerate(files.lines(path), start=1):
-                words = line.split()
+            for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [number] * len(words)
             return
         for block in files.blocks(path, self.columns, spare="" if labelled else self.label):
             lines = [line for line, _ in block]
-            words = [self._cell(row, self.text, "text", f"line {line} of {path}") for line, row in block]
+            words = [self.word(row, f"line {line} of {path}") for line, row in block]
             labels: list[str | None] = [None] * len(words)
             if labelled:
-                labels = [self._cell(row, self.label, "label", f"line {line} of {path}") for line, row in block]
-            if labelled:
+                labels = [self._label(row, f"line {line} of {path}") for line, row in block]
                 label_schemes.check_labels(labels, self.scheme, lines, path)
             yield lines[-1], words, labels, lines
 
@@ -93,9 +106,14 @@ class Tagging(FileTask):
         """Rows as examples, with the scheme of their labels."""
         return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
 
-    def _cell(self, row: dict[str, Any], column: str, option: str, where: str) -> str:
-        value = files.cell(row, column, option, where)
-        return files.label(value, column, where) if option == "label" else files.text(value, column, where)
+    def _label(self, row: dict[str, Any], where: str) -> str:
+        return files.label(files.cell(row, self.label, "label", where), self.label, where)
+
+
+def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
+    """The sentences of a .txt file: the number of each line, and its words, which white space separates."""
+    for number, line in enumerate(files.lines(path), start=1):
+        yield number, line.split()
 
 
 class _Words:
@@ -127,6 +145,48 @@ class _Words:
             places[begin : begin + len(kept)] = kept
             chosen += places
         return self._table[chosen]
+
+
+@dataclasses.dataclass(frozen=True)
+class LaidOut:
+    """Sentences of words as rows of tokens.
+
+    rows: of every sentence. firsts: of every sentence, int64, the words that have a
+    first piece in its row, and the places of these pieces. characters: uint16 [N C] of all tokens; None for a model
+    that reads none.
+    """
+
+    rows: list[TokenRow]
+    firsts: list[tuple[np.ndarray, np.ndarray]]
+    characters: np.ndarray | None
+
+    def encoded(self, **fields: list[np.ndarray]) -> Encoded:
+        """With numbers of every token, an array for each sentence."""
+        token_fields = {name: np.concatenate(arrays) for name, arrays in fields.items()}
+        if self.characters is not None:
+            token_fields["characters"] = self.characters
+        return Encoded(**joined(self.rows), sequence_fields={}, token_fields=token_fields)
+
+
+def laid_out(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
+    """Sentences of words as texts of their own, cut at the end of a row.
+
+    A model that reads characters is given every word in one piece.
+    """
+    template = model.template
+    check_length(template, tokenizer.vocabulary, task.sequence_length)
+    room = task.sequence_length - template.specials(1)
+    spelling = None if model.characters is None else _Words(sentences, tokenizer, model.characters)
+    pieces = tokenizer.encode_words(sentences) if spelling is None else spelling.pieces
+    rows, firsts = [], []
+    for words in pieces:
+        row = template.lay_out([[piece for word in words for piece in word][:room]], tokenizer.vocabulary)
+        (begin,) = row.starts
+        starts = np.cumsum([0, *(len(word) for word in words)])[:-1]
+        kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
+        rows.append(row)
+        firsts.append((kept, starts[kept] + begin))
+    return LaidOut(rows, firsts, None if spelling is None else spelling.characters(rows, room))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,34 +235,17 @@ class TokenTagging(TaskObjective):
         return TokenClassification(config, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word.
-
-        A model that reads characters is given every word in one piece.
-        """
-        template = model.template
-        check_length(template, tokenizer.vocabulary, task.sequence_length)
-        room = task.sequence_length - template.specials(1)
-        spelling = None
-        if model.characters is not None:
-            spelling = _Words(examples.words, tokenizer, model.characters)
-        pieces = tokenizer.encode_words(examples.words) if spelling is None else spelling.pieces
-        rows, labels, weights = [], [], []
-        for sentence, (words, gold) in enumerate(zip(pieces, examples.labels, strict=True)):
-            lines = examples.word_lines[sentence]
+        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        made = laid_out(examples.words, tokenizer, model, task)
+        labels, weights = [], []
+        for sentence, (row, (kept, places)) in enumerate(zip(made.rows, made.firsts, strict=True)):
+            lines, gold = examples.word_lines[sentence], examples.labels[sentence]
             numbers = numbered(gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}")
-            row = template.lay_out([[piece for word in words for piece in word][:room]], tokenizer.vocabulary)
-            (begin,) = row.starts
-            starts = np.cumsum([0, *(len(word) for word in words)])[:-1]
-            kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
             label, weight = np.zeros(len(row.tokens), np.int32), np.zeros(len(row.tokens), np.float32)
-            label[starts[kept] + begin], weight[starts[kept] + begin] = numbers[kept], 1.0
-            rows.append(row)
+            label[places], weight[places] = numbers[kept], 1.0
             labels.append(label)
             weights.append(weight)
-        fields = {"labels": np.concatenate(labels), "label_weights": np.concatenate(weights)}
-        if spelling is not None:
-            fields["characters"] = spelling.characters(rows, room)
-        return Encoded(**joined(rows), sequence_fields={}, token_fields=fields)
+        return made.encoded(labels=labels, label_weights=weights)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
         """Of the labels, float32 [R T]: cross entropy."""
