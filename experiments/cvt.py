@@ -1,11 +1,20 @@
-"""Cross-view training: a tagger that learns from sentences without labels too.
+"""Cross-view training: taggers and a parser that learn from sentences without labels too.
 
     plmjax pretrain experiments/word2vec_tiny.py
-    plmjax finetune experiments/cvt.py --from runs/word2vec_tiny --data.train en_ewt-ud-train.conllu \
-        --data.validation en_ewt-ud-dev.conllu --data.unlabelled sentences.txt --workdir runs/cvt
+    plmjax finetune experiments/cvt.py --from runs/word2vec_tiny --workdir runs/cvt --data.folder finetune \
+        --data.unlabelled sentences.txt
 
-A line of sentences.txt is a sentence, its words separated by white space. `entities` finds named entities. Words begin
-with the vectors of the checkpoint, such as word2vec's or those of `plmjax import glove.6B.300d.txt`.
+finetune/ud_english_ewt and finetune/wnut17 have the treebank and the named entities; `--data.tasks.0.train` names
+another file. A line of sentences.txt is a sentence, its words separated by white space. Words begin with the vectors of
+the checkpoint, such as word2vec's or those of `plmjax import glove.6B.300d.txt`.
+
+`experiment` learns parts of speech, `entities` named entities, `parsing` dependency trees, and `joint` all three with
+one encoder.
+
+Result of seed 0, trees of the English web treebank, from skip-gram vectors of documentation, with the labels of all
+12,544 sentences (`parsing`, `--data.unlabelled none --finetuning.epochs 3`, 5.5 minutes of processor time): after 210,
+420 and 630 steps 8.0, 39.8 and 54.5 % of the words of the development file are attached to the right head in the right
+relation, and 8.0, 45.1 and 61.2 % to the right head.
 
 Result of seed 0, parts of speech of the English web treebank, from skip-gram vectors of documentation, with the labels
 of 500 of its 12,544 sentences: 86.5 % of the words of its development file after 825 steps on these alone
@@ -20,21 +29,65 @@ warm-up is shorter here and the model smaller; `published` has the sizes of the 
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.cross_view import CrossViewTagging, TaggingWithText
+from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging, CrossViewTask
 from plmjax.finetuning.from_parts import FromWordVectors
+from plmjax.finetuning.joint import NamedTask
 from plmjax.models.cvt import CvtConfig
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.schedules import InverseRootTime
 
-SMALL = {"filter_count": 25, "character_dim": 25, "first_size": 200, "second_size": 100, "projection_size": 100}
+SMALL = CvtConfig(
+    filter_count=25, character_dim=25, first_size=200, second_size=100, projection_size=100, parser_size=32
+)
+TREEBANK = {
+    "train": "ud_english_ewt/en_ewt-ud-train.conllu.gz",
+    "validation": "ud_english_ewt/en_ewt-ud-dev.conllu.gz",
+}
+WNUT = {"train": "wnut17/wnut17train.conll.gz", "validation": "wnut17/emerging.dev.conll.gz"}
+POS = TaggingTask(name="pos", label="upos", **TREEBANK), CrossViewTagging(name="pos")
+ENTITIES = TaggingTask(name="entities", scheme="IOB2", **WNUT), CrossViewTagging(name="entities", entities=True)
+PARSING = ParsingTask(name="parsing", **TREEBANK), CrossViewParsing(name="parsing")
 
 
 def experiment() -> Experiment:
     """Universal parts of speech."""
+    return _learning(POS)
+
+
+def entities() -> Experiment:
+    """Named entities, judged by the F1 of whole entities."""
+    return _learning(ENTITIES)
+
+
+def parsing() -> Experiment:
+    """Dependency trees of Universal Dependencies, judged by labelled attachments."""
+    return _in_short_rows(_learning(PARSING))
+
+
+def joint() -> Experiment:
+    """All three at once, judged by the mean of accuracy, F1 and labelled attachments."""
+    return _in_short_rows(_learning(POS, ENTITIES, PARSING))
+
+
+def published() -> Experiment:
+    """All three with the sizes and the warm-up of the released code, 64 sentences a step, one to a row."""
+    run = joint()
+    return dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, sequence_length=100, pack=1),
+        optimizer=dataclasses.replace(run.optimizer, schedule=InverseRootTime(warmup_steps=5_000)),
+        training=dataclasses.replace(run.training, steps=200_000, batch_size=64),
+        finetuning=dataclasses.replace(run.finetuning, epochs=0.0),
+        start=FromWordVectors(CvtConfig()),
+    )
+
+
+def _learning(*tasks: tuple[NamedTask, CrossViewTask]) -> Experiment:
     return Experiment(
         model=None,
-        objective=CrossViewTagging(),
-        data=TaggingWithText(label="upos", sequence_length=128, pack=16),
+        objective=CrossViewLearning(tasks=tuple(modules for _, modules in tasks)),
+        data=TasksWithText(tasks=tuple(task for task, _ in tasks), sequence_length=128, pack=16),
         optimizer=StochasticGradientDescent(
             learning_rate=0.5,
             schedule=InverseRootTime(warmup_steps=200),
@@ -45,30 +98,15 @@ def experiment() -> Experiment:
         ),
         training=Training(steps=0, batch_size=8, log_every=50),
         finetuning=Finetuning(epochs=2.0, evaluations=1.0),
-        start=FromWordVectors(CvtConfig(**SMALL)),
-        checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
+        start=FromWordVectors(SMALL),
+        checkpoint=Checkpoint(every=0, keep=1, best="-eval/mean", prefer="best"),
     )
 
 
-def entities() -> Experiment:
-    """Named entities in IOB2, judged by the F1 of whole entities."""
-    run = experiment()
+def _in_short_rows(run: Experiment) -> Experiment:
+    """With as many words a step, in rows of half the length: a parser scores every word of a row with every other."""
     return dataclasses.replace(
         run,
-        objective=dataclasses.replace(run.objective, entities=True),
-        data=dataclasses.replace(run.data, label="tag", scheme="IOB2"),
-        checkpoint=dataclasses.replace(run.checkpoint, best="-eval/f1"),
-    )
-
-
-def published() -> Experiment:
-    """The sizes and the warm-up of the released code, 64 sentences a step, one to a row."""
-    run = experiment()
-    return dataclasses.replace(
-        run,
-        data=dataclasses.replace(run.data, sequence_length=100, pack=1),
-        optimizer=dataclasses.replace(run.optimizer, schedule=InverseRootTime(warmup_steps=5_000)),
-        training=dataclasses.replace(run.training, steps=200_000, batch_size=64),
-        finetuning=dataclasses.replace(run.finetuning, epochs=0.0),
-        start=FromWordVectors(CvtConfig()),
+        data=dataclasses.replace(run.data, sequence_length=64, pack=8),
+        training=dataclasses.replace(run.training, batch_size=16),
     )

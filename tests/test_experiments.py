@@ -14,11 +14,12 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.biattentive import Biattentive
 from plmjax.finetuning.choices import ChoiceExamples, Choices
-from plmjax.finetuning.cross_view import TaggingWithText
+from plmjax.finetuning.cross_view import CrossViewLearning
 from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.from_table import FromTable
+from plmjax.finetuning.joint import JointTask, joined_examples
 from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
-from plmjax.finetuning.mixture import Mixture, MixtureExamples
+from plmjax.finetuning.parsing import ParsedExamples, Parsing
 from plmjax.finetuning.questions import QuestionExamples, Questions
 from plmjax.finetuning.run import resolve
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
@@ -68,6 +69,10 @@ PUBLISHED = {
 }
 
 
+LEARNED = {"labels", "relations"}
+"""Fields of objectives that the train file fills in."""
+
+
 def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
     if isinstance(run.start, FromTable | FromWordVectors):
@@ -94,6 +99,12 @@ def complete(run: Experiment) -> Experiment:
         run = dataclasses.replace(run, mesh=Mesh())
     if getattr(run.objective, "labels", True) == ():
         run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, labels=("no", "yes")))
+    if isinstance(run.objective, CrossViewLearning):
+        tasks = tuple(
+            dataclasses.replace(task, **dict.fromkeys(LEARNED & vars(task).keys(), ("no", "yes")))
+            for task in run.objective.tasks
+        )
+        run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, tasks=tasks))
     return run
 
 
@@ -130,7 +141,7 @@ EXAMPLES = {
     LabelSets: LabelSetExamples("", [1], texts=[("a",)], labels=[("1", "yes")]),
     Choices: ChoiceExamples("", [1], contexts=["a"], choices=[["b", "c"]], answers=[1]),
     Tagging: TAGGED,
-    TaggingWithText: TAGGED,
+    Parsing: ParsedExamples("", [1], words=[["a"]], heads=[[0]], relations=[["yes"]]),
     TextPairs: PAIR,
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
 }
@@ -142,8 +153,9 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     if getattr(objective, "labels", None) is not None:
         objective = dataclasses.replace(objective, labels=("1", "yes"))
     examples = EXAMPLES.get(objective.task_class)
-    if isinstance(run.data, Mixture):
-        examples = MixtureExamples("", [1] * len(run.data.tasks), [PAIR] * len(run.data.tasks), run.data.tasks)
+    if isinstance(run.data, JointTask):
+        parts = [EXAMPLES[type(run.data.alone(task))] for task in run.data.tasks]
+        examples = joined_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 

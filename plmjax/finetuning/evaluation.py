@@ -21,6 +21,8 @@ from plmjax.training.step import Program
 
 _NOTHING = -1
 """Where a text has ended, in the tokens that hosts exchange."""
+_NO_WEIGHT = 1e-3
+"""No less than the weight of a term of which a file has nothing: every batch has a little (`TaskObjective.weights`)."""
 
 
 def check_whole_file(batches: int) -> None:
@@ -58,7 +60,9 @@ class Forward:
                 self._sort(outputs, collected, examples, starts, encoded.offsets)
         if self._objective.generates:
             outputs = self._written(given.params, encoded)
-        return {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}, outputs
+        means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
+        means.setdefault("loss", next(iter(means.values()), 0.0))  # of several tasks the first that the file is of
+        return means, outputs
 
     def _sort(
         self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, starts: np.ndarray, offsets: np.ndarray

@@ -1,12 +1,13 @@
-"""Cross-view training: a tagger that learns from sentences without labels too (Clark et al., EMNLP 2018, arXiv
-1809.08370; tensorflow/models research/cvt_text).
+"""Cross-view training: an encoder with modules for several tasks, which learns from sentences without labels too (Clark
+et al., EMNLP 2018, arXiv 1809.08370; tensorflow/models research/cvt_text).
 
 The encoder reads characters and words; its first LSTM has a state for each direction, the second reads both:
 
     x_t = [c_t ; s w_t]     c_t = relu(max over the word of convolutions of its characters), s a learned number
     f_t, b_t = biLSTM_1(x)_t          h_t = biLSTM_2([f ; b])_t
 
-The primary module sees all of it. Auxiliary modules see restricted views, in which a part of the sentence is hidden:
+Every task has a primary module, which sees all of it, and auxiliary modules, which see restricted views, in which a
+part of the sentence is hidden. Those of tagging (those of parsing are in plmjax/models/cvt_parsing.py):
 
     primary     softmax(U relu(W [f_t ; b_t ; h_t]))
     full        softmax(U W [f_t ; b_t ; h_t])       no relu; everything
@@ -15,18 +16,19 @@ The primary module sees all of it. Auxiliary modules see restricted views, in wh
     future      softmax(U relu(W f_{t-1}))           only words before it
     past        softmax(U relu(W b_{t+1}))           only words after it
 
-On labelled sentences the primary module learns the labels; on others every auxiliary module learns what the primary one
-says there, which is not changed by that (plmjax/finetuning/cross_view.py). So the encoder learns from all sentences.
+On labelled sentences a primary module learns the labels of its task; on others the auxiliary modules of every task
+learn what its primary one says there, which is not changed by that (plmjax/finetuning/cross_view.py). So the encoder
+learns from all sentences.
 
 Deviation: sentences have no marks at their ends, which the released code gives them.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
@@ -43,10 +45,12 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.spelling import CHARACTERS
 from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs, first_of_each
-from plmjax.models.heads import HEAD
 
-VIEWS = ("full", "forwards", "backwards", "future", "past")
-"""The auxiliary modules."""
+PRIMARY = "primary"
+TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
+"""The auxiliary modules of tagging."""
+States = tuple[jax.Array, jax.Array, jax.Array]
+"""f and b, [B T P] each, and h [B T 2 P]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +75,10 @@ class CvtConfig(ModelConfig):
     """Numbers of a cell of the second LSTM."""
     projection_size: int = 512
     """Numbers of an LSTM's output in each direction, if its cell has more, and of a module's hidden layer."""
+    parser_size: int = 128
+    """Numbers of a dependent in the parser's products."""
     dropout: float = 0.5
-    """Of words, of what their characters say, and of the LSTMs' outputs, in sentences with labels."""
+    """Of words, of what their characters say, of the LSTMs' outputs, and within parsers, in sentences with labels."""
     unlabelled_dropout: float = 0.2
     """The same in sentences without labels."""
 
@@ -85,7 +91,7 @@ class CvtConfig(ModelConfig):
     def __post_init__(self) -> None:
         """Checks the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
-        check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size"), FROM_1))
+        check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
         check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE)
         widest = max(self.filter_widths, default=1)
         check_ranges("model", self, max_characters_per_token=(max(3, widest), math.inf))
@@ -142,18 +148,6 @@ class CvtConfig(ModelConfig):
         return Cvt(self, execution, name=self.encoder_name)
 
 
-@flax.struct.dataclass
-class CvtOutput:
-    """What the modules say of every token.
-
-    logits: float32 [B T labels], of the primary module.
-    views: auxiliary module -> float32 [B T labels]; `future` of a first word, and `past` of a last one, mean nothing.
-    """
-
-    logits: jax.Array
-    views: dict[str, jax.Array]
-
-
 class DropoutOfKind(nn.Module):
     """Dropout with a rate for labelled rows and one for the others."""
 
@@ -184,8 +178,8 @@ class Cvt(nn.Module):
         segment_ids: jax.Array | None = None,
         *,
         deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """f and b, [B T P] each, and h [B T 2 P].
+    ) -> States:
+        """The states of all words.
 
         Args:
             input_ids: int [B T], words.
@@ -257,40 +251,92 @@ class PredictionModule(nn.Module):
         return Projection((self.labels,), ("mlp", None), init, self.dtype, logits=True, name="labels")(hidden)
 
 
-class Modules(nn.Module):
-    """The primary module and those of `VIEWS`."""
+class TaggingModules(nn.Module):
+    """The primary module of a tagging task and those of `TAGGING_VIEWS`."""
 
     config: CvtConfig
     dtype: jnp.dtype
     labels: int
 
     @nn.compact
-    def __call__(self, forward: jax.Array, backward: jax.Array, both: jax.Array) -> CvtOutput:
-        """f and b [B T P], h [B T 2 P]."""
-        everything = jnp.concatenate([forward, backward, both], axis=-1)
+    def __call__(
+        self, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
+    ) -> dict[str, jax.Array]:
+        """Scores of every word's label by the modules of these names, float32 [B T labels].
+
+        `future` of a first word, and `past` of a last one, mean nothing.
+        """
+        forward, backward, _ = states
+        everything = jnp.concatenate(states, axis=-1)
         seen = {
+            PRIMARY: everything,
             "full": everything,
             "forwards": forward,
             "backwards": backward,
             "future": jnp.pad(forward[:, :-1], ((0, 0), (1, 0), (0, 0))),
             "past": jnp.pad(backward[:, 1:], ((0, 0), (0, 1), (0, 0))),
         }
-
-        def module(name: str) -> PredictionModule:
-            return PredictionModule(self.config, self.dtype, self.labels, name != "full", name=name)
-
-        return CvtOutput(module("primary")(everything), {name: module(name)(view) for name, view in seen.items()})
+        sizes = self.config, self.dtype, self.labels
+        return {name: PredictionModule(*sizes, activated=name != "full", name=name)(seen[name]) for name in names}
 
 
-class CvtForTagging(nn.Module):
-    """The encoder and all modules, which are the head of the task."""
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The modules of a task: its name, how they are made, and the names of the auxiliary ones."""
 
-    config: CvtConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
+    task: str
+    make: Callable[..., nn.Module]
+    views: tuple[str, ...]
+
+
+class Heads(nn.Module):
+    """The modules of all tasks."""
+
+    heads: tuple[Head, ...]
 
     @nn.compact
-    def __call__(self, input_ids: jax.Array, characters: jax.Array, **inputs: jax.Array | bool) -> CvtOutput:
+    def __call__(
+        self, task: str, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
+    ) -> dict[str, jax.Array]:
+        """What the modules of one task with these names say."""
+        (head,) = (head for head in self.heads if head.task == task)
+        return head.make(name=task)(states, segment_ids, names, deterministic)
+
+
+class CvtForTasks(nn.Module):
+    """The encoder and the modules of every task."""
+
+    config: CvtConfig
+    execution: Execution
+    heads: tuple[Head, ...]
+
+    def setup(self) -> None:
+        """The encoder below its own name, all modules below that of a task's head."""
+        self.cvt = Cvt(self.config, self.execution)
+        self.classifier = Heads(self.heads)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        characters: jax.Array,
+        *,
+        segment_ids: jax.Array,
+        deterministic: bool = True,
+        **inputs: jax.Array,
+    ) -> dict[str, dict[str, jax.Array]]:
+        """As `Cvt`: task -> module -> what it says of every word, float32 [B T classes]."""
+        states = self.read(input_ids, characters, segment_ids=segment_ids, deterministic=deterministic, **inputs)
+        return {
+            head.task: self.say(head.task, states, segment_ids, (PRIMARY, *head.views), deterministic)
+            for head in self.heads
+        }
+
+    def read(self, input_ids: jax.Array, characters: jax.Array, **inputs: jax.Array | bool) -> States:
         """As `Cvt`."""
-        outputs = self.config.encoder(self.execution)(input_ids, characters, **inputs)
-        return Modules(self.config, self.execution.dtype, self.num_labels, name=HEAD)(*outputs)
+        return self.cvt(input_ids, characters, **inputs)
+
+    def say(
+        self, task: str, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
+    ) -> dict[str, jax.Array]:
+        """What the modules of one task with these names say, by name: float32 [B T classes]."""
+        return self.classifier(task, states, segment_ids, names, deterministic)

@@ -207,14 +207,15 @@ class UntypedSource(LabelledSource):
 
 
 class CrossViewSource(TaggedSource):
-    """Of the words of every second row no label is known."""
+    """Batches of words with labels and of words without, in turn."""
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """One batch, of the fields of plmjax.finetuning.cross_view."""
         fields = super().rows(phase, place)
-        words = fields["label_weights"]
-        unlabelled = np.arange(len(words))[:, None] % 2
-        weights = {"label_weights": words * (1 - unlabelled), "view_weights": words * unlabelled}
-        ends = ("first_words", "last_words")
-        kept = {name: array for name, array in fields.items() if name not in ends}
-        return kept | {name: array.astype(np.float32) for name, array in weights.items()}
+        own = ("labels", "label_weights", "first_words", "last_words")
+        words, unlabelled = fields["label_weights"], np.float32(place[-1] % 2)
+        return {name: array for name, array in fields.items() if name not in own} | {
+            "tags/labels": fields["labels"],
+            "tags/label_weights": words * (1 - unlabelled),
+            "view_weights": words * unlabelled,
+        }

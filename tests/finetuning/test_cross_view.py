@@ -1,0 +1,215 @@
+"""Cross-view training: what the modules learn from sentences with labels and without, and several tasks at once."""
+
+import gzip
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
+from plmjax.finetuning.joint import joined_examples
+from plmjax.finetuning.parsing import ParsedExamples
+from plmjax.finetuning.tagging import TaggedExamples
+from plmjax.interop import word2vec
+from plmjax.models.bert import BertConfig
+from plmjax.models.cvt import TAGGING_VIEWS
+from plmjax.models.cvt_parsing import PARSING_VIEWS
+from plmjax.objectives.objective import Given
+from plmjax.training import metrics
+from plmjax.vocabulary import Vocabulary
+from tests.models import cvt
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"```bash\n(.*?)```", PAGE[PAGE.index("## Sentences") : PAGE.index("## CoVe")], re.DOTALL)
+    for line in block.strip().splitlines()
+]
+KINDS = ("tags", "trees", "none")
+SENTENCES = ((0, 0, 3), (0, 3, 5), (1, 0, 4))
+"""Row, first word, end."""
+HEADS = np.array([[2, 0, 2, 0, 1, 0], [0, 1, 1, 3, 0, 0]], np.int32)
+
+
+def batch(kind: str) -> dict[str, jax.Array]:
+    """Two rows with the labels of one task, or of none."""
+    found, random = cvt.inputs([[3, 2], [4]], 6), np.random.default_rng(2)
+    words = (found["segment_ids"] > 0).astype(np.float32)
+    labels, relations = random.integers(0, 3, (2, 6)), random.integers(0, 2, (2, 6))
+    weights = {"tags": "tags/label_weights", "trees": "trees/label_weights", "none": "view_weights"}
+    found |= {"tags/labels": labels, "trees/heads": HEADS, "trees/relations": relations}
+    found |= {"positions": np.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])}
+    found |= {field: words * (name == kind) for name, field in weights.items()}
+    return {name: jnp.asarray(array) for name, array in found.items()}
+
+
+@jax.jit
+def learned(given: dict[str, jax.Array]) -> tuple:
+    """(the sums of a batch in training, the modules' gradients, what all modules say) without dropout."""
+
+    def loss(modules):
+        params = cvt.PARAMS | {"classifier": modules}
+        sums = cvt.OBJECTIVE.sums(cvt.MODULE, Given(params), given, jax.random.key(0), training=True)
+        return sum(sums.losses.values()), sums
+
+    gradients, sums = jax.grad(loss, has_aux=True)(cvt.PARAMS["classifier"])
+    inputs = {name: given[name] for name in ("input_ids", "characters", "segment_ids")}
+    return sums, gradients, cvt.MODULE.apply({"params": cvt.PARAMS}, **inputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_teach_the_primary_module_and_it_teaches_the_others(kind):
+    _, gradients, _ = learned(batch(kind))
+    views = {"tags": TAGGING_VIEWS, "trees": PARSING_VIEWS}
+    for task, modules in gradients.items():
+        learn = {name for name, tree in modules.items() if any(map(np.any, jax.tree.leaves(tree)))}
+        assert learn == ({"primary"} if kind == task else set(views[task]) if kind == "none" else set())
+
+
+def test_the_losses_of_labels_are_those_of_torch():
+    """Smoothed in tagging alone; a class of the parser is a head and a relation."""
+    sums, _, said = learned(given := batch("tags"))
+    words = np.asarray(given["segment_ids"]) > 0
+    scores, labels = (torch.tensor(np.asarray(x)[words]) for x in (said["tags"]["primary"], given["tags/labels"]))
+    loss = torch.nn.functional.cross_entropy(scores, labels.long(), label_smoothing=0.1, reduction="sum")
+    assert sums.losses == {"tags": pytest.approx(float(loss), rel=1e-5), "trees": 0}
+    right = int((scores.argmax(dim=-1) == labels).sum())
+    assert sums.metrics["tags/accuracy"] == (right, 9) and sums.metrics["trees/las"] == (0, 0)
+
+    sums, _, said = learned(given := batch("trees"))
+    scores, loss, found = torch.tensor(np.asarray(said["trees"]["primary"])), 0.0, np.zeros(2)
+    for row, begin, end in SENTENCES:
+        for word in range(begin, end):
+            chances = scores[row, word].log_softmax(0).reshape(7, 2)
+            column, relation = HEADS[row, word] and begin + HEADS[row, word], int(given["trees/relations"][row, word])
+            loss -= float(chances[column, relation])
+            guess = divmod(int(chances.argmax()), 2)
+            found += [guess == (column, relation), guess[0] == column]
+    assert sums.losses == {"tags": 0, "trees": pytest.approx(loss, rel=1e-5)}
+    assert [sums.metrics[f"trees/{name}"] for name in ("las", "uas")] == [(found[0], 9), (found[1], 9)]
+
+
+def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
+    """Of both tasks at once, added up in numpy, word by word."""
+    sums, _, said = learned(batch("none"))
+    for task, views in (("tags", TAGGING_VIEWS), ("trees", PARSING_VIEWS)):
+        chances = {name: np.asarray(jax.nn.log_softmax(scores), np.float64) for name, scores in said[task].items()}
+        expected = 0.0
+        for row, begin, end in SENTENCES:
+            for word in range(begin, end):
+                blind = {name for name, place in (("future", begin), ("past", end - 1)) if word == place}
+                for name in set(views) - blind:
+                    expected -= float(np.sum(np.exp(chances["primary"][row, word]) * chances[name][row, word]))
+        assert sums.losses[task] == pytest.approx(expected, rel=1e-5)
+        assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
+
+
+TAGGED = TaggedExamples("t.conll", [2, 4], [["a", "b"], ["c"]], [["O", "B-N"], ["O"]], [[1, 2], [4]], "IOB2")
+PARSED = ParsedExamples("p.conllu", [3], [["d", "e", "f"]], [[2, 0, 2]], [["r", "s", "r"]])
+DATA = TasksWithText(tasks=(TaggingTask(name="tags", scheme="IOB2"), ParsingTask(name="trees")), sequence_length=8)
+EXAMPLES = joined_examples("tasks", [TAGGED, PARSED], DATA.tasks)
+PARTS = (CrossViewTagging(name="tags", entities=True), CrossViewParsing(name="trees"))
+
+
+class Letters:
+    """A tokenizer of single letters."""
+
+    vocabulary = Vocabulary.placeholder(20)
+
+    def encode_words(self, sentences: list[list[str]]) -> list[list[list[int]]]:
+        return [[[ord(word) - ord("a") + 8] for word in words] for words in sentences]
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        return [chr(number + ord("a") - 8) for number in ids]
+
+
+def test_every_task_is_judged_by_its_own_predictions():
+    objective = CrossViewLearning(tasks=PARTS).learn(EXAMPLES)
+    assert objective.tasks[0].labels == ("B-N", "O") and objective.tasks[1].relations == ("r", "s")
+    encoded = objective.encode(EXAMPLES, Letters(), cvt.CONFIG, DATA)
+    assert encoded.offsets.tolist() == [0, 2, 3, 6]
+    fields = encoded.token_fields
+    assert fields["tags/labels"].tolist() == [1, 0, 1, 0, 0, 0]
+    assert fields["trees/heads"].tolist() == [0, 0, 0, 2, 0, 2]
+    assert fields["tags/label_weights"].tolist() == [1, 1, 1, 0, 0, 0] and not fields["view_weights"].any()
+    # Scores of B-N and of O, then head, relation and probability.
+    said = np.zeros((6, 5), np.float32)
+    said[:3, :2], said[3:, 2:] = [[0, 1], [2, 1], [3, 0]], [[2, 0, 0.5], [0, 0, 0.25], [1, 0, 1]]
+    outputs = [said[:2], said[2:3], said[3:]]
+    found, files = objective.answer(EXAMPLES, encoded, outputs)
+    assert found == pytest.approx(
+        {"tags/accuracy": 2 / 3, "tags/f1": 2 / 3, "tags/precision": 0.5, "tags/recall": 1, "trees/las": 1 / 3}
+        | {"trees/uas": 2 / 3, "mean": 0.5}
+    )
+    assert set(found) == set(objective.reported(DATA))
+    assert set(files) == {"predictions.tags.tsv", "predictions.trees.conllu"}
+    assert files["predictions.tags.tsv"].splitlines()[1:3] == ["a\tO\tO", "b\tB-N\tB-N"]
+    first, *_, last = objective.records(EXAMPLES, encoded, outputs)
+    assert first["predictions"] == ["O", "B-N"] and last["heads"] == [2, 0, 1] and last["relations"] == ["r"] * 3
+    assert "".join(objective.official([last])) == files["predictions.trees.conllu"]
+    assert "".join(objective.official([first])) == "a\tO\nb\tB-N\n\n"
+
+
+def test_mistakes_in_one_sentence():
+    with pytest.raises(UserError, match="Expected no learned mix of layers in cross-view training, found mix True"):
+        CrossViewTagging(name="tags", mix=True)
+    with pytest.raises(UserError, match=r"of the task trees, a ParsingTask, .* found tags \(CrossViewTagging\); add"):
+        CrossViewLearning(tasks=PARTS[:1]).learn(EXAMPLES)
+    with pytest.raises(UserError, match="Expected a model with restricted views of a sentence, found BertConfig"):
+        CrossViewLearning(tasks=PARTS).check_model(BertConfig.tiny())
+    with pytest.raises(UserError, match=r"without labels in --data\.unlabelled, found nothing; name one, or none"):
+        DATA.without_labels()
+    with pytest.raises(UserError, match=r"Expected a file of examples in --data\.tasks\.0\.train, found none"):
+        DATA.read("train")
+
+
+def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
+    """Of sentences whose words say all."""
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").symlink_to(ROOT / "experiments")
+    words = {"DET": ("the", "a"), "NOUN": ("cat", "dog"), "VERB": ("eats", "sees")}
+    kinds, heads = ("DET", "NOUN", "VERB", "NOUN"), (2, 3, 0, 3)
+    relations, draws = ("det", "nsubj", "root", "obj"), np.random.default_rng(0)
+
+    def sentence() -> list[str]:
+        return [draws.choice(words[kind]) for kind in kinds]
+
+    Path("finetune/ud_english_ewt").mkdir(parents=True)
+    for name, count in (("train", 24), ("dev", 6)):
+        with gzip.open(f"finetune/ud_english_ewt/en_ewt-ud-{name}.conllu.gz", "wt") as file:
+            for _ in range(count):
+                rows = enumerate(zip(sentence(), kinds, heads, relations, strict=True), start=1)
+                file.writelines(f"{n}\t{word}\t_\t{kind}\t_\t_\t{h}\t{r}\t_\t_\n" for n, (word, kind, h, r) in rows)
+                file.write("\n")
+    Path("finetune/new.txt").write_text("".join(f"{' '.join(sentence())}\n" for _ in range(24)))
+    Path("new.txt").write_text("a dog sees cat\nthe cat eats dog\n")
+    known = [word for each in words.values() for word in each]
+    word2vec.write(Path("vectors.txt"), known, draws.normal(size=(6, 4)).astype(np.float32))
+    cli.run(["import", "vectors.txt", "runs/vectors"])
+    taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
+    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(2 * cvt.SIZES[name]))]
+    numbers = (
+        "--data.only parsing --data.sequence_length 8 --data.pack 2 --training.batch_size 4 --finetuning.epochs 20 "
+        "--finetuning.evaluations 0.1 --training.log_every 6 --optimizer.schedule.warmup_steps 10 "
+        "--optimizer.averaging none --start.tagger.dropout 0.1"
+    )
+    learn, predict = COMMANDS
+    cli.run([*learn, *sizes, *numbers.split()])
+    last, lines = capsys.readouterr().out, metrics.read(Path("runs/cvt/metrics.jsonl"))
+    assert "parsing/las 1.0000" in last
+    assert lines[-1]["step"] == 120  # 3 batches of trees an epoch, and as many of other sentences
+    logged = [line["train/parsing/view_nats"] for line in lines if "train/parsing/view_nats" in line]
+    assert logged[-1] < logged[0] / 2
+    cli.run(predict)
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line]
+    assert [row[1] for row in rows[:4]] == "a dog sees cat".split()
+    assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
