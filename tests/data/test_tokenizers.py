@@ -111,6 +111,12 @@ def test_a_mark_is_no_part_of_the_word_before_it(kind, tmp_path):
         assert continues == (not token.startswith("▁") and token not in ",.")
 
 
+def test_words_are_written_apart_and_marks_beside_them(tmp_path):
+    text = "A man, who runs."
+    tokenizer = tokenizers.train("word", 20, [text], tmp_path, lowercase=False)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 @pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char"])
 def test_nothing_is_lost(kind, tmp_path):
     tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)

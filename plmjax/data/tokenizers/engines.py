@@ -47,7 +47,8 @@ def word(lowercase: bool):
     engine = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     engine.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    engine.decoder = decoders.WordPiece(prefix="")
+    # The prefix is of pieces that go on a word, and here none does; of an empty one every word would be such a piece.
+    engine.decoder = decoders.WordPiece(prefix="\0")
     return engine
 
 
