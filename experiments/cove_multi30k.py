@@ -15,10 +15,11 @@ Deviation: the released loss is the sum over the words of a sentence and the mea
 over words. A rate of 1 there is one of 13 here, the words of a sentence, and a gradient clipped at 5 there at 5 / 13
 here.
 
-Result of the two epochs, 906 steps, from vectors that 1,500 steps of GloVe gave to ten files of Wikipedia, with the
-texts of subjectivity and SNLI among those of the tokenizer: 3.72 and 3.03 nats a word of the validation file, BLEU 0.5
-and 2.7. The loss was still falling; this is the beginning of a translation model, not one. Nine minutes of one core of
-an AMD EPYC that other programs used too.
+Result of the three epochs, 1,359 steps, from vectors that 1,500 steps of GloVe gave to ten files of Wikipedia, with the
+texts of subjectivity and SNLI among those of the tokenizer: 3.72, 3.03 and 2.42 nats a word of the validation file, and
+at the end BLEU 12.8 and chrF 31.4. "A man sleeping in a green room on a couch." is then "Ein Mann in einem roten Hemd
+auf einem Stuhl.": the loss was still falling. Fourteen minutes of one core of an AMD EPYC that other programs used too.
+AdamW with a rate of 3e-3 was slower: 4.83 nats a word of the training file after 250 steps, where descent had 4.51.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
@@ -52,6 +53,6 @@ def experiment() -> Experiment:
             frozen=("cove/words",),
         ),
         training=Training(steps=0, batch_size=64, log_every=50),
-        finetuning=Finetuning(epochs=2.0, evaluations=1.0),
+        finetuning=Finetuning(epochs=3.0, evaluations=1.0),
         checkpoint=Checkpoint(every=0, keep=2),
     )
