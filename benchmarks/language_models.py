@@ -97,7 +97,7 @@ def page(found: list[dict[str, Any]], text: str, command: str) -> str:
         "| of a word | bits a character | bits a byte |",
         "|" + "---|" * 11,
     ]
-    for row in {row["tokenizer"]: row for row in found}.values():
+    for row in {tuple(_text(row)): row for row in found}.values():
         bits = row["eval/unigram_entropy"] * row["eval/tokens"] / math.log(2)
         cells = [
             "frequencies of tokens", "", *_text(row), "", "", f"{math.exp(row['eval/unigram_entropy']):,.1f}", "",
