@@ -1,4 +1,4 @@
-"""Every experiment of experiments/ makes a step: its program is built and traced, nothing is compiled or computed."""
+"""Experiments of experiments/ make a step: its program is built and traced, nothing is compiled or computed."""
 
 import dataclasses
 from pathlib import Path
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from plmjax import experiment as experiments
 from plmjax.data.layouts import Layout
@@ -48,6 +49,24 @@ RUNS = [
     for file in sorted((ROOT / "experiments").glob("*.py"))
     for name in functions(file)
 ]
+
+
+def kind(name: str) -> tuple:
+    """What the program of an experiment's step depends on besides sizes, rates and files."""
+    run = experiments.load(str(ROOT / name))
+    layout = type(getattr(run.data, "layout", None))
+    pair = bool(getattr(run.data, "text_pair", ""))
+    return type(run.model), run.start, run.objective, type(run.data), layout, pair, type(run.optimizer)
+
+
+def traced() -> list[ParameterSet]:
+    """One experiment of each kind; the others are marked slow."""
+    kinds = {name: kind(name) for name in RUNS}
+    first = {one: name for name, one in reversed(kinds.items())}
+    # Two seconds each, for other sizes, whose parameters test_goldens.py has: pytest -m slow tests/test_experiments.py
+    return [pytest.param(name, marks=() if first[one] == name else pytest.mark.slow) for name, one in kinds.items()]
+
+
 PUBLISHED = {
     "experiments/albert_base_8x8.py": "v3:8x8",
     "experiments/albert_base_8x8.py:xxlarge": "v3:8x8",
@@ -160,7 +179,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", traced())
 def test_its_step_can_be_traced(name, monkeypatch):
     """That of the last phase, whose rows are the longest; the programs of the others are built alone."""
     monkeypatch.chdir(ROOT)

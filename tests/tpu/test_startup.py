@@ -20,7 +20,7 @@ import pytest
 
 from plmjax import storage
 from plmjax.training import checkpoints, metrics
-from tests.conftest import SMALL
+from tests.conftest import SMALL, cpu_flags
 from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
 from tpu import job as jobs
@@ -98,8 +98,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         "PLMJAX_WAIT": "0",
         "TPU_SKIP_MDS_QUERY": "1",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": cpu_flags(1),
         **{name: os.environ[name] for name in ("TPU_API_ENDPOINT",) if name in os.environ},
         **more,
     }

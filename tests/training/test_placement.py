@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from plmjax.experiment import Mesh
 from plmjax.parallel import topologies
 from plmjax.training import phases, placement
 from plmjax.vocabulary import Vocabulary
+from tests.conftest import cpu_flags
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,7 +110,8 @@ def test_remat_keeps_less():
 
 def test_the_meshes_of_the_published_runs_train_as_one_device_does():
     command = [sys.executable, "-m", "tests.training.many_devices"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(32)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     (_, alone), *others = json.loads(done.stdout)
     assert [mesh for mesh, _ in others] == [[16, 1, 1], [32, 1, 1]]
