@@ -19,8 +19,8 @@ from plmjax.data.layouts import (
 )
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.crf_tagging import CrfTagging
-from plmjax.finetuning.cross_view import CrossViewLearning, TaggingTask, TasksWithText
-from plmjax.finetuning.cross_view_tasks import CrossViewTagging
+from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging
 from plmjax.models.albert import AlbertConfig
@@ -241,14 +241,15 @@ def taglm() -> Experiment:
 
 
 def cvt() -> Experiment:
-    """Labels of words, and what restricted views of a sentence make of them."""
+    """Labels of words and trees, and what restricted views of a sentence make of them."""
     sizes = {"word_dim": 8, "character_dim": 4, "filter_count": 8, "first_size": 8, "second_size": 8}
     tags = CrossViewTagging(name="tags", labels=("even", "odd"))
+    trees = CrossViewParsing(name="trees", relations=("r", "s"))
     return dataclasses.replace(
         classification(),
-        model=CvtConfig(64, max_characters_per_token=5, filter_widths=(2,), projection_size=8, **sizes),
-        objective=CrossViewLearning(tasks=(tags,)),
-        data=TasksWithText(tasks=(TaggingTask(name="tags"),), sequence_length=16),
+        model=CvtConfig(64, max_characters_per_token=5, filter_widths=(2,), projection_size=8, parser_size=4, **sizes),
+        objective=CrossViewLearning(tasks=(tags, trees)),
+        data=TasksWithText(tasks=(TaggingTask(name="tags"), ParsingTask(name="trees")), sequence_length=16),
     )
 
 

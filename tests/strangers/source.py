@@ -217,5 +217,8 @@ class CrossViewSource(TaggedSource):
         return {name: array for name, array in fields.items() if name not in own} | {
             "tags/labels": fields["labels"],
             "tags/label_weights": words * (1 - unlabelled),
+            "trees/heads": fields["positions"].astype(np.int32),
+            "trees/relations": fields["labels"] % 2,
+            "trees/label_weights": np.zeros_like(words),
             "view_weights": words * unlabelled,
         }

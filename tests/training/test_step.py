@@ -93,11 +93,14 @@ def train(built: step.Program, name: str, count: int = 2):
 
 def assert_close(expected, found, tolerance: float):
     """Every leaf within so much of its largest value."""
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    leaves = jax.tree_util.tree_leaves_with_path(expected)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    for (name, a), b in zip(named.items(), jax.tree.leaves(found), strict=True):
+        # A parser's softmax is over heads: the terms of their bias cancel each other, those of the dependents' do not.
+        measure = named[name.replace("head_hidden", "dependent_hidden")] if name.endswith("head_hidden/bias") else a
         if "/mean_square/" in name:  # as the gradients they are of: squaring doubles the relative error of a sum
-            a, b = np.sqrt(a), np.sqrt(b)
-        scale = float(np.max(np.abs(a), initial=1e-6))
+            a, b, measure = np.sqrt(a), np.sqrt(b), np.sqrt(measure)
+        scale = float(np.max(np.abs(measure), initial=1e-6))
         if name.endswith("attention/key/bias"):  # softmax does not see it, so that its gradient is rounding noise
             assert max(scale, float(np.max(np.abs(b)))) <= 1e-6, name
         else:
