@@ -27,7 +27,6 @@ from plmjax.training import checkpoints, checks, loop, phases, start, step, trac
 from plmjax.training.checkpoints import Description
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.schedules import WarmedUp
-from plmjax.training.state import State
 from plmjax.word_vectors import first_rows
 
 log = logging.getLogger(__name__)
@@ -104,26 +103,27 @@ def finetune(
         if hosts.speaks():
             tokenizer.save(workdir / "tokenizer")
 
-    def begin(state: State) -> State:
+    found = flax.traverse_util.flatten_dict(pretrained or {}, sep="/")
+
+    def first(params: Any) -> Any:
         if vectors is not None:
-            params, said = first_rows.begun(state.params, run.model.token_table, tokenizer, vectors)
+            params, said = first_rows.begun(params, run.model.token_table, tokenizer, vectors)
             if hosts.speaks():
                 log.warning("%s.", said)
-            return state.replace(params=params)
+            return params
         if pretrained is None:
-            return state
-        lacking = start.lacking(pretrained, state.params, run.model)
+            return params
+        lacking = start.lacking(pretrained, params, run.model)
         poolers = [name for name in lacking if not in_head(name) and not run.start.draws(name)]
         if poolers and hosts.speaks():
             log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, start.in_short(poolers))
-        found = flax.traverse_util.flatten_dict(pretrained, sep="/")
 
         def drawn(name: str) -> bool:
             return in_head(name) or name in poolers or (name not in found and run.start.draws(name))
 
-        params = start.transfer(pretrained, state.params, checkpoint, drawn)
-        return state.replace(params=params)
+        return start.transfer(pretrained, params, checkpoint, drawn)
 
+    begin = start.Beginning(first, lambda name: name in found and not in_head(name))
     result = loop.train(run, workdir, source, _files(tokenizer), begin, evaluation)
     metrics = result.metrics
     preferred = checkpoints.find(workdir)

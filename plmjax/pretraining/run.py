@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax
 
 from plmjax import __version__, storage
@@ -15,7 +16,6 @@ from plmjax.parallel import mesh as meshes
 from plmjax.pretraining import summary
 from plmjax.training import checkpoints, checks, loop, phases, start, tracking
 from plmjax.training.evaluation import NoEvaluation
-from plmjax.training.state import State
 from plmjax.word_vectors import first_rows
 
 TOKENIZER_SAMPLE = 64 * 2**20
@@ -88,20 +88,21 @@ def pretrain(
         if hosts.speaks():
             say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
 
-    def begin(state: State) -> State:
+    def first(params: Any) -> Any:
         if vectors is not None:
-            params, said = first_rows.begun(state.params, run.model.token_table, tokenizer, vectors)
+            params, said = first_rows.begun(params, run.model.token_table, tokenizer, vectors)
             if hosts.speaks():
                 say(f"start      {said}")
-            return state.replace(params=params)
+            return params
         if pretrained is None:
-            return state
-        drawn = start.lacking(pretrained, state.params, run.model)
+            return params
+        drawn = start.lacking(pretrained, params, run.model)
         if drawn and hosts.speaks():
             say(f"start      drawn anew, as {checkpoint} has none: {start.in_short(drawn)}")
-        return state.replace(params=start.transfer(pretrained, state.params, checkpoint, drawn.__contains__))
+        return start.transfer(pretrained, params, checkpoint, drawn.__contains__)
 
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
+    begin = start.Beginning(first, flax.traverse_util.flatten_dict(pretrained or {}, sep="/").__contains__)
     result = loop.train(run, workdir, source, files, begin, evaluation)
     if hosts.speaks():
         summary.show(result, source, workdir, say)

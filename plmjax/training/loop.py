@@ -30,6 +30,7 @@ from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
+from plmjax.training.start import Beginning
 from plmjax.training.state import State
 from plmjax.training.step import Program, build
 
@@ -107,13 +108,13 @@ def train(
     workdir: str | Path,
     source: Source,
     tokenizer: dict[str, bytes],
-    begin: Callable[[State], State] | None = None,
+    begin: Beginning = Beginning(),
     evaluation: Evaluation | None = None,
 ) -> Result:
     """Trains a run to its last step, from its last checkpoint if there is one.
 
     tokenizer: file name -> contents, kept in every checkpoint.
-    begin: makes the first state of a new run from its random initialisation (fine-tuning).
+    begin: where the first parameters of a new run come from; all are drawn by default.
     evaluation: the evaluation of the run; of the held-out rows of its source by default.
 
     Raises:
@@ -135,8 +136,8 @@ def train(
     if latest is None:
         description = Description(run, 0, tokenizer, source.fingerprint)
         materials = constants.of_run(source.vocabulary, source.unigram_counts, description)
-        state = programs[0].initialize(run.training.seed, materials)
-        state = begin(state) if begin else state
+        state = programs[0].initialize(run.training.seed, materials, begin.replaced)
+        state = state.replace(params=begin.of(state.params))
         keeper.save_constants(state)
     else:
         made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])

@@ -107,6 +107,18 @@ def check(workdir: Path, origin: str | Path, params: Any) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """Where the first parameters of a new run come from.
+
+    of: parameters that the seed has drawn -> the first ones; shardings do not change.
+    replaced: whether `of` gives a parameter (`bert/pooler/kernel`) another value whatever it was; it is not drawn then.
+    """
+
+    of: Callable[[Any], Any] = lambda params: params
+    replaced: Callable[[str], bool] = lambda name: False
+
+
 def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[str], bool]) -> Any:
     """`params` with the values of `pretrained`, except for parameters that are drawn; shardings do not change.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import chex
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,8 +44,9 @@ class Program:
 
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
     evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}), jitted.
-    initialize: (seed, materials) -> State, every array created on its devices. Materials are needed where the
-        objective has constants.
+    initialize: (seed, materials, replaced) -> State, every array created on its devices. Materials are needed where
+        the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn, for a
+        caller who gives it a value; what is not drawn is not compiled either.
     averaged: (state) -> the parameters that the optimizer has averaged, jitted.
     hear: (state, loss of an evaluation) -> the state after the optimizer has received it, jitted, the state donated.
     start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
@@ -302,8 +304,11 @@ def build(
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    def initialize(key: jax.Array) -> State:
-        return first_state(init(jax.random.fold_in(key, 0)), key)
+    def initialize(key: jax.Array, zero: frozenset[str]) -> State:
+        state = first_state(init(jax.random.fold_in(key, 0)), key)
+        flat = flax.traverse_util.flatten_dict(state.params, sep="/")
+        flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
+        return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
 
     abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
     exchanged = jnp.dtype(experiment.training.gradient_dtype)
@@ -329,13 +334,16 @@ def build(
         carry=sharding.boxed(boxed_carry, mesh),
         key=whole,
     )
-    begin = jax.jit(sharding.scoped(initialize, mesh), out_shardings=shardings)
+    begin = jax.jit(sharding.scoped(initialize, mesh), static_argnums=1, out_shardings=shardings)
     shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
     abstract = jax.tree.map(_place, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
     evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
 
-    def start(seed: int, materials: Materials | None = None) -> State:
-        state = begin(jax.random.key(seed))
+    def start(
+        seed: int, materials: Materials | None = None, replaced: Callable[[str], bool] = lambda name: False
+    ) -> State:
+        names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
+        state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
         if not jax.tree.leaves(boxed_constants):
             return state
         if materials is None:

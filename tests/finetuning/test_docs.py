@@ -151,9 +151,9 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     mesh = meshes.make(Mesh(), jax.local_devices())
     (phase,) = phases.resolve(run)
     program = step.build(run, phase, mesh, source.vocabulary, source.batch)
-    state = begin(program.initialize(run.training.seed))
+    state = program.initialize(run.training.seed, replaced=begin.replaced)
     (workdir / "experiment.json").unlink()
-    params, collections = jax.device_get((state.params, state.collections))
+    params, collections = jax.device_get((begin.of(state.params), state.collections))
     checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached
 

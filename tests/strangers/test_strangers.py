@@ -20,7 +20,6 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.training import checkpoints, items, loop, metrics, start
 from plmjax.training.schedules import Constant
-from plmjax.training.state import State
 from tests.data import corpora
 from tests.strangers import experiments
 from tests.strangers.student import EveryOtherLayer
@@ -127,9 +126,9 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     every_other = jax.tree.map(lambda layer: layer[[0, 2]], params["gpt2"]["layers"])
     chex.assert_trees_all_equal(layers["gpt2"]["layers"], every_other)
 
-    def begin(state: State) -> State:
-        return state.replace(params=start.transfer(layers, state.params, origin, lambda name: False))
-
+    begin = start.Beginning(
+        lambda params: start.transfer(layers, params, origin, lambda name: False), lambda name: True
+    )
     found = trained(run, dataset, tmp_path / "student", begin)
     chex.assert_trees_all_equal(jax.device_get(found.state.constants), jax.device_get(taught.state.params))
     assert found.metrics["eval/agreement"] > 0.5

@@ -166,6 +166,17 @@ def test_parameters_begin_equal_on_every_mesh():
     jax.tree.map(np.testing.assert_array_equal, begun("recurrent"), found)
 
 
+def test_what_is_replaced_is_not_drawn():
+    """Everything else is as if all had been drawn, but for the last bit, which depends on the program."""
+    built, expected = program("gpt2"), begun("gpt2")
+    found = jax.device_get(built.initialize(0, replaced=lambda name: name.startswith("gpt2/layers/")))
+    layers = found.params["gpt2"].pop("layers")
+    assert not any(map(np.any, jax.tree.leaves(layers)))
+    kept = jax.tree.map(np.copy, expected)
+    kept.params["gpt2"].pop("layers")
+    chex.assert_trees_all_close(found, kept, rtol=1e-6)
+
+
 def test_the_state_is_cut_over_data_and_this_changes_nothing():
     cut, whole = (program("gpt2", MESHES["data"], zero=zero) for zero in (True, False))
 
