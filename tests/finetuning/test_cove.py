@@ -16,7 +16,6 @@ from plmjax.data import tokenizers
 from plmjax.interop import word2vec
 from plmjax.layers.execution import Execution
 from plmjax.training import checkpoints, loop, phases, step
-from plmjax.training.state import State
 from tests.finetuning.test_docs import Reached
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,10 +58,8 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     init = step.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
     shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
-    nothing = jnp.zeros(())
-    state = begin(State(nothing, params, optimizer_state=(), carry=(), key=nothing))
     (workdir / "experiment.json").unlink(missing_ok=True)
-    checkpoints.save_parameters(workdir, jax.device_get(state.params), run, tokenizer)
+    checkpoints.save_parameters(workdir, jax.device_get(begin.of(params)), run, tokenizer)
     raise Reached
 
 

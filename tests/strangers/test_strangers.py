@@ -7,7 +7,6 @@ and not a line elsewhere.
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
 
 import chex
 import jax
@@ -76,7 +75,7 @@ def alone(run: Experiment) -> Experiment:
     return experiments.changed(run, mesh={"data": 1, "fsdp": 1, "tensor": 1}, training={"accumulation": 1})
 
 
-def trained(run: Experiment, dataset: Dataset, folder: Path, begin: Any = None) -> loop.Result:
+def trained(run: Experiment, dataset: Dataset, folder: Path, begin: start.Beginning = start.Beginning()) -> loop.Result:
     """The result of a run, which is that of one that was stopped and went on."""
 
     def source(kind: type) -> pipeline.Source:
