@@ -20,7 +20,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
-from plmjax.layers.scan_over_time import BACK_TO_STATE, TO_GATES, ends, found, rows, where, whole
+from plmjax.layers.scan_over_time import BACK_TO_STATE, TO_GATES, ends, found, rows, visible_starts, where, whole
 
 GATES = 3
 """Reset, update, candidate."""
@@ -56,12 +56,7 @@ def recurrence(
     chex.assert_shape(recurrent_kernel, (hidden, GATES, hidden))
     chex.assert_shape(candidate_bias, (hidden,))
     chex.assert_shape(state, (batch, hidden))
-    for mask in (starts, visible):
-        if mask is not None:
-            chex.assert_shape(mask, (batch, length))
-            chex.assert_type(mask, bool)
-    if starts is not None and visible is not None:
-        starts = starts & visible
+    starts = visible_starts(starts, visible, (batch, length))
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))  # as those of an LSTM
     over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
     kernel, bias = whole(recurrent_kernel).astype(gates.dtype), candidate_bias.astype(jnp.float32)

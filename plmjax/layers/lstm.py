@@ -20,7 +20,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
-from plmjax.layers.scan_over_time import BACK_TO_STATE, TO_GATES, ends, found, rows, where, whole
+from plmjax.layers.scan_over_time import BACK_TO_STATE, TO_GATES, ends, found, rows, visible_starts, where, whole
 
 GATES = 4
 """Input, forget, candidate, output."""
@@ -87,12 +87,7 @@ def recurrence(
     chex.assert_shape(recurrent_kernel, (None, GATES, hidden))
     chex.assert_shape(state.cell, (batch, hidden))
     chex.assert_shape(state.output, (batch, recurrent_kernel.shape[0]))
-    for mask in (starts, visible):
-        if mask is not None:
-            chex.assert_shape(mask, (batch, length))
-            chex.assert_type(mask, bool)
-    if starts is not None and visible is not None:
-        starts = starts & visible
+    starts = visible_starts(starts, visible, (batch, length))
     # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
     # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))

@@ -6,6 +6,7 @@ A kernel times a matrix with few columns is several times as fast on a CPU as fe
 import functools
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,15 @@ def whole(kernel: jax.Array) -> jax.Array:
 def rows(x: jax.Array) -> jax.Array:
     """[B H], of which a device has all features of its rows."""
     return nn.with_logical_constraint(x, ("batch", None))
+
+
+def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
+    """Where a layer begins anew: at none of the tokens that it does not see. Both are bool [B T], which is checked."""
+    for mask in (starts, visible):
+        if mask is not None:
+            chex.assert_shape(mask, shape)
+            chex.assert_type(mask, bool)
+    return starts if starts is None or visible is None else starts & visible
 
 
 def found(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> Any:
