@@ -53,11 +53,16 @@ def lamb_4096() -> Experiment:
     Settings of You et al. (ICLR 2020, arXiv 1904.00962), table 4, at batch 4,096: the learning rate of 32,768 times the
     root of the batches' ratio; 125,000 steps see as many rows as the paper's other batches do. The paper trains
     BERT-Large so; Base takes the same.
+
+    Microbatches of 8,192 tokens on each of 16 devices: larger ones are slower, as what they keep does not stay on the
+    chip (docs/tpu.md, "Microbatches").
     """
     run = experiment()
+    short, long = run.phases
     return dataclasses.replace(
         run,
         optimizer=Lamb(learning_rate=5e-3 / 2**1.5, schedule=Linear(warmup_steps=3_125)),
         training=dataclasses.replace(run.training, steps=125_000, batch_size=4096, evaluate_every=2_500),
         checkpoint=Checkpoint(every=6_250),
+        phases=(dataclasses.replace(short, accumulation=4), dataclasses.replace(long, accumulation=16)),
     )

@@ -26,6 +26,8 @@ BLOCK = 512
 SCORES_AT_ONCE = 2**26
 """Bytes of float32 scores that the dense backend makes at once on a device: what the 128 MiB of vector memory of a TPU
 v5e or v6e hold beside all else, so that the scores never travel to the HBM."""
+TOO_SMALL = ("TPU v2", "TPU v3")
+"""Kinds of device whose vector memory, 16 MiB, holds the scores of no group: a loop over groups only costs time."""
 
 
 def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
@@ -49,17 +51,18 @@ def dense(
     al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX refuses forward
     mode.
 
-    It takes as many heads at a time as `SCORES_AT_ONCE` allows, and all of them where threefry draws a mask, which
-    must not depend on how many rows a device has.
+    It takes a few heads at a time where all scores are more than `SCORES_AT_ONCE`, except on the devices of
+    `TOO_SMALL`, and all of them where threefry draws a mask, which must not depend on how many rows a device has.
     """
     bias = _of_positions(bias, visibility, query, key)
     if bias is not None:
         bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = pieces((rows, heads), SCORES)
-    groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
-    if dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32":
-        groups = _Groups(1, head_pieces)
+    groups = _Groups(1, head_pieces)
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
+        groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
     return _attend(groups, rate, query, key, value, visibility, bias, dropout_key)
 
 
@@ -74,9 +77,12 @@ class _Groups(NamedTuple):
 
     @classmethod
     def of(cls, heads: int, size: int, pieces: int) -> Self:
-        """The fewest equal groups of a device's heads, of `size` bytes each, within `SCORES_AT_ONCE`; else of one."""
+        """One group of a device's heads, of `size` bytes each, within `SCORES_AT_ONCE`; else the fewest within half."""
+        if heads * size <= SCORES_AT_ONCE:
+            return cls(1, pieces)
+        # The other half holds what the loop copies: a group's part of the queries, keys, values and results.
         counts = (count for count in range(1, heads) if heads % count == 0)
-        return cls(next((count for count in counts if heads // count * size <= SCORES_AT_ONCE), heads), pieces)
+        return cls(next((count for count in counts if heads // count * size <= SCORES_AT_ONCE // 2), heads), pieces)
 
     def map(
         self,
@@ -115,6 +121,10 @@ class _Groups(NamedTuple):
         x = x.reshape(*x.shape[: axis + 1], self.pieces, -1, *x.shape[axis + 2 :])
         x = jnp.moveaxis(x, 0, axis + 1)
         return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 3 :])
+
+
+def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
+    return dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"
 
 
 def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:

@@ -152,6 +152,29 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
     np.testing.assert_allclose(jnp.vdot(gradient, same), loss, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "groups"),
+    [
+        ("TPU v5 lite", 2**26, 1),
+        ("TPU v5 lite", 2**26 - 2, 4),
+        ("TPU v5 lite", 2**25, 4),
+        ("TPU v3", 2**25, 1),
+        ("TPU v2", 2**25, 1),
+    ],
+)
+def test_scores_stay_where_the_vector_memory_is_large_enough(
+    kind: str, size: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All heads within the limit, else half of it beside what a loop copies; no loop on devices with little of it."""
+    monkeypatch.setattr(attention_backends, "SCORES_AT_ONCE", size)
+    rows = jax.ShapeDtypeStruct((4, 512, 16, 8), jnp.bfloat16)  # 2^26 bytes of scores
+    device = jax.sharding.AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*[rows] * 3))
+    assert f"f32[4,{16 // groups},512,512]" in program
+
+
 def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
     inputs = tuple(jax.random.normal(jax.random.key(i), (8, 6, 4, 3)) for i in range(3))
