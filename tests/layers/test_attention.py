@@ -110,9 +110,11 @@ def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> Non
 
 @pytest.mark.parametrize("kind", ["array", "array for each key"])
 def test_a_bias_learns_as_in_the_formula(kind: str) -> None:
+    inputs = arrays()
+
     def gradient(backend: Any) -> Any:
         def loss(bias: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.sin(backend(*arrays(), Visibility(causal=True), bias, 0.3, jax.random.key(3))))
+            return jnp.sum(jnp.sin(backend(*inputs, Visibility(causal=True), bias, 0.3, jax.random.key(3))))
 
         return jax.jit(jax.grad(loss))(jnp.asarray(BIASES[kind]))
 
