@@ -10,6 +10,11 @@ import pytest
 from plmjax.parallel import peak, topologies
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_measured_yet(monkeypatch):
+    monkeypatch.setattr(peak, "MEASURED", {})
+
+
 @pytest.fixture
 def mesh():
     return jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
@@ -30,6 +35,15 @@ def test_no_step_beats_the_measured_rate(mesh, monkeypatch):
     monkeypatch.setattr(peak, "measured_flops", lambda: 100.0)
     yardstick = peak.Yardstick(mesh)
     assert [yardstick.share(rate) for rate in (200.0, 210.0, 105.0)] == [1.0, 1.0, 0.5]
+
+
+def test_runs_and_phases_of_a_process_share_what_it_has_measured(mesh, monkeypatch):
+    rates = iter([100.0, 400.0])
+    monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
+    first, second = peak.Yardstick(mesh), peak.Yardstick(mesh)
+    assert first.rate == second.rate == 100.0
+    assert second.share(60.0) == 60 / 400  # doubtful, so measured again
+    assert first.rate == 100.0 and peak.Yardstick(mesh).rate == 400.0
 
 
 def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
