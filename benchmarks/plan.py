@@ -3,8 +3,8 @@
     python benchmarks/plan.py [--run experiments/bert_large_8x8.py] [--topology v3:8x8] [--topology v5e:8x8]
 
 BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB.
-Where a device has too little memory for its rows, they are taken in the fewest microbatches that are estimated to fit,
-shown after a slash. A second table has the cycles by category. Each plan runs in a process of its own, as for a user;
+A number after a slash is microbatches: the run's own, or the fewest that are estimated to fit where these are more. A
+second table has the cycles by category. Each plan runs in a process of its own, as for a user;
 its time is printed under the tables (the goal is 120 seconds on two cores that nothing else uses).
 """
 

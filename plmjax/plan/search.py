@@ -20,7 +20,7 @@ from plmjax.vocabulary import Vocabulary
 
 FITTING_COMPILES = 6
 """Programs compiled at most to find a batch that fits."""
-COMPILES = 12
+COMPILES = 24
 """Programs compiled at most for every batch size that is searched."""
 
 
@@ -81,12 +81,12 @@ def search(
     compiles: int = COMPILES,
     prices: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The fastest way to run an experiment on a slice: every remat policy with the fewest microbatches that fit.
+    """The fastest way to run an experiment on a slice, of every remat policy and number of microbatches.
 
-    More microbatches and more rematerialisation only cost time, so each policy is tried with the fewest microbatches
-    that fit. The first number is from the estimate of `plmjax.training.placement`; where the compiler needs more, the
-    next larger ones are tried. `batch_sizes` are tried besides the experiment's own; the fastest run has the shortest
-    time a row. prices: as in `plmjax.plan.plan.plan`.
+    Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster:
+    what a smaller one keeps stays on the chip. The first number is from the estimate of `plmjax.training.placement`;
+    where the compiler needs more, the next larger ones are tried. `batch_sizes` are tried besides the experiment's
+    own; the fastest run has the shortest time a row. prices: as in `plmjax.plan.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.
@@ -135,13 +135,16 @@ def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
 def _try(
     experiment: Experiment, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
 ) -> tuple[dict[str, Any], int]:
-    """(result of one policy: its phases and, if all of them fit, its hours; number of programs compiled)."""
+    """(result of one policy: what was tried in its phases and, if all of them fit, its hours; programs compiled).
+
+    The fastest try of a phase has its steps.
+    """
     made, used = [], 0
     for phase in phases.resolve(experiment):
-        fewest = fewest_microbatches(experiment, phase, mesh)
+        fewest, fastest = fewest_microbatches(experiment, phase, mesh), None
         for count in (count for count in _counts(phase, mesh) if count >= fewest):
             if used == compiles:
-                return {"phases": made}, used
+                break
             shaped = dataclasses.replace(phase, accumulation=count)
             rows = phase.batch_size // (meshes.batch_shards(mesh) * count)
             _print_progress(
@@ -154,28 +157,24 @@ def _try(
                 "rows_per_device": rows,
                 "accumulation": count,
             }
+            made.append(found)
             try:
                 compilation = compilations.compile_phase(experiment, shaped, mesh)
             except DoesNotFit as error:
-                made.append(found | {"memory": error.needed})
+                found["memory"] = error.needed
                 continue
             estimate = estimates.describe(experiment, compilation, part)["estimate"]
-            seconds = estimate["step_seconds"]
-            made.append(
-                found
-                | {
-                    "memory": compilation.total,
-                    "step_seconds": seconds,
-                    "tokens_per_second": estimate["tokens_per_second"],
-                    "steps": phase.steps,
-                }
-            )
-            break
-        else:
+            found["memory"] = compilation.total
+            found |= {name: estimate[name] for name in ("step_seconds", "tokens_per_second")}
+            if fastest is not None and found["step_seconds"] >= fastest["step_seconds"]:
+                break
+            fastest = found
+        if fastest is None:
             return {"phases": made}, used
-    fitting = [one for one in made if "step_seconds" in one]
-    seconds = sum(one["steps"] * one["step_seconds"] for one in fitting)
-    rows = sum(one["steps"] * one["batch_size"] for one in fitting)
+        fastest["steps"] = phase.steps
+    fastest_of_phases = [one for one in made if "steps" in one]
+    seconds = sum(one["steps"] * one["step_seconds"] for one in fastest_of_phases)
+    rows = sum(one["steps"] * one["batch_size"] for one in fastest_of_phases)
     return {"phases": made, "hours": seconds / 3600, "seconds_a_row": seconds / rows}, used
 
 

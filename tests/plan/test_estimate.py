@@ -10,6 +10,7 @@ from plmjax import cli
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
+from plmjax.layers.execution import REMAT_POLICIES
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import topologies
@@ -283,29 +284,39 @@ def test_options_that_do_not_go_together_are_named(options, sentence):
         cli.run(["plan", "experiments/bert_tiny.py", *options])
 
 
-def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monkeypatch):
+@pytest.fixture
+def pretended(monkeypatch):
+    """What a search compiles, with memory and time as given, without a compiler."""
     compiled = []
-    gib, slower = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}, {"none": 1.0, "full": 1.3}
 
-    def compile_phase(run, phase, mesh):
-        rows = phase.batch_size // (4 * phase.accumulation)
-        compiled.append((phase.batch_size, phase.index, run.training.remat, phase.accumulation))
-        needed = 2**30 * (1 + rows * gib[run.training.remat])
-        if needed > 15.75 * 2**30:
-            raise DoesNotFit(needed, 15.75 * 2**30)
-        return SimpleNamespace(total=needed, phase=phase)
+    def pretend(gib, seconds):
+        def compile_phase(run, phase, mesh):
+            rows = phase.batch_size // (4 * phase.accumulation)
+            compiled.append((phase.batch_size, phase.index, run.training.remat, phase.accumulation))
+            needed = 2**30 * (1 + rows * gib[run.training.remat])
+            if needed > 15.75 * 2**30:
+                raise DoesNotFit(needed, 15.75 * 2**30)
+            return SimpleNamespace(total=needed, phase=phase)
 
-    def describe(run, compilation, part):
-        phase = compilation.phase
-        seconds = phase.batch_size * phase.sequence_length * slower.get(run.training.remat, 1.2) * 1e-6
-        seconds *= phase.accumulation**0.5
-        return {"estimate": {"step_seconds": seconds, "tokens_per_second": 1 / seconds}}
+        def describe(run, compilation, part):
+            phase = compilation.phase
+            time = phase.batch_size * phase.sequence_length * 1e-6 * seconds(run.training.remat, phase.accumulation)
+            return {"estimate": {"step_seconds": time, "tokens_per_second": 1 / time}}
 
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    monkeypatch.setattr("plmjax.plan.estimate.describe", describe)
+        monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+        monkeypatch.setattr("plmjax.plan.estimate.describe", describe)
+        return compiled
+
     # An estimate that says that everything fits, so that the compiler has to say what does not.
     monkeypatch.setattr("plmjax.training.placement.residuals_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
     monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: (0, 0, 0))
+    return pretend
+
+
+def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(pretended):
+    slower = {"none": 1.0, "full": 1.3}
+    gib = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}
+    compiled = pretended(gib, lambda remat, count: slower.get(remat, 1.2) * count**0.5)
     run = experiment(batch_size=64)  # 16 rows a device: 25 GiB without remat
     found = plan_search.search(run, "v5e:2x2", prices={"": 9.0, "v5e": 1.5})
     assert len(compiled) <= plan_search.COMPILES and len(set(compiled)) == len(compiled)
@@ -324,6 +335,18 @@ def test_a_search_tries_every_policy_with_the_fewest_microbatches_that_fit(monke
     larger = plan_search.search(run, "v5e:2x2", (128,), compiles=4)
     assert {size for size, *_ in compiled} == {64, 128} and len(compiled) <= 2 * 4
     assert larger["left_out"]
+
+
+def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
+    times, slower = {1: 1.7, 2: 1.2, 4: 1.0, 8: 1.1, 16: 0.5}, {"none": 0.0}
+    compiled = pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, n: times[n] + slower.get(remat, 0.1))
+    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32)
+    assert [count for _, index, remat, count in compiled if (index, remat) == (0, "none")] == [1, 2, 4, 8]
+    assert found["overrides"] == "--phases.0.accumulation 4 --phases.1.accumulation 4".split()
+    # The hours are those of the fastest tries, 900 steps of 64 x 64 and 100 of 64 x 128; the page shows all.
+    assert found["tried"][0]["hours"] == pytest.approx((900 * 64 + 100 * 128) * 64 * 1e-6 / 3600)
+    text = plan_report.search(found)
+    assert all(text.count(f" {16 // count} x {count} ") == 2 * len(REMAT_POLICIES) for count in (1, 2, 4, 8))
 
 
 @pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU
