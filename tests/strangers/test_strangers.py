@@ -109,7 +109,8 @@ def teacher(dataset, tmp_path, one_device):
         optimizer={"learning_rate": 1e-2},
     )
     source = pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0)
-    return run, tmp_path / "teacher", loop.train(alone(run), tmp_path / "teacher", source, {})
+    taught = experiments.changed(alone(run), checkpoint={"every": 0})  # its last checkpoint alone is used
+    return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, {})
 
 
 def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path, teacher, monkeypatch):
