@@ -1,4 +1,4 @@
-"""Cross-view training: taggers and a parser that learn from sentences without labels too.
+"""Cross-view training: taggers, a parser and a translation that learn from sentences without labels too.
 
     plmjax pretrain experiments/word2vec_tiny.py
     plmjax finetune experiments/cvt.py --from runs/word2vec_tiny --workdir runs/cvt --data.folder finetune \
@@ -36,8 +36,9 @@ warm-up is shorter here and the model smaller; `published` has the sizes of the 
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText, TranslationTask
 from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging, CrossViewTask
+from plmjax.finetuning.cross_view_translation import CrossViewTranslation
 from plmjax.finetuning.from_parts import FromWordVectors
 from plmjax.finetuning.joint import NamedTask
 from plmjax.models.cvt import CvtConfig
@@ -55,6 +56,18 @@ WNUT = {"train": "wnut17/wnut17train.conll.gz", "validation": "wnut17/emerging.d
 POS = TaggingTask(name="pos", label="upos", **TREEBANK), CrossViewTagging(name="pos")
 ENTITIES = TaggingTask(name="entities", scheme="IOB2", **WNUT), CrossViewTagging(name="entities", entities=True)
 PARSING = ParsingTask(name="parsing", **TREEBANK), CrossViewParsing(name="parsing")
+TRANSLATION = (
+    TranslationTask(
+        name="translation",
+        train="multi30k_en_de/train.en.gz",
+        validation="multi30k_en_de/val.en.gz",
+        source="en",
+        target="de",
+        cut_sources=True,
+        cut_targets=True,
+    ),
+    CrossViewTranslation(name="translation"),
+)
 
 
 def experiment() -> Experiment:
@@ -77,8 +90,18 @@ def joint() -> Experiment:
     return _in_short_rows(_learning(POS, ENTITIES, PARSING))
 
 
+def translation() -> Experiment:
+    """Captions of pictures from English to German, judged by BLEU."""
+    return _in_short_rows(_learning(TRANSLATION))
+
+
+def joint_with_translation() -> Experiment:
+    """All four at once; the paper leaves translation out where tasks are joined."""
+    return _in_short_rows(_learning(POS, ENTITIES, PARSING, TRANSLATION))
+
+
 def published() -> Experiment:
-    """All three with the sizes and the warm-up of the released code, 64 sentences a step, one to a row."""
+    """The three of `joint` with the sizes and the warm-up of the released code, 64 sentences a step, one to a row."""
     run = joint()
     return dataclasses.replace(
         run,
@@ -111,9 +134,11 @@ def _learning(*tasks: tuple[NamedTask, CrossViewTask]) -> Experiment:
 
 
 def _in_short_rows(run: Experiment) -> Experiment:
-    """With as many words a step, in rows of half the length: a parser scores every word of a row with every other."""
+    """With as many words a step, in rows of half the length: a parser scores every word of a row with every other, and
+    so does the attention of a translation."""
+    target_length = 64 if any(isinstance(task, TranslationTask) for task in run.data.tasks) else 0
     return dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, sequence_length=64, pack=8),
+        data=dataclasses.replace(run.data, sequence_length=64, pack=8, target_length=target_length),
         training=dataclasses.replace(run.training, batch_size=16),
     )

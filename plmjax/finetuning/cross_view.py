@@ -10,11 +10,11 @@ On that without, every task's auxiliary modules v learn what its primary module 
 
     L = - sum over tasks, over v and over classes of p log p_v
 
-p is computed without dropout and is a constant there.
+p is computed without dropout and is a constant there. In translation it is a text (cross_view_translation.py).
 
 Fields of a batch, besides those of plmjax/finetuning/task.py: TASK/labels, TASK/label_weights and so on, the fields of
-each task's own objective (tagging.py, parsing.py); and `view_weights` float32 [R T], 1 at the words of sentences
-without labels. The weights of one task, or these, are above 0 in a batch, and no others.
+each task's own objective (tagging.py, parsing.py, cross_view_translation.py); and `view_weights` float32 [R T], 1 at
+the words of sentences without labels. The weights of one task, or these, are above 0 in a batch, and no others.
 
 Deviation: what the modules `future` and `past` lose in a batch is divided by all of its words; in the released code by
 those that have a word before or after them in their row.
@@ -30,8 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import SHARE, UserError, check_ranges, listed
-from plmjax.finetuning.cross_view_tasks import CrossViewTask
+from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
+from plmjax.finetuning.cross_view_tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.joint import (
     MEAN,
     JointExamples,
@@ -44,14 +44,14 @@ from plmjax.finetuning.joint import (
 from plmjax.finetuning.parsing import DependencyParsing, Parsing, TreeColumns
 from plmjax.finetuning.tagging import TagColumns, Tagging, TokenTagging
 from plmjax.finetuning.task import Answers, Encoded, FileTask, Outputs, Record, Task, TaskObjective
+from plmjax.finetuning.text_generation import Translation, encoded_rows
+from plmjax.finetuning.text_pairs import PairColumns, TextPairs
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
-from plmjax.models.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, States
-from plmjax.objectives.objective import Batch, Given, Sums, apply, cross_entropy
+from plmjax.models.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, Said, States
+from plmjax.objectives.objective import Batch, Given, Sums
 
 NONE = "none"
-Logits = dict[str, jax.Array]
-"""Module -> its scores, float32 [R T classes]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,17 +68,32 @@ class ParsingTask(TreeColumns, NamedTask):
     kind: ClassVar[type[FileTask]] = Parsing
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationTask(PairColumns, NamedTask):
+    """Sentences and their translations, such as train.en and train.de."""
+
+    kind: ClassVar[type[FileTask]] = TextPairs
+
+
 @dataclasses.dataclass(frozen=True)
 class TasksWithText(JointTask):
     """Tasks on words, and a file of sentences without labels that are trained on in turn with them."""
 
-    tasks: tuple[TaggingTask | ParsingTask, ...] = ()
+    tasks: tuple[TaggingTask | ParsingTask | TranslationTask, ...] = ()
     """The tasks, each with a name of its own."""
+    target_length: int = 0
+    """Words in a row of targets, the marks at their ends included; 0 where no task is a translation."""
     unlabelled: str = ""
     """File of further sentences: the lines of a .txt file, with words separated by white space, or one such as those
-    of the tasks, whose labels are not read. They are held in memory. `none` trains on sentences with labels alone."""
+    of the first task, whose labels are not read. They are held in memory. `none` trains on sentences with labels
+    alone."""
 
-    def alone(self, task: TaggingTask | ParsingTask) -> Tagging | Parsing:
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("data", self, target_length=FROM_0)
+        super().__post_init__()
+
+    def alone(self, task: TaggingTask | ParsingTask | TranslationTask) -> FileTask:
         """One of the tasks as a task of its own."""
         return task.kind(**options_of(task, self, task.kind))
 
@@ -163,7 +178,8 @@ class CrossViewLearning(TaskObjective):
         for one, part in zip(examples.tasks, examples.parts, strict=True):
             with task.named_options(one):
                 made = self._task(one.name).encode(part, tokenizer, model, task.alone(one))
-            parts.append(dataclasses.replace(made, token_fields=self._fields(one.name, made)))
+            fields, decoder = self._fields(one.name, made), self._decoder(one.name, made)
+            parts.append(dataclasses.replace(made, token_fields=fields, decoder=decoder))
         return joined_sequences(parts)
 
     def _task(self, name: str) -> CrossViewTask:
@@ -171,12 +187,27 @@ class CrossViewLearning(TaskObjective):
 
     def _fields(self, name: str, encoded: Encoded) -> dict[str, np.ndarray]:
         """The fields of tokens of one task's sentences."""
-        made, count = encoded.token_fields, len(encoded.tokens)
-        fields = {"characters": made["characters"], "view_weights": np.zeros(count, np.float32)}
-        for task in self.tasks:
-            for field, dtype in task.fields.items():
-                fields[f"{task.name}/{field}"] = made[field] if task.name == name else np.zeros(count, dtype)
-        return fields
+        count = len(encoded.tokens)
+        fields = {"characters": encoded.token_fields["characters"], "view_weights": np.zeros(count, np.float32)}
+        return fields | self._of_tasks(name, encoded, decodes=False)
+
+    def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
+        """What decoders read of one task's sentences: nothing of most; None where no task has a decoder."""
+        if not any(task.decodes for task in self.tasks):
+            return None
+        decoder = encoded_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
+        return dataclasses.replace(decoder, token_fields=self._of_tasks(name, decoder, decodes=True))
+
+    def _of_tasks(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
+        """The fields of all tasks with a decoder, or without: 0 but for the task of this name."""
+        return {
+            f"{task.name}/{field}": encoded.token_fields[field]
+            if task.name == name
+            else np.zeros(len(encoded.tokens), dtype)
+            for task in self.tasks
+            if task.decodes == decodes
+            for field, dtype in task.fields.items()
+        }
 
     def encode_without_labels(
         self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText
@@ -186,81 +217,74 @@ class CrossViewLearning(TaskObjective):
         fields = {name: np.zeros_like(array) for name, array in encoded.token_fields.items()}
         fields["characters"] = encoded.token_fields["characters"]
         fields["view_weights"] += 1
-        return dataclasses.replace(encoded, token_fields=fields)
+        unread = dataclasses.replace(encoded, decoder=None)
+        return dataclasses.replace(encoded, token_fields=fields, decoder=self._decoder("", unread))
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As `TaskObjective`, with the rows that have no labels."""
-        return super().model_inputs(batch) | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}
+        """As `TaskObjective`, with the rows that have no labels, and what decoders read."""
+        names = ("decoder_input_ids", "decoder_segment_ids")
+        return _words(batch) | {name: batch[name] for name in names if name in batch}
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """The losses and metrics of a batch; in training what its kind needs is computed alone."""
         if not training:
-            return self.sums_of(apply(self, module, given, batch, key, training=False), batch)
-        states = apply(self, module, given, batch, key, training=True, method="read")
-
-        def say(task: CrossViewTask, states: States, names: tuple[str, ...], training: bool) -> Logits:
-            rngs = {"dropout": jax.random.fold_in(key, 2)} if training else {}
-            inputs = task.name, states, batch["segment_ids"], names, not training
-            return module.apply(given.variables, *inputs, rngs=rngs, method="say")
+            return self.evaluated(module, given, batch)[0]
+        modules = functools.partial(self._modules, module, given, jax.random.fold_in(key, 2))
+        read = functools.partial(module.apply, given.variables, **_words(batch), method="read")
+        states = read(deterministic=False, rngs={"dropout": key})
 
         def labelled(task: CrossViewTask) -> Callable[[States], Sums]:
             def sums(states: States) -> Sums:
-                own, logits = _own(batch, task), say(task, states, (PRIMARY,), True)[PRIMARY]
-                loss = jnp.sum(own["label_weights"] * self.labelled_nats(task, logits, own))
-                return self._filled({task.name: loss}, _counts(task, logits, own))
+                own = _own(batch, task)
+                said = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
+                return self._filled(
+                    {task.name: task.label_nats(said, own, self.label_smoothing)}, _counts(task, said, own)
+                )
 
             return sums
 
         def without_labels(states: States) -> Sums:
-            read = apply(self, module, given, batch, key, training=False, method="read")
-            losses = {}
-            for task in self.tasks:
-                taught = jax.lax.stop_gradient(jax.nn.softmax(say(task, read, (PRIMARY,), False)[PRIMARY]))
-                losses[task.name] = self.view_nats(task, taught, say(task, states, task.views, True), batch)
-            words = jnp.sum(batch["view_weights"])
-            return self._filled(losses, {f"{name}/view_nats": (loss, words) for name, loss in losses.items()})
+            taught = read(deterministic=True)
+            losses = {
+                task.name: task.view_nats(modules(task), taught, states, _own(batch, task)) for task in self.tasks
+            }
+            return self._filled(
+                {name: nats for name, (nats, _) in losses.items()},
+                {f"{name}/view_nats": pair for name, pair in losses.items()},
+            )
 
-        kinds = [_own(batch, task)["label_weights"] for task in self.tasks] + [batch["view_weights"]]
-        kind = jnp.argmax(jnp.stack([jnp.sum(weights) for weights in kinds]))
+        kinds = [jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks]
+        kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
         return jax.lax.switch(kind, [*map(labelled, self.tasks), without_labels], states)
 
-    def labelled_nats(self, task: CrossViewTask, logits: jax.Array, own: Batch) -> jax.Array:
-        """Of the right classes of words, smoothed: float32 [R T]."""
-        nats, share = cross_entropy(logits, task.classes(own)), self.label_smoothing if task.smoothed else 0.0
-        if not share:
-            return nats
-        return (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(logits), axis=-1)
-
-    def view_nats(self, task: CrossViewTask, taught: jax.Array, said: Logits, batch: Batch) -> jax.Array:
-        """Of the primary module's probabilities, summed over the words and the modules that see them: float32."""
-        words, total = batch["view_weights"] > 0, 0.0
-        for view, logits in said.items():
-            nats = -jnp.sum(taught * jax.nn.log_softmax(logits), axis=-1)
-            total += jnp.sum(jnp.where(task.sees(view, words, batch["segment_ids"]), nats, 0.0))
-        return total
-
-    def losses(self, outputs: dict[str, Logits], batch: Batch) -> dict[str, jax.Array]:
-        """Nats of every word's label by the primary module of each task."""
-        found = {}
+    def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, jax.Array]:
+        """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
+        made from, side by side."""
+        states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
+        losses, metrics, predicted = {}, {}, []
         for task in self.tasks:
-            found[task.name] = cross_entropy(outputs[task.name][PRIMARY], task.classes(_own(batch, task)))
-        return found
+            own, modules = _own(batch, task), self._modules(module, given, jax.random.key(0), task)
+            said = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
+            losses[task.name] = task.label_nats(said, own, 0.0)
+            metrics |= _counts(task, said, own)
+            predicted.append(task.predicted(modules, said, states, own).astype(jnp.float32))
+        return Sums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
-    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every word counts once, [R T]."""
-        return {task.name: _own(batch, task)["label_weights"] + batch["view_weights"] for task in self.tasks}
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Of each task its labels, and the words without labels; never 0."""
+        others = jnp.sum(batch["view_weights"])
+        labels = {task.name: jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks}
+        return {name: jnp.maximum(count + others, 1e-9) for name, count in labels.items()}
 
-    def counts(self, outputs: dict[str, Logits], batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """TASK/METRIC of words."""
-        found = {}
-        for task in self.tasks:
-            found |= _counts(task, outputs[task.name][PRIMARY], _own(batch, task))
-        return found
-
-    def collected(self, outputs: dict[str, Logits], batch: Batch) -> jax.Array:
-        """What every task's predictions are made from, side by side."""
-        said = [task.predictions(outputs[task.name][PRIMARY], batch) for task in self.tasks]
-        return jnp.concatenate(said, axis=-1)
+    def signatures(self, task: TasksWithText) -> dict[str, str]:
+        """Those of every task's own objective, as TASK/METRIC_signature."""
+        chosen = [one.name for one in task.chosen]
+        return {
+            f"{one.name}/{name}": text
+            for one in self.tasks
+            if one.name in chosen
+            for name, text in one.signatures(task).items()
+        }
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """predictions.TASK.tsv or .conllu of every task, as its own objective writes them."""
@@ -269,7 +293,7 @@ class CrossViewLearning(TaskObjective):
             scores, written = task.answer(*its)
             found |= {f"{task.name}/{metric}": score for metric, score in scores.items()}
             files |= {name.replace(".", f".{task.name}.", 1): text for name, text in written.items()}
-            judged.append(scores[task.judged_by])
+            judged.append(task.judged(scores))
         return found | {MEAN: float(np.mean(judged))}, files
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
@@ -277,9 +301,9 @@ class CrossViewLearning(TaskObjective):
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """The format of the one task that is predicted: CoNLL-U of a parser, CoNLL's of a tagger."""
+        """The format of the one task that is predicted: CoNLL-U of a parser, CoNLL's of a tagger, lines of text."""
         for record in records:
-            kind = DependencyParsing if "heads" in record else TokenTagging
+            kind = DependencyParsing if "heads" in record else TokenTagging if "words" in record else Translation
             yield from kind().official([record])
 
     def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
@@ -288,10 +312,13 @@ class CrossViewLearning(TaskObjective):
         6 for every multiplication of the modules that learn, and 2 for those of the primary ones and of the encoder
         that say what they learn.
         """
+        counts = np.array([task.multiplications(config, batch) for task in self.tasks])
+        labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 2].sum()
         rows, length = batch["input_ids"].shape
-        counts = np.array([task.multiplications(config, length) for task in self.tasks])
-        labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 0].sum()
-        return float(rows * length * (labelled + without) + config.train_flops(rows, length, 0) / 3) / 2
+        return float(labelled + without + config.train_flops(rows, length, 0) / 3) / 2
+
+    def _modules(self, module: CvtForTasks, given: Given, key: jax.Array, task: CrossViewTask) -> TaskModules:
+        return TaskModules(module, given.variables, task.name, key)
 
     def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Sums:
         """The sums of a batch, with 0 for those of other kinds."""
@@ -309,7 +336,8 @@ class CrossViewLearning(TaskObjective):
         first = 0
         for one, part in zip(examples.tasks, examples.parts, strict=True):
             task, end = self._task(one.name), first + len(part)
-            fields = {field: encoded.token_fields[f"{one.name}/{field}"] for field in task.fields}
+            names = () if task.decodes else task.fields
+            fields = {field: encoded.token_fields[f"{one.name}/{field}"] for field in names}
             own = dataclasses.replace(encoded, offsets=encoded.offsets[first : end + 1], token_fields=fields)
             yield task, part, own, [output[:, columns[one.name]] for output in outputs[first:end]]
             first = end
@@ -320,8 +348,12 @@ def _own(batch: Batch, task: CrossViewTask) -> Batch:
     return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
 
 
-def _counts(task: CrossViewTask, logits: jax.Array, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
     """TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
-    weights = own["label_weights"]
-    hits = task.hits(logits, own)
-    return {f"{task.name}/{name}": (jnp.sum(hit * weights), jnp.sum(weights)) for name, hit in hits.items()}
+    return {f"{task.name}/{name}": pair for name, pair in task.counts(said, own).items()}
+
+
+def _words(batch: Batch) -> dict[str, jax.Array]:
+    """What the encoder reads."""
+    names = ("input_ids", "characters", "segment_ids", "positions")
+    return {name: batch[name] for name in names} | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}

@@ -14,7 +14,7 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Encoded, Examples, Outputs, TaskObjective
 from plmjax.generation.writer import Writer
-from plmjax.objectives.objective import Given, apply
+from plmjax.objectives.objective import Given
 from plmjax.parallel import hosts, sharding
 from plmjax.training import feed, step
 from plmjax.training.step import Program
@@ -137,9 +137,8 @@ def _forward(program: Program, objective: TaskObjective) -> Any:
 
     def forward(given: Given, batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
         with jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
-            outputs = apply(objective, program.module, given, batch, jax.random.key(0), training=False)
-            losses, weights = objective.sums_of(outputs, batch).losses, objective.weights(batch)
-            collected = () if objective.generates else objective.collected(outputs, batch)
+            sums, collected = objective.evaluated(program.module, given, batch)
+            losses, weights = sums.losses, objective.weights(batch)
         pairs = {f"{term}_loss": (losses[term], weights[term]) for term in weights}
         named = {"loss": pairs[f"{objective.target_term(batch)}_loss"]} | (pairs if len(pairs) > 1 else {})
         return named, collected, batch["example_ids"], batch["sequence_starts"]

@@ -31,7 +31,7 @@ from plmjax.finetuning.mixing import Mixing
 from plmjax.generation.writer import Settings
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.template import Template, TokenRow
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply_and_collect
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, apply_and_collect
 from plmjax.vocabulary import Vocabulary
 
 Row = tuple[Any, ...]
@@ -329,6 +329,11 @@ class TaskObjective(Objective):
         losses, weights = self.losses(outputs, batch), self.loss_weights(batch)
         chex.assert_trees_all_equal_shapes_and_dtypes(losses, weights)
         return Sums({term: jnp.sum(losses[term] * each) for term, each in weights.items()}, self.counts(outputs, batch))
+
+    def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, Any]:
+        """Losses and metrics of a batch of an evaluation, and what predictions are made from, as `collected`."""
+        outputs = apply(self, module, given, batch, jax.random.key(0), training=False)
+        return self.sums_of(outputs, batch), () if self.generates else self.collected(outputs, batch)
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Model FLOPs of the head in one training step."""

@@ -153,9 +153,9 @@ class TextGeneration(TaskObjective):
         targets = fitting(examples, targets, most, "target", "--data.target_length", cut=task.cut_targets)
         asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
         given = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
-        decoder = _encoded(given, token_fields=_asked_for(asked, [0] * len(asked)))
+        decoder = encoded_rows(given, token_fields=next_tokens(asked, [0] * len(asked)))
         return dataclasses.replace(
-            _encoded([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
+            encoded_rows([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
         )
 
     def _one_row(
@@ -184,8 +184,8 @@ class TextGeneration(TaskObjective):
         targets = fitting(examples, targets, most, "target", "--objective.max_new_tokens", cut=task.cut_targets)
         rows = [[start, *one, delimiter, *other, end] for one, other in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
-        fields = _asked_for([row[1:] for row in rows], prompts)
-        encoded = _encoded([row[:-1] for row in rows], token_fields=fields)
+        fields = next_tokens([row[1:] for row in rows], prompts)
+        encoded = encoded_rows([row[:-1] for row in rows], token_fields=fields)
         return dataclasses.replace(encoded, summaries=np.array(prompts, np.int32))
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
@@ -296,7 +296,7 @@ def fitting(
     return [text[:most] for text in texts]
 
 
-def _encoded(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
+def encoded_rows(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
     """Rows whose last token stands for them."""
     lengths = np.array([len(row) for row in rows])
     return Encoded(
@@ -309,7 +309,7 @@ def _encoded(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None =
     )
 
 
-def _asked_for(rows: list[list[int]], first: list[int]) -> dict[str, np.ndarray]:
+def next_tokens(rows: list[list[int]], first: list[int]) -> dict[str, np.ndarray]:
     """next_ids, the tokens of rows; next_weights, 1 from the place `first` of each on."""
     weights = ([0.0] * place + [1.0] * (len(row) - place) for row, place in zip(rows, first, strict=True))
     count = sum(map(len, rows))

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from plmjax.generation import weights
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.decoder import Decoder
+from plmjax.generation.decoder import Decoder, Variables
 from plmjax.generation.search import Found, Lengths, Strategy
 from plmjax.generation.written import Written
 from plmjax.parallel import sharding
@@ -60,13 +60,8 @@ def begin(
     """
 
     def run() -> Progress:
-        variables = {"params": weights.together(params)}
-        scores, state = decoder.start(variables, prompt, prompt_mask, source, room)
-        search = strategy.begin(Written.after(prompt, prompt_mask, room), keys)
-        if strategy.rows > 1:
-            scores = jnp.repeat(scores, strategy.rows, axis=0)
-            state = decoder.repeated(state, strategy.rows)
-        return _advance(decoder, strategy, constraints, search, scores, state, lengths)
+        how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
+        return _begun(*how, variables, prompt, prompt_mask, source, keys, lengths, room)
 
     return sharding.scoped(run, mesh)()
 
@@ -85,16 +80,8 @@ def proceed(
     """Writes until `until` tokens are there, an int32 scalar, or all texts have ended; and whether they have."""
 
     def run() -> tuple[Progress, jax.Array]:
-        variables = {"params": weights.together(params)}
-
-        def going(progress: Progress) -> jax.Array:
-            return ~strategy.over(progress.search, lengths) & (progress.search.written.count < until)
-
-        def write(progress: Progress) -> Progress:
-            scores, state = decoder.step(variables, progress.search.written.last, progress.state)
-            return _advance(decoder, strategy, constraints, progress.search, scores, state, lengths)
-
-        last = jax.lax.while_loop(going, write, progress)
+        how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
+        last = _proceeded(*how, variables, progress, lengths, until)
         return last, strategy.over(last.search, lengths)
 
     return sharding.scoped(run, mesh)()
@@ -104,6 +91,66 @@ def proceed(
 def found(strategy: Strategy, search: Any) -> Found:
     """The texts of a search."""
     return strategy.found(search)
+
+
+def written_within(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    variables: Variables,
+    prompt: jax.Array,
+    source: Any,
+    keys: jax.Array,
+    lengths: Lengths,
+    room: int,
+) -> Found:
+    """The texts of prompts of one length each, int32 [B W], within a program of the caller's, such as a train step.
+
+    variables: of the model. All else is as for `begin`. No gradient passes.
+    """
+    how = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
+    source = jax.lax.stop_gradient(source)
+    progress = _begun(*how, prompt, jnp.ones_like(prompt), source, keys, lengths, room)
+    return strategy.found(_proceeded(*how, progress, lengths, lengths.most).search)
+
+
+def _begun(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    variables: Variables,
+    prompt: jax.Array,
+    prompt_mask: jax.Array,
+    source: Any,
+    keys: jax.Array,
+    lengths: Lengths,
+    room: int,
+) -> Progress:
+    scores, state = decoder.start(variables, prompt, prompt_mask, source, room)
+    search = strategy.begin(Written.after(prompt, prompt_mask, room), keys)
+    if strategy.rows > 1:
+        scores = jnp.repeat(scores, strategy.rows, axis=0)
+        state = decoder.repeated(state, strategy.rows)
+    return _advance(decoder, strategy, constraints, search, scores, state, lengths)
+
+
+def _proceeded(
+    decoder: Decoder,
+    strategy: Strategy,
+    constraints: Constraints,
+    variables: Variables,
+    progress: Progress,
+    lengths: Lengths,
+    until: jax.Array,
+) -> Progress:
+    def going(progress: Progress) -> jax.Array:
+        return ~strategy.over(progress.search, lengths) & (progress.search.written.count < until)
+
+    def write(progress: Progress) -> Progress:
+        scores, state = decoder.step(variables, progress.search.written.last, progress.state)
+        return _advance(decoder, strategy, constraints, progress.search, scores, state, lengths)
+
+    return jax.lax.while_loop(going, write, progress)
 
 
 def _advance(

@@ -7,7 +7,8 @@ The encoder reads characters and words; its first LSTM has a state for each dire
     f_t, b_t = biLSTM_1(x)_t          h_t = biLSTM_2([f ; b])_t
 
 Every task has a primary module, which sees all of it, and auxiliary modules, which see restricted views, in which a
-part of the sentence is hidden. Those of tagging (those of parsing are in plmjax/models/cvt_parsing.py):
+part of the sentence is hidden. Those of tagging (of parsing: plmjax/models/cvt_parsing.py; of translation:
+plmjax/models/cvt_translation.py):
 
     primary     softmax(U relu(W [f_t ; b_t ; h_t]))
     full        softmax(U W [f_t ; b_t ; h_t])       no relu; everything
@@ -26,7 +27,7 @@ Deviation: sentences have no marks at their ends, which the released code gives 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -45,12 +46,15 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.spelling import CHARACTERS
 from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs, first_of_each
+from plmjax.layers.vocabulary_scores import VocabularyScores
 
 PRIMARY = "primary"
 TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
 """The auxiliary modules of tagging."""
 States = tuple[jax.Array, jax.Array, jax.Array]
 """f and b, [B T P] each, and h [B T 2 P]."""
+Said = jax.Array | VocabularyScores
+"""The scores of a module, float32 [B T classes] of every word, or those of the words of a translation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +78,16 @@ class CvtConfig(ModelConfig):
     second_size: int = 512
     """Numbers of a cell of the second LSTM."""
     projection_size: int = 512
-    """Numbers of an LSTM's output in each direction, if its cell has more, and of a module's hidden layer."""
+    """Numbers of an LSTM's output in each direction, if its cell has more; of a module's hidden layer, and of a cell
+    of the LSTM that reads translations."""
     parser_size: int = 128
     """Numbers of a dependent in the parser's products."""
     dropout: float = 0.5
     """Of words, of what their characters say, of the LSTMs' outputs, and within parsers, in sentences with labels."""
     unlabelled_dropout: float = 0.2
     """The same in sentences without labels."""
+    attention_dropout: float = 0.5
+    """Of the weights of attention, in the view of translation that sees a part of the source."""
 
     depth: ClassVar[int] = 2
     encoder_name: ClassVar[str] = "cvt"
@@ -92,7 +99,7 @@ class CvtConfig(ModelConfig):
         """Checks the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
         check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
-        check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE)
+        check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE, attention_dropout=SHARE)
         widest = max(self.filter_widths, default=1)
         check_ranges("model", self, max_characters_per_token=(max(3, widest), math.inf))
 
@@ -130,7 +137,7 @@ class CvtConfig(ModelConfig):
         return words, *(ParameterGroup((f"{name}/lstm_{layer}",)) for layer in (1, 2))
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another rate, for both kinds of sentences."""
+        """The same sizes with another rate, for both kinds of sentences; what views see stays as it is."""
         return dataclasses.replace(self, dropout=rate, unlabelled_dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -260,7 +267,7 @@ class TaggingModules(nn.Module):
 
     @nn.compact
     def __call__(
-        self, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
+        self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
         """Scores of every word's label by the modules of these names, float32 [B T labels].
 
@@ -295,12 +302,10 @@ class Heads(nn.Module):
     heads: tuple[Head, ...]
 
     @nn.compact
-    def __call__(
-        self, task: str, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
-    ) -> dict[str, jax.Array]:
-        """What the modules of one task with these names say."""
+    def __call__(self, task: str, *given: Any, method: str = "__call__") -> Any:
+        """A method of the modules of one task."""
         (head,) = (head for head in self.heads if head.task == task)
-        return head.make(name=task)(states, segment_ids, names, deterministic)
+        return getattr(head.make(name=task), method)(*given)
 
 
 class CvtForTasks(nn.Module):
@@ -321,14 +326,23 @@ class CvtForTasks(nn.Module):
         characters: jax.Array,
         *,
         segment_ids: jax.Array,
+        decoder_input_ids: jax.Array | None = None,
+        decoder_segment_ids: jax.Array | None = None,
         deterministic: bool = True,
         **inputs: jax.Array,
-    ) -> dict[str, dict[str, jax.Array]]:
-        """As `Cvt`: task -> module -> what it says of every word, float32 [B T classes]."""
+    ) -> dict[str, dict[str, Said]]:
+        """As `Cvt`: task -> module -> what it says.
+
+        decoder_input_ids, decoder_segment_ids: int [B U], what decoders read, where a task is a translation.
+        """
         states = self.read(input_ids, characters, segment_ids=segment_ids, deterministic=deterministic, **inputs)
+        tokens = {
+            "segment_ids": segment_ids,
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_segment_ids": decoder_segment_ids,
+        }
         return {
-            head.task: self.say(head.task, states, segment_ids, (PRIMARY, *head.views), deterministic)
-            for head in self.heads
+            head.task: self.say(head.task, states, tokens, (PRIMARY, *head.views), deterministic) for head in self.heads
         }
 
     def read(self, input_ids: jax.Array, characters: jax.Array, **inputs: jax.Array | bool) -> States:
@@ -336,7 +350,14 @@ class CvtForTasks(nn.Module):
         return self.cvt(input_ids, characters, **inputs)
 
     def say(
-        self, task: str, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
-    ) -> dict[str, jax.Array]:
-        """What the modules of one task with these names say, by name: float32 [B T classes]."""
-        return self.classifier(task, states, segment_ids, names, deterministic)
+        self, task: str, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
+    ) -> dict[str, Said]:
+        """What the modules of one task with these names say, by name.
+
+        tokens: what rows hold, by the names of `__call__`; a task takes what it needs.
+        """
+        return self.classifier(task, states, tokens, names, deterministic)
+
+    def write(self, task: str, *given: Any) -> Any:
+        """As `TranslationModules.write`, of one task."""
+        return self.classifier(task, *given, method="write")

@@ -83,13 +83,16 @@ class ParsingModules(nn.Module):
 
     @nn.compact
     def __call__(
-        self, states: States, segment_ids: jax.Array, names: tuple[str, ...], deterministic: bool
+        self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
         """Scores of every word's head and relation by the modules of these names, float32 [B T (1+T) R].
+
+        tokens: `segment_ids` int [B T], which sentence each word belongs to.
 
         Class 0..R-1 is the root in every relation, j R + r the word in place j - 1 of the row in relation r.
         """
         forward, backward, _ = states
+        segment_ids = tokens["segment_ids"]
         everything = jnp.concatenate(states, axis=-1)
         seen = {PRIMARY: (everything, everything), "full": (everything, everything)}
         one = {"forwards": forward, "backwards": backward}

@@ -1,6 +1,8 @@
 """Cross-view training: what the modules learn from sentences with labels and without, and several tasks at once."""
 
+import dataclasses
 import gzip
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -14,7 +16,7 @@ import torch
 from plmjax import cli
 from plmjax.errors import UserError
 from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
-from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
+from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging, TaskModules
 from plmjax.finetuning.joint import joined_examples
 from plmjax.finetuning.parsing import ParsedExamples
 from plmjax.finetuning.tagging import TaggedExamples
@@ -22,6 +24,7 @@ from plmjax.interop import word2vec
 from plmjax.models.bert import BertConfig
 from plmjax.models.cvt import TAGGING_VIEWS
 from plmjax.models.cvt_parsing import PARSING_VIEWS
+from plmjax.models.cvt_translation import TRANSLATION_VIEWS
 from plmjax.objectives.objective import Given
 from plmjax.training import metrics
 from plmjax.vocabulary import Vocabulary
@@ -34,7 +37,7 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", PAGE[PAGE.index("## Sentences") : PAGE.index("## CoVe")], re.DOTALL)
     for line in block.strip().splitlines()
 ]
-KINDS = ("tags", "trees", "none")
+KINDS = ("tags", "trees", "texts", "none")
 SENTENCES = ((0, 0, 3), (0, 3, 5), (1, 0, 4))
 """Row, first word, end."""
 HEADS = np.array([[2, 0, 2, 0, 1, 0], [0, 1, 1, 3, 0, 0]], np.int32)
@@ -46,7 +49,9 @@ def batch(kind: str) -> dict[str, jax.Array]:
     words = (found["segment_ids"] > 0).astype(np.float32)
     labels, relations = random.integers(0, 3, (2, 6)), random.integers(0, 2, (2, 6))
     weights = {"tags": "tags/label_weights", "trees": "trees/label_weights", "none": "view_weights"}
+    weights |= {"texts": "texts/next_weights"}  # a translation has as many words as its source
     found |= {"tags/labels": labels, "trees/heads": HEADS, "trees/relations": relations}
+    found |= {"texts/next_ids": random.integers(0, 5, (2, 6)), "example_ids": np.array([[0, 1, -1], [2, -1, -1]])}
     found |= {"positions": np.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])}
     found |= {field: words * (name == kind) for name, field in weights.items()}
     return {name: jnp.asarray(array) for name, array in found.items()}
@@ -62,17 +67,20 @@ def learned(given: dict[str, jax.Array]) -> tuple:
         return sum(sums.losses.values()), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(cvt.PARAMS["classifier"])
-    inputs = {name: given[name] for name in ("input_ids", "characters", "segment_ids")}
-    return sums, gradients, cvt.MODULE.apply({"params": cvt.PARAMS}, **inputs)
+    said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: given[name] for name in cvt.inputs([[1]], 1)})
+    texts = {name: scores.logits() for name, scores in said["texts"].items()}
+    return sums, gradients, said | {"texts": texts}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_teach_the_primary_module_and_it_teaches_the_others(kind):
     _, gradients, _ = learned(batch(kind))
-    views = {"tags": TAGGING_VIEWS, "trees": PARSING_VIEWS}
+    views = {"tags": TAGGING_VIEWS, "trees": PARSING_VIEWS, "texts": TRANSLATION_VIEWS}
     for task, modules in gradients.items():
         learn = {name for name, tree in modules.items() if any(map(np.any, jax.tree.leaves(tree)))}
-        assert learn == ({"primary"} if kind == task else set(views[task]) if kind == "none" else set())
+        shared = {"target", "lstm"} if task == "texts" and kind in (task, "none") else set()
+        own = {"primary"} if kind == task else set(views[task]) if kind == "none" else set()
+        assert learn == own | shared
 
 
 def test_the_losses_of_labels_are_those_of_torch():
@@ -81,7 +89,7 @@ def test_the_losses_of_labels_are_those_of_torch():
     words = np.asarray(given["segment_ids"]) > 0
     scores, labels = (torch.tensor(np.asarray(x)[words]) for x in (said["tags"]["primary"], given["tags/labels"]))
     loss = torch.nn.functional.cross_entropy(scores, labels.long(), label_smoothing=0.1, reduction="sum")
-    assert sums.losses == {"tags": pytest.approx(float(loss), rel=1e-5), "trees": 0}
+    assert sums.losses == {"tags": pytest.approx(float(loss), rel=1e-5), "trees": 0, "texts": 0}
     right = int((scores.argmax(dim=-1) == labels).sum())
     assert sums.metrics["tags/accuracy"] == (right, 9) and sums.metrics["trees/las"] == (0, 0)
 
@@ -94,8 +102,14 @@ def test_the_losses_of_labels_are_those_of_torch():
             loss -= float(chances[column, relation])
             guess = divmod(int(chances.argmax()), 2)
             found += [guess == (column, relation), guess[0] == column]
-    assert sums.losses == {"tags": 0, "trees": pytest.approx(loss, rel=1e-5)}
+    assert sums.losses == {"tags": 0, "trees": pytest.approx(loss, rel=1e-5), "texts": 0}
     assert [sums.metrics[f"trees/{name}"] for name in ("las", "uas")] == [(found[0], 9), (found[1], 9)]
+
+    sums, _, said = learned(given := batch("texts"))
+    scores, words = (torch.tensor(np.asarray(x)[words]) for x in (said["texts"]["primary"], given["texts/next_ids"]))
+    loss = torch.nn.functional.cross_entropy(scores, words.long(), reduction="sum")
+    assert sums.losses == {"tags": 0, "trees": 0, "texts": pytest.approx(float(loss), rel=1e-5)}
+    assert sums.metrics["texts/accuracy"] == (int((scores.argmax(dim=-1) == words).sum()), 9)
 
 
 def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
@@ -111,6 +125,60 @@ def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
                     expected -= float(np.sum(np.exp(chances["primary"][row, word]) * chances[name][row, word]))
         assert sums.losses[task] == pytest.approx(expected, rel=1e-5)
         assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
+
+
+def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
+    """Greedy, word by word with all words before it; then both views, added up in numpy."""
+    sums, _, _ = learned(given := batch("none"))
+    inputs, expected, count = {name: given[name] for name in cvt.inputs([[1]], 1)}, 0.0, 0
+
+    @jax.jit
+    def chances(read: np.ndarray, row: int, sentence: int) -> dict[str, jax.Array]:
+        own = {"decoder_input_ids": read[None], "decoder_segment_ids": jnp.full((1, 3), sentence)}
+        said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: x[row][None] for name, x in inputs.items()} | own)
+        return {name: jax.nn.log_softmax(scores.logits())[0] for name, scores in said["texts"].items()}
+
+    for sentence, (row, *_) in zip((1, 2, 1), SENTENCES, strict=True):
+        words: list[int] = []
+        while 0 not in words and len(words) < 3:
+            found = chances(np.array([0, *words, 0, 0][:3]), row, sentence)
+            words.append(int(found["primary"][len(words)].argmax()))
+        for place, word in enumerate(words):
+            expected -= float(found["attention_dropout"][place, word])
+            expected -= float(found["future"][place - 1, word]) if place else 0.0
+        count += len(words)
+    assert 3 < count < 9  # some end by themselves, none at once
+    assert sums.losses["texts"] == pytest.approx(expected, rel=1e-5)
+    assert sums.metrics["texts/view_nats"] == (pytest.approx(expected, rel=1e-5), count)
+
+
+def test_a_wide_beam_finds_the_likeliest_of_all_translations():
+    given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
+    modules = TaskModules(cvt.MODULE, {"params": cvt.PARAMS}, "texts", jax.random.key(0))
+    states = cvt.MODULE.apply(
+        modules.variables,
+        *(given[name] for name in ("input_ids", "characters")),
+        segment_ids=given["segment_ids"],
+        method="read",
+    )
+    found, counts = jax.jit(lambda: texts.written(modules, states, given))()
+    all_texts = [text for size in (1, 2, 3) for text in itertools.product(range(5), repeat=size)]
+    all_texts = [text for text in all_texts if 0 not in text[:-1] and (text[-1] == 0 or len(text) == 3)]
+    read = np.array([[0, *text[:-1], 0, 0][:3] for text in all_texts])
+    asked = np.array([[*text, 0, 0][:3] for text in all_texts])
+    for slot, (row, *_) in zip(((0, 0), (0, 1), (1, 0)), SENTENCES, strict=True):
+        tokens = {
+            "segment_ids": jnp.repeat(given["segment_ids"][row][None], len(read), axis=0),
+            "decoder_input_ids": read,
+            "decoder_segment_ids": np.full(read.shape, slot[1] + 1),
+        }
+        own = jax.tree.map(lambda x, row=row: jnp.repeat(x[row][None], len(read), axis=0), states)
+        scores = jax.nn.log_softmax(modules(own, tokens, ("primary",), training=False)["primary"].logits())
+        nats = np.take_along_axis(np.asarray(scores), asked[..., None], axis=-1)[..., 0]
+        lengths = np.array([len(text) for text in all_texts])
+        best = all_texts[int(np.argmax(np.sum(nats * (np.arange(3) < lengths[:, None]), axis=1)))]
+        assert tuple(found[slot][: int(counts[slot])].tolist()) == best
+    assert counts[0, 2] == 0 and not found[1, 1:].any()
 
 
 TAGGED = TaggedExamples("t.conll", [2, 4], [["a", "b"], ["c"]], [["O", "B-N"], ["O"]], [[1, 2], [4]], "IOB2")

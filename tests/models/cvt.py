@@ -1,9 +1,10 @@
-"""A small encoder of cross-view training with a tagger and a parser, for tests."""
+"""A small encoder of cross-view training with a tagger, a parser and a translation, for tests."""
 
 import numpy as np
 
 from plmjax.finetuning.cross_view import CrossViewLearning
 from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
+from plmjax.finetuning.cross_view_translation import CrossViewTranslation
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.execution import Execution
 from plmjax.models.cvt import CvtConfig
@@ -21,24 +22,27 @@ SIZES = {
     "projection_size": 8,
     "parser_size": 3,
 }
-CONFIG = CvtConfig(**SIZES, dropout=0.0, unlabelled_dropout=0.0)
+CONFIG = CvtConfig(**SIZES, dropout=0.0, unlabelled_dropout=0.0, attention_dropout=0.0)
 OBJECTIVE = CrossViewLearning(
     tasks=(
         CrossViewTagging(name="tags", labels=("a", "b", "c")),
         CrossViewParsing(name="trees", relations=("r", "s")),
+        CrossViewTranslation(name="texts", target_words=("x", "y", "z"), beams=1, max_new_tokens=3),
     )
 )
 MODULE = OBJECTIVE.module(CONFIG, Execution())
 
 
 def inputs(sentences: list[list[int]], length: int) -> dict[str, np.ndarray]:
-    """Rows of packed sentences of so many words each, different ones at every place."""
+    """Rows of packed sentences of so many words each, different ones at every place, with translations as long."""
     random, shape = np.random.default_rng(0), (len(sentences), length)
     segments = np.zeros(shape, np.int32)
     for row, lengths in zip(segments, sentences, strict=True):
         row[: sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
     ids, characters = random.integers(1, 20, shape), random.integers(1, 262, (*shape, 7))
-    return {"input_ids": ids.astype(np.int32), "characters": characters, "segment_ids": segments}
+    words = {"input_ids": ids.astype(np.int32), "characters": characters, "segment_ids": segments}
+    targets = random.integers(0, 5, shape).astype(np.int32)
+    return words | {"decoder_input_ids": targets, "decoder_segment_ids": segments.copy()}
 
 
 def drawn() -> dict:

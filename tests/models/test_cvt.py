@@ -1,4 +1,4 @@
-"""The encoder of cross-view training: its sizes, and what each view of tagging and of parsing sees."""
+"""The encoder of cross-view training: its sizes, and what each view of a task sees."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.execution import Execution
 from plmjax.models.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt_parsing import PARSING_VIEWS
+from plmjax.models.cvt_translation import TRANSLATION_VIEWS
 from tests.models import cvt
 
 
@@ -49,14 +50,18 @@ def test_each_view_sees_what_it_may():
         return [
             {name: jnp.sum(scores**2, -1)[0] for name, scores in output["tags"].items()},
             {name: jnp.sum(jnp.where(scores > -1e8, scores, 0.0) ** 2, axis=-1) for name, scores in trees.items()},
+            {name: jnp.sum(scores.logits() ** 2, -1)[0] for name, scores in output["texts"].items()},
         ]
 
-    tags, trees = jax.jit(jax.jacrev(said))(cvt.PARAMS["cvt"]["words"]["embedding"])
+    tags, trees, texts = jax.jit(jax.jacrev(said))(cvt.PARAMS["cvt"]["words"]["embedding"])
     for name, seen in tagging.items():
         found = np.abs(tags[name][:, :7]).max(axis=-1) > 0
         if name in ("future", "past"):  # what they say of a first or a last word means nothing
             found &= seen.any(axis=1)[:, None]
         np.testing.assert_array_equal(found, seen, err_msg=name)
+    assert set(texts) == {"primary", *TRANSLATION_VIEWS}
+    for name, gradients in texts.items():  # attention_dropout: tests/models/test_cvt_translation.py
+        np.testing.assert_array_equal(np.abs(gradients[:, :7]).max(axis=-1) > 0, same, err_msg=name)
     for name, (of_head, of_dependent) in parsing.items():
         found = np.abs(trees[name][:, :, :7]).max(axis=-1) > 0  # dependent, head, word that it depends on
         np.testing.assert_array_equal(found[:, 0], of_dependent, err_msg=f"{name}, the root")
@@ -75,12 +80,14 @@ def test_packed_sentences_are_read_as_alone():
     @jax.jit
     def primary(rows):
         said = cvt.MODULE.apply({"params": cvt.PARAMS}, **rows)
-        return said["tags"]["primary"], said["trees"]["primary"].reshape(4, 11, 12, 2)
+        trees = said["trees"]["primary"].reshape(4, 11, 12, 2)
+        return said["tags"]["primary"], trees, said["texts"]["primary"].logits()
 
-    tags, trees = map(np.asarray, primary(rows))
+    tags, trees, texts = map(np.asarray, primary(rows))
     for row, (begin, end) in enumerate(places, start=1):
         count = end - begin
         np.testing.assert_allclose(tags[row, :count], tags[0, begin:end], atol=2e-6)
+        np.testing.assert_allclose(texts[row, :count], texts[0, begin:end], atol=2e-6)
         alone, packed = trees[row, :count], trees[0, begin:end]
         np.testing.assert_allclose(alone[:, 0], packed[:, 0], atol=2e-6)
         np.testing.assert_allclose(alone[:, 1 : count + 1], packed[:, begin + 1 : end + 1], atol=2e-6)

@@ -21,7 +21,7 @@ WEIGHTS = RANDOM.normal(size=(len(NAMES), 2, 6, 7 * RELATIONS)).astype(np.float3
 
 
 def said(params: dict, states: tuple) -> list[jax.Array]:
-    scores = MODULES.apply({"params": params}, states, SEGMENTS, NAMES, True)
+    scores = MODULES.apply({"params": params}, states, {"segment_ids": SEGMENTS}, NAMES, True)
     return [jax.nn.log_softmax(scores[name]) for name in NAMES]
 
 
@@ -46,7 +46,9 @@ def by_the_formula(params: dict, heads: torch.Tensor, dependents: torch.Tensor) 
 
 
 def test_scores_and_gradients_are_those_of_the_formula():
-    shapes = jax.eval_shape(lambda: MODULES.init(jax.random.key(0), STATES, SEGMENTS, NAMES, True))["params"]
+    shapes = jax.eval_shape(lambda: MODULES.init(jax.random.key(0), STATES, {"segment_ids": SEGMENTS}, NAMES, True))[
+        "params"
+    ]
     params = jax.tree.map(lambda one: RANDOM.normal(0, 0.5, size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
     for name in NAMES:
         params[name]["scale"] = np.float32(1.7)
@@ -87,7 +89,7 @@ def test_heads_are_other_words_of_the_sentence_or_the_root():
 def test_the_published_size():
     """A module of 46 relations in the released code: 512 of a hidden layer, 128 of a dependent."""
     module, states = ParsingModules(CvtConfig(), jnp.float32, 46), tuple(np.zeros((1, 2, n)) for n in (512, 512, 1024))
-    arguments = states, np.ones((1, 2), np.int32), (PRIMARY,), True
+    arguments = states, {"segment_ids": np.ones((1, 2), np.int32)}, (PRIMARY,), True
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *arguments))["params"][PRIMARY]
     hidden = 2 * (2048 * 512 + 512) + 512 * 128 + 128
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == hidden + 512 * 47 * 128 + 128 * 46 + 46 + 1
