@@ -55,21 +55,29 @@ NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggingTask(TagColumns, NamedTask):
+class TaskOnWords(NamedTask):
+    """Base of the kinds of tasks."""
+
+    kind: ClassVar[type[FileTask]]
+    """What it is alone."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingTask(TagColumns, TaskOnWords):
     """A label of every word."""
 
     kind: ClassVar[type[FileTask]] = Tagging
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ParsingTask(TreeColumns, NamedTask):
+class ParsingTask(TreeColumns, TaskOnWords):
     """The head of every word and their relation."""
 
     kind: ClassVar[type[FileTask]] = Parsing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationTask(PairColumns, NamedTask):
+class TranslationTask(PairColumns, TaskOnWords):
     """Sentences and their translations, such as train.en and train.de."""
 
     kind: ClassVar[type[FileTask]] = TextPairs
@@ -79,7 +87,7 @@ class TranslationTask(PairColumns, NamedTask):
 class TasksWithText(JointTask):
     """Tasks on words, and a file of sentences without labels that are trained on in turn with them."""
 
-    tasks: tuple[TaggingTask | ParsingTask | TranslationTask, ...] = ()
+    tasks: tuple[TaskOnWords, ...] = ()
     """The tasks, each with a name of its own."""
     target_length: int = 0
     """Words in a row of targets, the marks at their ends included; 0 where no task is a translation."""
@@ -93,7 +101,7 @@ class TasksWithText(JointTask):
         check_ranges("data", self, target_length=FROM_0)
         super().__post_init__()
 
-    def alone(self, task: TaggingTask | ParsingTask | TranslationTask) -> FileTask:
+    def alone(self, task: TaskOnWords) -> FileTask:
         """One of the tasks as a task of its own."""
         return task.kind(**options_of(task, self, task.kind))
 
