@@ -68,6 +68,9 @@ class Attending(nn.Module):
         alpha = jax.nn.softmax(jnp.where(seen, float32_product(_SCORES, query, h), UNSEEN), axis=-1).astype(dtype)
         alpha = Dropout(self.attention_dropout)(alpha, deterministic)
         both = jnp.concatenate([jnp.einsum("BUT,BTD->BUD", alpha, h), g], axis=-1)
+        # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
+        # mesh of three axes the gradients of h would be other numbers.
+        both = nn.with_logical_constraint(both, ("batch", "length", None))
         size = (config.projection_size,)
         a = jnp.tanh(Projection(size, ("embed", "mlp"), init, dtype, use_bias=False, name="output")(both))
         kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))

@@ -19,8 +19,9 @@ from plmjax.data.layouts import (
 )
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.finetuning.crf_tagging import CrfTagging
-from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText, TranslationTask
 from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
+from plmjax.finetuning.cross_view_translation import CrossViewTranslation
 from plmjax.finetuning.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging
 from plmjax.models.albert import AlbertConfig
@@ -241,15 +242,17 @@ def taglm() -> Experiment:
 
 
 def cvt() -> Experiment:
-    """Labels of words and trees, and what restricted views of a sentence make of them."""
+    """Labels of words, trees and translations, and what restricted views of a sentence make of them."""
     sizes = {"word_dim": 8, "character_dim": 4, "filter_count": 8, "first_size": 8, "second_size": 8}
     tags = CrossViewTagging(name="tags", labels=("even", "odd"))
     trees = CrossViewParsing(name="trees", relations=("r", "s"))
+    texts = CrossViewTranslation(name="texts", target_words=tuple("pqrstuvwxyz"), beams=2, max_new_tokens=3)
+    tasks = TaggingTask(name="tags"), ParsingTask(name="trees"), TranslationTask(name="texts")
     return dataclasses.replace(
         classification(),
         model=CvtConfig(64, max_characters_per_token=5, filter_widths=(2,), projection_size=8, parser_size=4, **sizes),
-        objective=CrossViewLearning(tasks=(tags, trees)),
-        data=TasksWithText(tasks=(TaggingTask(name="tags"), ParsingTask(name="trees")), sequence_length=16),
+        objective=CrossViewLearning(tasks=(tags, trees, texts)),
+        data=TasksWithText(tasks=tasks, sequence_length=16, target_length=4),
     )
 
 

@@ -214,11 +214,16 @@ class CrossViewSource(TaggedSource):
         fields = super().rows(phase, place)
         own = ("labels", "label_weights", "first_words", "last_words")
         words, unlabelled = fields["label_weights"], np.float32(place[-1] % 2)
+        targets = np.zeros((len(words), 4), np.int32)
         return {name: array for name, array in fields.items() if name not in own} | {
             "tags/labels": fields["labels"],
             "tags/label_weights": words * (1 - unlabelled),
             "trees/heads": fields["positions"].astype(np.int32),
             "trees/relations": fields["labels"] % 2,
             "trees/label_weights": np.zeros_like(words),
+            "decoder_input_ids": targets,
+            "decoder_segment_ids": targets,
+            "texts/next_ids": targets,
+            "texts/next_weights": targets.astype(np.float32),
             "view_weights": words * unlabelled,
         }
