@@ -270,7 +270,7 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
         "--finetuning.evaluations 0.1 --training.log_every 6 --optimizer.schedule.warmup_steps 10 "
         "--optimizer.averaging none --start.tagger.dropout 0.1"
     )
-    learn, predict = COMMANDS
+    learn, predict, *_ = COMMANDS
     cli.run([*learn, *sizes, *numbers.split()])
     last, lines = capsys.readouterr().out, metrics.read(Path("runs/cvt/metrics.jsonl"))
     assert "parsing/las 1.0000" in last
@@ -281,3 +281,42 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line]
     assert [row[1] for row in rows[:4]] == "a dog sees cat".split()
     assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
+
+
+def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
+    """An article and a noun, word by word."""
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").symlink_to(ROOT / "experiments")
+    articles, nouns = {"the": "die", "a": "eine"}, {"cat": "Katze", "dog": "Hund", "bird": "Meise"}
+    words, draws = articles | nouns, np.random.default_rng(0)
+
+    def sentence() -> list[str]:
+        return [str(draws.choice([*kind])) for kind in (articles, nouns)]
+
+    Path("finetune/multi30k_en_de").mkdir(parents=True)
+    for name, count in (("train", 40), ("val", 6)):
+        sources = [sentence() for _ in range(count)]
+        targets = [[words[word] for word in source] for source in sources]
+        for language, texts in (("en", sources), ("de", targets)):
+            with gzip.open(f"finetune/multi30k_en_de/{name}.{language}.gz", "wt") as file:
+                file.writelines(" ".join(text) + "\n" for text in texts)
+    Path("finetune/new.txt").write_text("".join(f"{' '.join(sentence())}\n" for _ in range(24)))
+    Path("new.txt").write_text("the dog\na cat\n")
+    word2vec.write(Path("vectors.txt"), [*words], draws.normal(size=(5, 4)).astype(np.float32))
+    cli.run(["import", "vectors.txt", "runs/vectors"])
+    taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
+    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(4 * cvt.SIZES[name]))]
+    numbers = (
+        "--data.sequence_length 8 --data.pack 2 --data.target_length 8 --training.batch_size 4 --finetuning.epochs 20 "
+        "--finetuning.evaluations 0.1 --training.log_every 20 --optimizer adamw --optimizer.learning_rate 0.01 "
+        "--optimizer.schedule constant --optimizer.schedule.warmup_steps 20 --start.tagger.dropout 0.0 "
+        "--start.tagger.attention_dropout 0.2 --objective.tasks.0.max_new_tokens 4"
+    )
+    *_, learn, predict = COMMANDS
+    cli.run([*learn, *sizes, *numbers.split()])
+    lines = metrics.read(Path("runs/translation/metrics.jsonl"))
+    assert "translation/bleu" in capsys.readouterr().out
+    logged = [line["train/translation/view_nats"] for line in lines if "train/translation/view_nats" in line]
+    assert logged[-1] < logged[0] / 2
+    cli.run(predict)
+    assert capsys.readouterr().out.splitlines() == ["die Hund", "eine Katze"]
