@@ -104,8 +104,10 @@ def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> Non
     draw = jax.random.key(3) if rate else None
     found = value_and_gradients(dense, VISIBLE[kind][0], None, rate, draw)
     expected = value_and_gradients(plain, VISIBLE[kind][0], None, rate, draw)
-    # The contexts and the gradients; the number is a sum of hundreds that cancel each other.
-    chex.assert_trees_all_close((found[0][1], found[1]), (expected[0][1], expected[1]), rtol=1e-6, atol=1e-6)
+    # The contexts and the gradients; the number is a sum of hundreds that cancel each other. An element is a sum too,
+    # whose rounding depends on the processor: what counts is the size of its terms, that of the largest element.
+    for ours, theirs in zip((found[0][1], *found[1]), (expected[0][1], *expected[1]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("kind", ["array", "array for each key"])
