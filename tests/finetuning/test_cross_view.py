@@ -17,9 +17,11 @@ from plmjax import cli
 from plmjax.errors import UserError
 from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
 from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging, TaskModules
+from plmjax.finetuning.cross_view_translation import CrossViewTranslation
 from plmjax.finetuning.joint import joined_examples
 from plmjax.finetuning.parsing import ParsedExamples
 from plmjax.finetuning.tagging import TaggedExamples
+from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.interop import word2vec
 from plmjax.models.bert import BertConfig
 from plmjax.models.cvt import TAGGING_VIEWS
@@ -232,6 +234,13 @@ def test_mistakes_in_one_sentence():
         CrossViewTagging(name="tags", mix=True)
     with pytest.raises(UserError, match=r"of the task trees, a ParsingTask, .* found tags \(CrossViewTagging\); add"):
         CrossViewLearning(tasks=PARTS[:1]).learn(EXAMPLES)
+    pairs, texts = TextPairExamples("t.en", [1], ["a b"], ["c"]), CrossViewTranslation(name="texts")
+    with pytest.raises(UserError, match=r"Expected --data\.target_length above 0 for a translation, found 0; raise it"):
+        texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=8, target_length=0))
+    with pytest.raises(UserError, match=r"a source of at most 1 tokens, found 2 in line 1 of t\.en"):
+        texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=1, target_length=4))
+    with pytest.raises(UserError, match=r"Expected --objective\.tasks\.beams of at least 1, found 0; change it"):
+        CrossViewTranslation(name="texts", beams=0)
     with pytest.raises(UserError, match="Expected a model with restricted views of a sentence, found BertConfig"):
         CrossViewLearning(tasks=PARTS).check_model(BertConfig.tiny())
     with pytest.raises(UserError, match=r"without labels in --data\.unlabelled, found nothing; name one, or none"):
