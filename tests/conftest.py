@@ -66,6 +66,11 @@ LONGEST = (
 last works on while the other processes have nothing left to do."""
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a process more than there are cores, since some tests wait for servers, hosts and signals."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, all others after them in their own order."""
     folders = [Path(__file__).parent / name for name in LONGEST]

@@ -90,7 +90,10 @@ def maxouts(params: Any, norms: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def params() -> Any:
-    return jax.tree.map(lambda leaf: 3 * leaf, random_params(MODULE))
+    """Words far apart, so that what is normalized differs from text to text."""
+    params = jax.tree.map(lambda leaf: 3 * leaf, random_params(MODULE))
+    words = {"embedding": 3 * params["cove"]["words"]["embedding"]}
+    return params | {"cove": params["cove"] | {"words": words}}
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

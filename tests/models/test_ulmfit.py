@@ -39,7 +39,14 @@ def drawn(module: nn.Module) -> dict[str, Any]:
     statistics = jax.tree.map(
         lambda leaf: random.uniform(0.2, 1.2, leaf.shape).astype(np.float32), shapes["batch_stats"]
     )
-    return {"params": random_params(module), "batch_stats": statistics}
+
+    def far(path: Any, leaf: np.ndarray) -> np.ndarray:
+        """Far from 0, so that what is normalized differs from text to text: else rounding noise is enlarged."""
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return leaf * (10 if name.endswith("embedding") else 5 if name.endswith("kernel") else 1)
+
+    params = jax.tree_util.tree_map_with_path(far, random_params(module))
+    return {"params": params, "batch_stats": statistics}
 
 
 class Head(torch.nn.Module):
