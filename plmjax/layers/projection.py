@@ -1,6 +1,7 @@
 """A linear map whose axes have names: [... in] -> [... out]."""
 
 import functools
+import math
 
 import flax.linen as nn
 import jax
@@ -60,8 +61,21 @@ def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax
     rows = tuple(range(x.ndim - contracted))
     outputs = tuple(range(len(rows), cotangent.ndim)), tuple(range(contracted, kernel.ndim))
     cotangent = cotangent.astype(x.dtype)  # as `float32_product` does
-    of_x = jax.lax.dot_general(cotangent, kernel, (outputs, ((), ())))
+    of_x = jax.lax.platform_dependent(
+        cotangent,
+        kernel,
+        cpu=functools.partial(_of_matrices, contracted),
+        default=lambda cotangent, kernel: jax.lax.dot_general(cotangent, kernel, (outputs, ((), ()))),
+    )
     return of_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
+
+
+def _of_matrices(contracted: int, cotangent: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The gradient of x from matrices: XLA for CPU would transpose a kernel of more axes."""
+    inputs = kernel.shape[:contracted]
+    matrix = kernel.reshape(math.prod(inputs), -1)
+    rows = cotangent.reshape(-1, matrix.shape[1])
+    return (rows @ matrix.T).reshape(*cotangent.shape[: cotangent.ndim - kernel.ndim + contracted], *inputs)
 
 
 _product.defvjp(_product_forward, _product_backward)

@@ -17,6 +17,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.usefixtures("platform")
 def test_values_and_gradients_are_torchs(name: str) -> None:
     x = np.linspace(-4, 4, 41, dtype=np.float32) + 0.01
     other = torch.tensor(x, requires_grad=True)
@@ -25,6 +26,16 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
     found, gradient = jax.vmap(jax.value_and_grad(ACTIVATIONS[name]))(jnp.asarray(x))
     np.testing.assert_allclose(found, reference.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, other.grad, rtol=1e-5, atol=3e-6)
+
+
+def test_a_cpu_computes_on_rows_and_a_tpu_on_what_it_is_given() -> None:
+    x = jax.ShapeDtypeStruct((2, 3, 8), jnp.float32)
+    texts = {
+        platform: jax.jit(ACTIVATIONS["gelu_new"]).trace(x).lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "tpu")
+    }
+    assert "stablehlo.tanh" in texts["cpu"] and "stablehlo.tanh" in texts["tpu"]
+    assert "tensor<6x8xf32>" in texts["cpu"] and "tensor<6x8xf32>" not in texts["tpu"]
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -20,6 +20,7 @@ CASES = {
 
 @pytest.mark.parametrize("logits", [False, True])
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("platform")
 def test_values_and_gradients_are_those_of_the_formula(case: str, logits: bool) -> None:
     features, axes, formula = CASES[case]
     random = np.random.default_rng(0)
