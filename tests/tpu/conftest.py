@@ -1,11 +1,34 @@
 """Cloud TPU and a bucket on this machine, and the program as a user calls it."""
 
+import functools
 from pathlib import Path
 
 import pytest
 
+from plmjax.experiment import Experiment
+from plmjax.training import checks
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
+from tpu import package
+
+check, pack = checks.pretraining, functools.cache(package.pack)
+passed: set[tuple[str, int, int]] = set()
+
+
+@pytest.fixture
+def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment that passed its checks is not traced again for as many devices, nor the project packed again.
+
+    For tests of what follows a submission, each of which has one; test_submit.py and test_docs.py have all of it.
+    """
+
+    def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
+        if (repr(run), devices, slices) not in passed:
+            check(run, devices, slices)
+            passed.add((repr(run), devices, slices))
+
+    monkeypatch.setattr(checks, "pretraining", pretraining)
+    monkeypatch.setattr(package, "pack", lambda names, root: pack(tuple(names), root))
 
 
 @pytest.fixture

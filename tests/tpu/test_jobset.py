@@ -11,6 +11,7 @@ from tests.tpu.jobset_schema import JOBSET
 from tpu import job as jobs
 
 TINY = "experiments/bert_tiny.py"
+pytestmark = pytest.mark.usefixtures("checked_once")
 
 
 def check(manifest: object) -> None:

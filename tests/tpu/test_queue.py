@@ -15,6 +15,7 @@ from tpu.job import Verdict
 
 TINY = "experiments/bert_tiny.py"
 NAME = "projects/p/locations/us-west4-a/queuedResources/tiny"
+pytestmark = pytest.mark.usefixtures("checked_once")
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from tpu.bucket import Bucket
 from tpu.job import Verdict
 from tpu.worker import CRASHES, STOPS, Log, Restarts, Worker
 
+pytestmark = pytest.mark.usefixtures("checked_once")
+
 STAND_IN = """
 import json, os, pathlib, signal, sys, time
 left = pathlib.Path("left")
