@@ -192,16 +192,15 @@ def residuals(
     batch = shapes(few)
     objective, module = run.objective, run.objective.module(run.model, step.execution(run, platform))
     init = step.initial_variables(run, few, module, vocabulary, batch)
-    boxed = jax.eval_shape(init, jax.random.key(0))["params"]
+    boxed = jax.eval_shape(init, jax.random.key(0))
     exchanged = jnp.dtype(run.training.gradient_dtype)
-    dtypes = shares.dtypes(boxed, step.execution(run, platform).dtype, exchanged)
+    dtypes = shares.dtypes(boxed["params"], step.execution(run, platform).dtype, exchanged)
     fixed = nn.meta.unbox(constants.shapes(objective, run.model, vocabulary))
 
-    def backward(key: jax.Array) -> jax.tree_util.Partial:
+    def backward(variables: dict[str, object], key: jax.Array) -> jax.tree_util.Partial:
         zeros, held = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
         carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
         corrupted = objective.corrupt(zeros, key, vocabulary, held)
-        variables = nn.meta.unbox(init(key))
         given = Given(jax.tree.map(jnp.astype, variables.pop("params"), dtypes), held, variables, carry)
         weights = objective.weights(corrupted)
 
@@ -211,5 +210,5 @@ def residuals(
 
         return jax.vjp(loss, given.params)[1]
 
-    leaves = jax.tree.leaves(jax.eval_shape(backward, jax.random.key(0)))
+    leaves = jax.tree.leaves(jax.eval_shape(backward, nn.meta.unbox(boxed), jax.random.key(0)))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
