@@ -1,6 +1,7 @@
 """ULMFiT: a language model of any text, then of the task's texts, then a classifier (Howard and Ruder 2018).
 
-    plmjax pretrain experiments/ulmfit.py:general --workdir runs/general --data.input wikipedia/
+    plmjax tokenizer train --kind word --vocab_size 6144 --input wikipedia/ train.jsonl --output words
+    plmjax pretrain experiments/ulmfit.py:general --tokenizer.path words --workdir runs/general --data.input wikipedia/
     plmjax pretrain experiments/ulmfit.py:task --from runs/general --workdir runs/task --data.input train.jsonl
     plmjax finetune experiments/ulmfit.py:classifier --from runs/task --workdir runs/reviews \\
         --data.train train.jsonl --data.validation dev.jsonl
@@ -9,7 +10,8 @@ The second stage reads the texts of the task, without their labels: any further 
 --data.input. A text read from its end gives a second classifier, whose mistakes are others, and the two together are
 better than either:
 
-    plmjax pretrain experiments/ulmfit.py:general_backwards --workdir runs/general_backwards --data.input wikipedia/
+    plmjax pretrain experiments/ulmfit.py:general_backwards --tokenizer.path words --workdir runs/general_backwards \\
+        --data.input wikipedia/
     plmjax pretrain experiments/ulmfit.py:task_backwards --from runs/general_backwards --workdir runs/task_backwards \\
         --data.input train.jsonl
     plmjax finetune experiments/ulmfit.py:classifier --from runs/task_backwards --workdir runs/reviews_backwards \\
@@ -24,7 +26,7 @@ eight files of Wikipedia, where the words' frequencies give 5.72; then 4.98 afte
 where they give 5.81. The table of docs/finetuning.md says what they are worth to the classifier.
 
 Deviation: ULMFiT adds the task's words to the vocabulary, each with the mean of all vectors; here words that the
-general model lacks stay unknown, unless --tokenizer.path names a tokenizer of both texts, as in benchmarks/ulmfit.py.
+general model lacks stay unknown, unless --tokenizer.path names a tokenizer of both texts, as above.
 Deviation: the schedule runs once over all epochs; fastai begins it again at every group that is unfrozen.
 Deviation: two layers of 256 and 128 instead of three of 1,152, 1,152 and 400, and dropouts that suit them.
 """

@@ -4,23 +4,18 @@ Where it would begin, the first parameters are saved instead, so that what is ev
 checkpoint of that very command.
 """
 
-import dataclasses
 import gzip
 import json
 import re
 import shlex
 from pathlib import Path
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import pytest
 
-from plmjax import cli, experiment
+from plmjax import cli
 from plmjax.experiment import Mesh
 from plmjax.finetuning.mixture import Mixture
-from plmjax.layers.execution import Execution
-from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import checkpoints, loop, phases, step
 
@@ -33,6 +28,7 @@ COMMANDS = [
 ]
 SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch_size", "8"]
 """Rows that a very small model has positions for."""
+PRETRAINED = ["--data.sequence_length", "24", "--data.layout.overlap", "4", "--training.batch_size", "8"]
 
 OF_EXPERIMENTS = {
     "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],
@@ -49,6 +45,7 @@ OF_EXPERIMENTS = {
         *("--data.target_length", "32", "--objective.max_new_tokens", "6", "--objective.min_new_tokens", "0"),
         *("--objective.beams", "2"),
     ],
+    "ulmfit.py:general": ["--model.embedding_size", "8", "--model.hidden_size", "8", "--model.num_layers", "1"],
     "t5_mixture": [
         *("--model.vocab_size", "300", "--tokenizer.vocab_size", "300", "--data.target_length", "32"),
         *("--objective.max_new_tokens", "6", "--model.num_layers", "1", "--model.num_decoder_layers", "1"),
@@ -79,21 +76,13 @@ def questions(path: str, impossible: bool) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
-    """What the page takes for granted: three pretrained runs, and the files of every task as they are handed out."""
+    """What the page takes for granted: three pretrained runs, text, and the files of every task as handed out."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "runs").mkdir()
     (folder / "runs" / "bert").symlink_to(small_run)
     (folder / "runs" / "gpt").symlink_to(decoder_run)
     (folder / "runs" / "bart").symlink_to(bart_run)
-    description = checkpoints.describe(checkpoints.find(decoder_run))
-    for name, backwards in (("language_model", False), ("language_model_backwards", True)):
-        sizes = {"vocab_size": description.experiment.model.vocab_size, "backwards": backwards}
-        model = AwdLstmConfig(embedding_size=8, hidden_size=8, num_layers=1, **sizes)
-        run = dataclasses.replace(experiment.load("ulmfit:task"), model=model)
-        variables = jax.jit(model.for_pretraining(Execution()).init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32))
-        params = nn.meta.unbox(variables)["params"]
-        checkpoints.save_parameters(folder / "runs" / name, params, run, description.tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):
@@ -128,6 +117,12 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
         for name in ("train", "dev", "new"):
             rows = [{"dialogue": f"a film {number}", "summary": "a plot"} for number in range(8)]
             Path(f"{name}.dialogues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        Path("wikipedia").mkdir()
+        Path("wikipedia/article.txt").write_text("A town on a river. It has a church and a school.\n" * 8)
+        Path("reviews").mkdir()
+        for name in ("train", "dev", "new"):
+            rows = [{"text": "a film whose plot nobody follows", "label": f"l{number % 2}"} for number in range(8)]
+            Path(f"reviews/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         mixed = {
             "tatoeba_en_zh": ["train.tsv.gz", "dev.tsv.gz"],
             "subjectivity": ["train.tsv.gz", "dev.tsv.gz"],
@@ -138,11 +133,13 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
             "subjectivity": "label\tsentence\nobjective\ta man\nsubjective\ta plot\n",
             "dialogsum": json.dumps({"dialogue": "#Person1#: a man", "summary": "a man"}) + "\n",
         }
+        Path("data").mkdir()
+        Path("data/multi30k_en_de").symlink_to(folder / "multi30k_en_de")
         for name, files in mixed.items():
-            Path(name).mkdir()
+            Path("data", name).mkdir()
             for file in files:
                 contents = rows[name].encode()
-                Path(name, file).write_bytes(gzip.compress(contents) if file.endswith(".gz") else contents)
+                Path("data", name, file).write_bytes(gzip.compress(contents) if file.endswith(".gz") else contents)
     return folder
 
 
@@ -152,7 +149,7 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     (phase,) = phases.resolve(run)
     program = step.build(run, phase, mesh, source.vocabulary, source.batch)
     state = program.initialize(run.training.seed, replaced=begin.replaced)
-    (workdir / "experiment.json").unlink()
+    (workdir / "experiment.json").unlink(missing_ok=True)
     params, collections = jax.device_get((begin.of(state.params), state.collections))
     checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached
@@ -164,10 +161,10 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
     assert program == "plmjax"
     monkeypatch.chdir(folder)
     monkeypatch.setattr(loop, "train", saving)
-    if verb == "finetune":
+    if verb in ("pretrain", "finetune"):
         more = next((options for name, options in OF_EXPERIMENTS.items() if name in arguments[0]), [])
         with pytest.raises(Reached):
-            cli.run([verb, *arguments, *SHORTER, *more])
+            cli.run([verb, *arguments, *(SHORTER if verb == "finetune" else PRETRAINED), *more])
         return
     cli.run([verb, *arguments])
     if "--output" in arguments:
@@ -192,4 +189,4 @@ def test_every_kind_has_its_command() -> None:
         for file in (ROOT / "experiments").glob(f"{kind}*.py")
     ]
     assert files == {str(file.relative_to(ROOT)) for file in tasks}
-    assert {command[1] for command in COMMANDS} >= {"finetune", "evaluate", "predict"}
+    assert {command[1] for command in COMMANDS} >= {"tokenizer", "pretrain", "finetune", "evaluate", "predict"}

@@ -14,7 +14,7 @@ from plmjax import cli
 from plmjax.interop import word2vec
 from plmjax.layers.execution import Execution
 from plmjax.models.word2vec import Word2VecConfig
-from plmjax.training import metrics
+from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read
 from tests.models import alike_words
 
@@ -67,20 +67,39 @@ def test_what_has_no_vectors_and_what_transformers_does_not_know(run, fails, tmp
     assert "--architecture" in fails("export", run, tmp_path / "v", "--vectors", "text", "--architecture", "BertModel")
 
 
+class Reached(Exception):
+    """The command has come to its training."""
+
+
 def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
-    """Of docs/word_vectors.md, in its order and with words of the text; that runs are trained is proved above."""
+    """Of docs/word_vectors.md, in its order and with words of the text, up to the training of those that train.
+
+    How a run is pretrained is proved above.
+    """
+
+    def reached(*given, **named):
+        raise Reached
+
     blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     commands = [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loop, "train", reached)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "word2vec_tiny").symlink_to(run)
     (tmp_path / "wordsim").mkdir()
     (tmp_path / "wordsim" / "pairs.txt").write_text("bar bel 9\nbar car 1\nBop cin 2.5\n")
     (tmp_path / "questions-words.txt").write_text(": same\nbar bel car cel\nbar bel dar xyz\n")
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\nbar bel\tgood\ncar cel\tbad\n")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.tsv").write_text("premise\thypothesis\tlabel\nbar\tbel\tyes\ncar\tdar\tno\n")
     others = {"array": "bar", "integers": "car", "integer": "cel"}
-    assert len(commands) == 15
+    assert len(commands) == 15 and sum(command[0] == "finetune" for command in commands) == 2
     for command in commands:
-        if command[0] not in ("pretrain", "finetune"):
+        if command[0] == "finetune":
+            with pytest.raises(Reached):
+                cli.run([*command, "--workdir", f"runs/{command[1]}"])
+        elif command[0] != "pretrain":
             cli.run([others.get(word, word) for word in command])
     shown = capsys.readouterr().out
     assert re.search(r"similarity/pairs +1\n", shown) and re.search(r"analogy/unknown_questions +1\n", shown)
