@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 
 # The libraries read these when they first use a bucket, here and in child processes.
 os.environ.setdefault("EPATH_USE_TF", "false")  # epath prefers TensorFlow's client, which has a fixed endpoint
@@ -75,6 +75,22 @@ def in_bucket(path: str | os.PathLike) -> bool:
 def absolute(path: Path) -> Path:
     """The path from the root of the disk; a path in a bucket is absolute already."""
     return path if in_bucket(path) else path.absolute()
+
+
+def plain_name(name: object, source: str | os.PathLike) -> str:
+    """The name of a file as another file gives it, if it stays in the folder that it is joined with.
+
+    source: the file that gives the name, for the message.
+
+    Raises:
+        UserError: it is no text, is empty, `.` or `..`, or has a separator, a drive or a null character.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\:\0]", name):
+        raise UserError(
+            f"Expected plain file names in {source}, found {quoted(name)}, which could lead to another folder; do not "
+            f"use this file unless you trust who made it, and fetch it again."
+        )
+    return name
 
 
 def cache(*names: str) -> Path:

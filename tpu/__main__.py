@@ -42,6 +42,7 @@ def submit(
     image: str = "python:3.12",
     detach: bool = False,
     dry_run: bool = False,
+    include: tuple[str, ...] = (),
     overrides: Overrides = (),
 ) -> None:
     """Pretrains an experiment on a TPU slice, and follows it to its end; submitted again, it resumes.
@@ -66,6 +67,7 @@ def submit(
         image: Container image for --kubernetes; any with bash, curl and Python 3.11 or later.
         detach: Return when the slice is asked for; python -m tpu watch follows it later.
         dry_run: Print every call instead of making it; needs no credentials and no network.
+        include: Files to pack although they look like credentials; such files are left out by default.
     """
     from tpu import jobset
     from tpu import submission as submissions
@@ -78,13 +80,14 @@ def submit(
     submission = submissions.prepare(
         experiment, overrides, name=name, accelerator=accelerator, topology=topology, bucket=bucket, workdir=workdir,
         project=project, zone=zone, slices=slices, spot=spot, attempts=attempts, runtime=runtime, network=network,
-        subnetwork=subnetwork, service_account=service_account,
+        subnetwork=subnetwork, service_account=service_account, include=include,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
     submission = submissions.continued(submission)
+    print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))
     job = submission.job
     if kubernetes:
         submissions.upload(submission)

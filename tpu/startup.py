@@ -8,7 +8,11 @@ from tpu.job import Job
 
 
 def settings(job: Job) -> dict[str, str]:
-    """Variable -> value, what differs from job to job."""
+    """Variable -> value, what differs from job to job.
+
+    All text of a user or an experiment reaches the script here, and `render` quotes it: a line break in an override
+    would end a comment and begin a command.
+    """
     return {
         "NAME": job.name,
         "ATTEMPT": str(job.attempt),
@@ -19,6 +23,7 @@ def settings(job: Job) -> dict[str, str]:
         "SLICES": str(job.slices),
         "HOSTS": str(job.hosts),
         "WORKERS": str(job.workers),
+        "COMMAND": shlex.join(job.command()),
         "RESOURCE": queue.resource(job) if job.project else "",
         "JAX_COMPILATION_CACHE_DIR": f"{job.bucket}/compilation",
     }
@@ -27,7 +32,6 @@ def settings(job: Job) -> dict[str, str]:
 def render(job: Job) -> str:
     """The script."""
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings(job).items()]
-    command = f"# Every worker runs: {shlex.join(job.command())}"
     body = Path(__file__).with_name("startup.sh").read_text(encoding="utf-8")
     exported = "export JAX_COMPILATION_CACHE_DIR"
-    return "\n".join(["#!/usr/bin/env bash", command, *lines, exported, body])
+    return "\n".join(["#!/usr/bin/env bash", *lines, exported, body])

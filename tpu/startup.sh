@@ -88,6 +88,7 @@ give_up() {
 
 WORKER="$(number)" || { say "no worker number in the metadata"; exit 1; }
 say "worker $WORKER of $WORKERS, job $NAME, attempt $ATTEMPT" >"$log"
+say "command: $COMMAND" >>"$log"
 for try in 1 2 3; do
   if install >>"$log" 2>&1; then break; fi
   say "installation failed, try $try of 3" >>"$log"

@@ -31,6 +31,7 @@ class Submission:
     job: Job
     archive: bytes
     script: str
+    files: package.Selection
 
 
 def prepare(
@@ -44,10 +45,12 @@ def prepare(
     bucket: str,
     workdir: str,
     runtime: str = "",
+    include: Sequence[str] = (),
     **settings: object,
 ) -> Submission:
     """Checks the experiment, the slice and the text, and packs the project. Needs no network.
 
+    include: files that are packed although they look like credentials.
     settings: the other fields of Job.
 
     Raises:
@@ -71,14 +74,14 @@ def prepare(
             f"{package.ROOT}; put it into experiments/."
         )
     inside = path.relative_to(package.ROOT).as_posix()
-    files = sorted({*package.files(package.ROOT), inside})
+    files = package.select(package.ROOT, inside, include)
     bucket = bucket.rstrip("/")
     _check_bucket(bucket)
     workdir = workdir.rstrip("/")
     if workdir and not Bucket(bucket).local and not storage.in_bucket(workdir):
         raise UserError(f"Expected --workdir in a bucket, where every host can write, found {workdir!r}; correct it.")
-    _check_text(run, bucket, files)
-    packed, archive = package.pack(files, package.ROOT)
+    _check_text(run, bucket, files.names)
+    packed, archive = package.pack(files.names, package.ROOT)
     name = name or path.stem.replace("_", "-").lower()
     if not jobs.NAME.fullmatch(name):
         raise UserError(
@@ -102,7 +105,7 @@ def prepare(
     )
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
-    return Submission(job, archive, startup.render(job))
+    return Submission(job, archive, startup.render(job), files)
 
 
 def _check_bucket(bucket: str) -> None:
@@ -160,7 +163,7 @@ def continued(submission: Submission) -> Submission:
             f"{job.name} --bucket {job.bucket}, or choose another --name."
         )
     job = dataclasses.replace(job, attempt=before.attempt + 1, first=before.attempt + 1)
-    return Submission(job, submission.archive, startup.render(job))
+    return dataclasses.replace(submission, job=job, script=startup.render(job))
 
 
 def upload(submission: Submission) -> None:
@@ -199,6 +202,8 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
     """
     job, bucket = submission.job, Bucket(submission.job.bucket)
     yield f"# {job.experiment} on {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
+    yield from (f"pack    {name}  {size:,} bytes" for name, size in submission.files.sizes.items())
+    yield from submission.files.explain_left_out()
     yield f"read    {bucket.url(f'jobs/{job.name}/job.json')} (shown below as if there were none)"
     for name, contents in ((job.package, submission.archive), (f"jobs/{job.name}/job.json", job.to_json())):
         digest = hashlib.sha256(contents).hexdigest()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.interop import torch_files
 from plmjax.interop.tensors import Tensors
@@ -90,7 +91,7 @@ def _shards(index: Path) -> list[Path]:
         raise UserError(
             f"Expected a weight_map in {index} that names the file of every tensor, found none; fetch it again."
         )
-    files = [index.parent / name for name in sorted(set(named.values()))]
+    files = [index.parent / storage.plain_name(name, index) for name in sorted(set(named.values()))]
     for file in files:
         if not file.is_file():
             raise UserError(f"Expected {file.name}, which {index} names, found no such file; fetch it too.")

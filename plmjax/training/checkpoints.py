@@ -288,7 +288,7 @@ def describe(directory: Path) -> Description:
     """The description of a checkpoint folder.
 
     Raises:
-        UserError: it is damaged, or of a format this version does not read.
+        UserError: it is damaged, of a format this version does not read, or names a file outside of its tokenizer.
     """
     items.verify(directory, ("description", "tokenizer"))
     with items.damage_named(directory):
@@ -306,7 +306,10 @@ def describe(directory: Path) -> Description:
             metrics=text["metrics"],
             window={name: (total, steps) for name, (total, steps) in text["window"].items()},
             record=tuple(text["record"]) if text.get("record") else None,
-            tokenizer={name: base64.b64decode(contents) for name, contents in files.items()},
+            tokenizer={
+                storage.plain_name(name, directory / "tokenizer"): base64.b64decode(contents)
+                for name, contents in files.items()
+            },
         )
 
 

@@ -66,7 +66,7 @@ echo {libraries} >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("pureli
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the project as it is packed, with an experiment that dies."""
     root = tmp_path / "project"
-    for name in package.files(package.ROOT):
+    for name in package.select(package.ROOT).names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(package.ROOT / name, root / name)
     (root / "experiments" / "dying.py").write_text(DYING)

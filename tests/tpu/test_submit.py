@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from plmjax.errors import UserError
 from tpu import package
 
 ROOT = package.ROOT
@@ -65,7 +67,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     delete = next(block for line, block in found.items() if "DeleteQueuedResource" in line)
     assert job["resolved"]["training"]["batch_size"] == 512
     assert job["workdir"] == "gs://b/runs/bert-large-8x8"
-    name, contents = package.pack(package.files(ROOT), ROOT)
+    name, contents = package.pack(package.select(ROOT).names, ROOT)
     line = f"write   gs://b/{name}  {len(contents):,} bytes, sha256 {hashlib.sha256(contents).hexdigest()}"
     assert line in printed.splitlines()
     assert create["parent"] == "projects/p/locations/us-west4-a"
@@ -79,8 +81,8 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert script.strip() in printed
     for line in (
         "JAX_COMPILATION_CACHE_DIR=gs://b/compilation",
-        "# Every worker runs: plmjax pretrain experiments/bert_large_8x8.py --workdir gs://b/runs/bert-large-8x8 "
-        "--join_seconds 1800 --data.path gs://b/wikipedia --training.batch_size 512",
+        "COMMAND='plmjax pretrain experiments/bert_large_8x8.py --workdir gs://b/runs/bert-large-8x8 "
+        "--join_seconds 1800 --data.path gs://b/wikipedia --training.batch_size 512'",
         f"PACKAGE={name}",
         "WORKERS=16",
     ):
@@ -177,7 +179,7 @@ def test_help_names_every_verb_and_option(tpu) -> None:
 
 
 def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
-    names = package.files(ROOT)
+    names = package.select(ROOT).names
     assert {"plmjax/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
     assert not any("__pycache__" in name for name in names)
     first = package.pack(names, ROOT)
@@ -189,11 +191,95 @@ def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> No
     assert package.pack(names, copy)[0] != first[0]
 
 
+def project_of(folder: Path, **files: str) -> Path:
+    """A small project in `folder` with further files, in git."""
+    for name, text in {"setup.py": "", "plmjax/a.py": "", **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
+    return folder
+
+
 def test_what_git_does_not_track_is_not_packed(tmp_path: Path) -> None:
     for name in ("setup.py", "plmjax/a.py", "plmjax/notes.txt", "data/corpus.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert package.files(tmp_path) == ["plmjax/a.py", "plmjax/notes.txt", "setup.py"]
+    assert package.select(tmp_path).names == ["plmjax/a.py", "plmjax/notes.txt", "setup.py"]
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "setup.py", "plmjax/a.py"], cwd=tmp_path, check=True)
-    assert package.files(tmp_path) == ["plmjax/a.py", "setup.py"]
+    assert package.select(tmp_path).names == ["plmjax/a.py", "setup.py"]
+
+
+def test_a_link_out_of_the_project_is_refused_and_one_inside_is_packed_as_a_file(tmp_path: Path) -> None:
+    (tmp_path / "outside.txt").write_text("private")
+    project = project_of(tmp_path / "project")
+    (project / "plmjax" / "same.py").symlink_to("a.py")
+    subprocess.run(["git", "add", "--all"], cwd=project, check=True)
+    assert package.select(project).names == ["plmjax/a.py", "plmjax/same.py", "setup.py"]
+    (project / "plmjax" / "notes.py").symlink_to(tmp_path / "outside.txt")
+    subprocess.run(["git", "add", "--all"], cwd=project, check=True)
+    with pytest.raises(UserError, match=r"found the link plmjax/notes\.py to .*outside.txt outside; put a copy"):
+        package.select(project)
+    shutil.rmtree(project / ".git")
+    with pytest.raises(UserError, match=r"found the link plmjax/notes\.py"):
+        package.select(project)
+
+
+BEGIN = "-----BEGIN"  # apart from what follows it in a key, or this file would itself be taken for one
+CREDENTIALS = {
+    "service.env": "",
+    "plmjax/.env": "",
+    "plmjax/.credentials": "",
+    "experiments/my-service-account.json": "",
+    "tpu/deploy_key.pem": "",
+    "experiments/named_innocently.py": f"KEY = '''{BEGIN} RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA75u'''",
+    "experiments/cloud.json": json.dumps({"type": "service_account", "private_key": f"{BEGIN} PRIVATE KEY-----"}),
+}
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_credentials_are_left_out_unless_they_are_asked_for(tmp_path: Path, in_git: bool) -> None:
+    project = project_of(tmp_path, **CREDENTIALS)
+    if not in_git:
+        shutil.rmtree(project / ".git")
+    expected = {name for name in CREDENTIALS if in_git or "/" in name}
+    selected = package.select(project)
+    assert selected.names == ["plmjax/a.py", "setup.py"] and set(selected.left_out) == expected
+    assert sum("looks like credentials; --include" in line for line in selected.explain_left_out()) == len(expected)
+    asked = package.select(project, include=["plmjax/.env"])
+    assert asked.names == ["plmjax/.env", "plmjax/a.py", "setup.py"] and set(asked.left_out) == expected - {
+        "plmjax/.env"
+    }
+    with pytest.raises(UserError, match=r"--include to name a file that is left out, found 'plmjax/a.py'; left out: "):
+        package.select(project, include=["plmjax/a.py"])
+
+
+def test_no_file_of_the_project_itself_looks_like_credentials() -> None:
+    assert package.select(ROOT).left_out == ()
+
+
+def test_packed_files_are_listed_with_their_sizes(tpu, offline) -> None:
+    command = ("submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run", "--data.path", "gs://b/wikipedia")
+    _, printed, _ = tpu(*command)
+    for name, size in package.select(ROOT).sizes.items():
+        assert f"pack    {name}  {size:,} bytes" in printed.splitlines()
+    (folder,) = (line for line in package.select(ROOT).by_folder() if "experiments/" in line)
+    sizes = [path.stat().st_size for path in (ROOT / "experiments").glob("*.py")]
+    assert folder == f"pack    experiments/  {len(sizes)} files, {sum(sizes):,} bytes"
+
+
+def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: Path) -> None:
+    marks = [tmp_path / f"ran{number}" for number in range(3)]
+    path = f"gs://b/x\ntouch {marks[0]}\n# '; touch {marks[1]}; $(touch {marks[2]})"
+    _, printed, _ = tpu(
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run", "--workdir", path, "--data.path", path
+    )  # fmt: skip
+    create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
+    script = create["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]
+    settings = script.partition("\n# What follows is the same for every job.")[0]
+    shown = subprocess.run(
+        ["bash", "-c", f'{settings}\nprintf %s "$COMMAND"'], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert shlex.split(shown.stdout)[-1] == path
+    assert not any(mark.exists() for mark in marks)

@@ -110,7 +110,7 @@ def open_cells(directory: str | os.PathLike) -> Cells:
     directory = on_disk(directory)
     ledger = read_ledger(directory)
     for name, expected in ledger["files"].items():
-        path = directory / name
+        path = directory / storage.plain_name(name, directory / LEDGER)
         found = path.stat().st_size if path.is_file() else 0
         if found != expected["bytes"]:
             raise UserError(f"Expected {path} to have {expected['bytes']} bytes, found {found}; count again.")
