@@ -109,7 +109,7 @@ def wait(pid: int, seconds: float | None = None) -> int | None:
 
 def digest(folder: Path) -> str:
     """SHA-256 of the parameters, the metrics or, where there are none, the files that a command left."""
-    from plmjax.training import checkpoints
+    from plmjax.training import checkpoints, metrics
 
     found = hashlib.sha256()
     if (folder / "checkpoints").is_dir():
@@ -119,8 +119,8 @@ def digest(folder: Path) -> str:
         for leaf in jax.tree.leaves(state):
             found.update(np.ascontiguousarray(leaf).tobytes())
         clocks = ("time", "tokens_per_second", "mfu", "input_wait")
-        for line in (folder / "metrics.jsonl").read_text().splitlines():
-            record = {name: value for name, value in json.loads(line).items() if name not in clocks}
+        for line in metrics.read(folder / "metrics.jsonl"):
+            record = {name: value for name, value in line.items() if name not in clocks}
             found.update(json.dumps(record, sort_keys=True).encode())
     else:
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -19,14 +19,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import MISTAKE, UserError
 
 NAME = "lock.json"
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
 LOOK_SECONDS = 1.0
+UNKNOWN = {"pid": 0, "host": "", "since": "", "machine": "", "started": ""}
+"""The holder of a lock whose text is damaged."""
 _held: set[str] = set()
 """Locks in buckets that this process holds; a lock of this process that is not listed here was lost."""
 
@@ -171,7 +174,7 @@ def _started(pid: int) -> str:
 
 def _is_here(holder: str) -> bool:
     """Whether a holder is a running process of this machine; another process may have its number by now."""
-    known = json.loads(holder)
+    known = _fields(holder)
     if known["machine"] != _machine() or not known["machine"] or _started(known["pid"]) != known["started"]:
         return False
     return known["pid"] != os.getpid() or holder in _held
@@ -179,13 +182,21 @@ def _is_here(holder: str) -> bool:
 
 def _is_gone(holder: str) -> bool:
     """Whether a holder was a process of this machine that has ended."""
-    return json.loads(holder)["machine"] == _machine() != "" and not _is_here(holder)
+    return _fields(holder)["machine"] == _machine() != "" and not _is_here(holder)
+
+
+def _fields(holder: str) -> dict[str, Any]:
+    """The fields of a holder; those of an unknown one where the text is damaged or still being written."""
+    with contextlib.suppress(ValueError):
+        known = json_text.parse(holder)
+        if isinstance(known, dict) and known.keys() >= UNKNOWN.keys() and isinstance(known["pid"], int):
+            return known
+    return UNKNOWN
 
 
 def _named(holder: str) -> str:
-    try:
-        known = json.loads(holder)
-    except ValueError:  # it is still writing the file
+    known = _fields(holder)
+    if known is UNKNOWN:
         return "another process"
     return f"process {known['pid']} on {known['host']} (since {known['since']})"
 

@@ -16,6 +16,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmjax import json_text
 from plmjax.errors import UserError, nearest
 from tpu.bucket import Bucket
 
@@ -127,7 +128,7 @@ def read(bucket: str, name: str) -> Job | None:
     if text is None:
         return None
     try:
-        fields = json.loads(text)
+        fields = json_text.parse(text)
         return Job(**fields | {"overrides": tuple(fields["overrides"])})
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
@@ -158,7 +159,7 @@ def names(bucket: str) -> list[str]:
 def verdict(job: Job) -> Verdict | None:
     """How the current attempt ended; None while it goes on."""
     text = Bucket(job.bucket).read(f"{job.folder}/verdict.json")
-    return None if text is None else Verdict(**json.loads(text))
+    return None if text is None else Verdict(**json_text.parse(text))
 
 
 def decide(job: Job, ended: Verdict) -> None:

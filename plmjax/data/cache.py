@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.errors import UserError
 
@@ -67,7 +67,7 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
 def _is_complete(folder: Path) -> bool:
     """Whether an index is there as it was written; after a loss of power its name may be there without its contents."""
     try:
-        files = json.loads((folder / _CONTENTS).read_text())["files"]
+        files = json_text.parse((folder / _CONTENTS).read_bytes())["files"]
         return checksums.damaged(folder, files) is None
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name in a folder -> the file's "bytes" and "crc32c"."""
@@ -83,7 +83,8 @@ def note(folder: Path, files: Files) -> None:
 def _noted(folder: Path) -> dict[str, list[int]]:
     for path in _notes(folder):
         with contextlib.suppress(OSError, ValueError):
-            return json.loads(path.read_text(encoding="utf-8"))
+            notes = json_text.parse(path.read_bytes())
+            return notes if isinstance(notes, dict) else {}
     return {}
 
 

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plmjax import locks, storage
+from plmjax import json_text, locks, storage
 from plmjax.data import checksums, formats, records, sentences, store
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.workers import WAITING, Workers
@@ -146,7 +145,7 @@ def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer
     if not (output / store.LEDGER).is_file():
         return False
     try:
-        ledger = json.loads((output / store.LEDGER).read_text(encoding="utf-8"))
+        ledger = json_text.parse((output / store.LEDGER).read_bytes())
         known = [_content(source) for source in ledger["sources"]], ledger["description"], ledger["tokenizer"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"Expected a ledger in {output}, found a damaged one; remove the folder and repeat.") from error

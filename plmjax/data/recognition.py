@@ -5,10 +5,10 @@ for prose can be seen in what was prepared.
 """
 
 import csv
-import json
 import re
 from pathlib import Path
 
+from plmjax import json_text
 from plmjax.data import books
 from plmjax.data.reading import COMPRESSED
 from plmjax.errors import UserError
@@ -73,7 +73,7 @@ def _goes_on(head: str) -> bool:
     if not found or not line.rstrip().endswith(("{", ",", "[")):
         return False
     try:
-        json.loads(line)
+        json_text.parse(line)
     except ValueError:
         return True
     return False

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from plmjax import json_text
 from plmjax.errors import UserError, listed, quoted
 
 FORMATS = ("jsonl", "tsv", "parquet")
@@ -51,9 +52,10 @@ def parse(text: str, place: str) -> dict[str, Any]:
       UserError: it is none.
     """
     try:
-        record = json.loads(text)
+        record = json_text.parse(text)
     except ValueError as error:
-        raise UserError(f"Expected a JSON object in {place}, found text that is none ({error}).") from error
+        found = json_text.reason(error)
+        raise UserError(f"Expected a JSON object in {place}, found text that is none ({found}).") from None
     if not isinstance(record, dict):
         raise UserError(f"Expected a JSON object in {place}, found {type(record).__name__}.")
     return record

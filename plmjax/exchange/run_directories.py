@@ -15,7 +15,7 @@ import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
 from plmjax.experiment import Data, Experiment
@@ -169,7 +169,8 @@ def _tokenizer_folder(description: checkpoints.Description, model: nn.Module, fo
     """The tokenizer's files, which tell transformers where to cut a text if they did not yet."""
     file = description.write_tokenizer(folder) / "tokenizer_config.json"
     if file.is_file():
-        settings = {"model_max_length": model.config.longest} | json.loads(file.read_text(encoding="utf-8"))
+        settings = {"model_max_length": model.config.longest}
+        settings |= json_text.read_object(file, "options of a tokenizer", "import the checkpoint again")
         file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 

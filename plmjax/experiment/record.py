@@ -5,11 +5,13 @@ import dataclasses
 import importlib
 import json
 import sys
+import types
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment.settings import Experiment
 
@@ -64,7 +66,7 @@ def _dataclass_named(name: str) -> type:
     No other module is imported because a file names it: classes of the user are found after their experiment file was
     loaded or their module was imported.
     """
-    module, _, qualified = name.partition(":")
+    module, _, qualified = name.partition(":") if isinstance(name, str) else ("", "", "")
     if module.partition(".")[0] == __name__.partition(".")[0]:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
@@ -91,11 +93,42 @@ def from_dict(value: Any) -> Any:
     name = cls.__qualname__
     fields = {field.name for field in dataclasses.fields(cls)}
     given = {key: from_dict(item) for key, item in value.items() if key != "type"}
+    hints = typing.get_type_hints(cls)
     for unknown in given.keys() - fields:
         raise UserError(
             f"Expected a field of {name} in the experiment, found {quoted(unknown)}; {nearest(unknown, fields)}"
         )
+    for field, item in given.items():
+        if not _fits(item, hints[field]):
+            raise UserError(
+                f"Expected {name}.{field} of type {_type_name(hints[field])} in the experiment, found {quoted(item)}; "
+                f"write it again with the experiment's file."
+            )
     return cls(**given)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of an experiment is of a type, which an integer is where a number of any kind is expected."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _fits(value, arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        if arguments[1:] == (...,):
+            return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+        return isinstance(value, tuple) and len(value) == len(arguments) and all(map(_fits, value, arguments))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return kind is Any or isinstance(value, origin or kind)
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", "") or str(kind)
 
 
 def read(path: Path) -> Experiment:
@@ -105,15 +138,17 @@ def read(path: Path) -> Experiment:
         UserError: the file is missing or not an experiment.
     """
     try:
-        experiment = from_dict(json.loads(path.read_text(encoding="utf-8")))
-        if not isinstance(experiment, Experiment):
-            raise TypeError(f"it holds {type(experiment).__name__}")
-        return experiment
+        found = from_dict(json_text.parse(path.read_bytes()))
+        if not isinstance(found, Experiment):
+            raise TypeError(f"it holds {type(found).__name__}")
+        return found
     except FileNotFoundError:
         raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')} ({path}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"Expected an experiment that plmjax wrote in {path}, found: {error}; name another run."
+            f"Expected an experiment that plmjax wrote in {path}, found: {json_text.reason(error)}; name another run."
         ) from error
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, beginning, listed, nearest, quoted
 
 TABLES = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
@@ -95,9 +95,11 @@ def tree(path: str) -> tuple[Any, str]:
         raise UserError(f"Expected a .json file of questions as SQuAD's (or one with .gz), found {path}; convert it.")
     text = decoded(path)
     try:
-        return json.loads(text), text
+        return json_text.parse(text), text
     except json.JSONDecodeError as error:
         raise UserError(f"Expected JSON in line {error.lineno} of {path}, found {error.msg}; fix it.") from None
+    except ValueError as error:
+        raise UserError(f"Expected JSON in {path}, found: {json_text.reason(error)}; fix it.") from None
 
 
 def decoded(path: str) -> str:
@@ -195,9 +197,10 @@ def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"Expected JSON in line {number} of {path}, found {error.msg}; fix that line.") from None
+            row = json_text.parse(line)
+        except ValueError as error:
+            found = getattr(error, "msg", json_text.reason(error))
+            raise UserError(f"Expected JSON in line {number} of {path}, found {found}; fix that line.") from None
         if not isinstance(row, dict):
             raise UserError(
                 f"Expected a JSON object in line {number} of {path}, found {quoted(line.strip())}; fix that line."

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, check_choice
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
@@ -160,7 +160,7 @@ def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
         parts.mkdir(parents=True, exist_ok=True)
         storage.write(record, json.dumps(settings, indent=2) + "\n")
         return
-    before = json.loads(record.read_text(encoding="utf-8"))
+    before = json_text.read_object(record, "the settings of an embedding's parts", "remove that folder")
     for name in settings:
         if before.get(name) != settings[name]:
             raise UserError(

@@ -22,7 +22,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError, listed, quoted
 from plmjax.experiment import Data
@@ -112,7 +112,7 @@ def read_config(path: Path) -> ElmoConfig:
         UserError: it lacks an option, or has one that no published model has.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_text.read_object(path, "the options of an ELMo", "fetch the file again")
         lstm, characters = found["lstm"], found["char_cnn"]
         known = {
             "n_characters": characters["n_characters"] in (CHARACTERS, CHARACTERS + 1),

@@ -10,11 +10,11 @@ from typing import Any
 
 import flax.linen as nn
 
+from plmjax import json_text
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.interop import bert, tensorflow_checkpoint
 from plmjax.interop.huggingface import assemble
 from plmjax.interop.tensors import Tensors
-from plmjax.interop.transformers_files import read_json
 from plmjax.layers.execution import Execution
 
 CONFIG = "bert_config.json"
@@ -39,7 +39,7 @@ def load(
     are left out. Raises UserError for a folder, config or variable that does not fit, naming it.
     """
     directory = Path(directory)
-    found = read_json(directory / CONFIG, "Google's config")
+    found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")
     tensors = _variables(directory)
     name = _holding(tensors) if architecture == "auto" else architecture
     return assemble(bert.ADAPTER, name, _transformers_config(found, tensors, directory), tensors, execution)

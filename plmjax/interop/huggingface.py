@@ -21,13 +21,13 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.interop import albert, bart, bert, electra, gpt, gpt2, marian, roberta, t5
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
-from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened, read_json
+from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened
 from plmjax.layers.execution import Execution
 
 log = logging.getLogger(__name__)
@@ -82,8 +82,9 @@ def load(
 
 def read_settings(directory: Path) -> dict[str, Any]:
     """The content of config.json, with the first token of written texts where transformers keeps it today."""
-    settings, file = read_json(directory / CONFIG, "a transformers config"), directory / GENERATION
-    written = read_json(file, "transformers' settings of generation") if file.is_file() else {}
+    settings = json_text.read_object(directory / CONFIG, "a transformers config", "check the folder")
+    file, what = directory / GENERATION, "transformers' settings of generation"
+    written = json_text.read_object(file, what, "fetch it again") if file.is_file() else {}
     return settings | {name: written[name] for name in ("forced_bos_token_id",) if name in written}
 
 

@@ -5,12 +5,10 @@ What opens is what transformers opens.
 
 import contextlib
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.interop import torch_files
 from plmjax.interop.tensors import Tensors
@@ -72,21 +70,8 @@ def safetensors_opened(path: Path) -> Iterator[Tensors]:
         yield _safetensors(stack, [path], path)
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file, or a UserError that says `what` was expected there."""
-    if not path.is_file():
-        raise UserError(f"Expected {what} named {path.name} in {path.parent}, found none; check the folder.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"Expected JSON in {path}, found something else ({error}); fetch it again.") from error
-    if not isinstance(found, dict):
-        raise UserError(f"Expected a JSON object in {path}, found a {type(found).__name__}; fetch it again.")
-    return found
-
-
 def _shards(index: Path) -> list[Path]:
-    named = read_json(index, "an index of shards").get("weight_map")
+    named = json_text.read_object(index, "an index of shards", "fetch it again").get("weight_map")
     if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
         raise UserError(
             f"Expected a weight_map in {index} that names the file of every tensor, found none; fetch it again."

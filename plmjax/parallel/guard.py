@@ -18,6 +18,7 @@ import sys
 import time
 from typing import NoReturn
 
+from plmjax import json_text
 from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
 from plmjax.parallel import stopping
 from plmjax.parallel.roll import Message, Roll
@@ -54,7 +55,7 @@ class Lines:
         if not read:
             return None
         *lines, self._read = (self._read + read).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [json_text.parse(line) for line in lines]
 
 
 class Guard:

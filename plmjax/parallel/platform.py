@@ -41,3 +41,8 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in MALLOC_OPTIONS.values() if mallopt else ():
         mallopt(option, value)
+
+
+def cores() -> int:
+    """Processor cores that this process may use: over so many threads XLA for CPU divides a sum."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

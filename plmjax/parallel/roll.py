@@ -11,10 +11,10 @@ It holds state and time limits and no socket: `guard` sends the messages. A mess
 """
 
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import Any
 
+from plmjax import json_text
 from plmjax.errors import HOST_LOST, MISTAKE, SAVED
 
 Message = dict[str, Any]
@@ -146,7 +146,7 @@ class Roll:
 def difference(first: str, second: str, host: int) -> str:
     """Where a host's value differs from host 0's; of two JSON objects the first key."""
     try:
-        first_items, second_items = json.loads(first), json.loads(second)
+        first_items, second_items = json_text.parse(first), json_text.parse(second)
         keys = sorted(first_items.keys() | second_items.keys())
     except (ValueError, AttributeError):
         return f"{second} on host {host} and {first} on host 0"

@@ -24,6 +24,7 @@ from plmjax import __version__, experiment, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Given
+from plmjax.parallel import platform
 from plmjax.training import items, optimizers
 from plmjax.training.best import Best
 from plmjax.training.state import State
@@ -51,6 +52,8 @@ class Description:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     window: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     record: tuple[float, int] | None = None
+    cores: int = 0
+    """Processor cores of the process that saved it, where a CPU computed; otherwise 0."""
 
     def write_tokenizer(self, directory: Path) -> Path:
         """Writes the tokenizer's files to a folder and returns it."""
@@ -60,6 +63,8 @@ class Description:
         return directory
 
 
+UNFINISHED = "unfinished"
+"""File of a run directory while `save_parameters` writes it; the next one to write there begins anew."""
 CONSTANTS = "constants"
 """Folder of a run directory for arrays that no step changes."""
 ARRAYS = "arrays"
@@ -158,6 +163,7 @@ class Checkpoints:
             "metrics": description.metrics,
             "window": dict(description.window),  # the run adds to its own window while this copy is written
             "record": description.record,
+            "cores": platform.cores() if jax.default_backend() == "cpu" else 0,
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
         try:
@@ -306,6 +312,7 @@ def describe(directory: Path) -> Description:
             metrics=text["metrics"],
             window={name: (total, steps) for name, (total, steps) in text["window"].items()},
             record=tuple(text["record"]) if text.get("record") else None,
+            cores=text["cores"],
             tokenizer={
                 storage.plain_name(name, directory / "tokenizer"): base64.b64decode(contents)
                 for name, contents in files.items()
@@ -369,12 +376,22 @@ def save_parameters(
     collections: further collections of the module's variables, name -> tree.
 
     Raises:
-        UserError: the folder has a run already.
+        UserError: the folder has a run already, or is a symbolic link.
     """
     directory = storage.path(directory)
-    if (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
+    if not storage.in_bucket(directory) and directory.is_symlink():
+        raise UserError(
+            f"Expected a new folder to write, found the link {directory} to {directory.resolve()}; name that folder "
+            f"itself or another one."
+        )
+    unfinished = directory / UNFINISHED
+    if unfinished.exists():  # a process was killed here while it wrote the very same files
+        for name in ("checkpoints", "experiment.json", "tokenizer"):
+            storage.remove(directory / name)
+    elif (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
         raise UserError(f"Expected no run in {directory}, found one; name another folder.")
     directory.mkdir(parents=True, exist_ok=True)
+    storage.write(unfinished, "")
     writer = Checkpoints(directory / "checkpoints", run.checkpoint)
     params = jax.tree.map(jnp.asarray, params)
     state = State(
@@ -390,6 +407,7 @@ def save_parameters(
     writer.close()
     experiment.write(run, directory / "experiment.json")
     description.write_tokenizer(directory / "tokenizer")
+    storage.remove(unfinished)
 
 
 def tokenizer_files(directory: Path) -> dict[str, bytes]:

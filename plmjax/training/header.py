@@ -7,6 +7,7 @@ import jax
 
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
+from plmjax.parallel import platform
 from plmjax.parallel.peak import Yardstick
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, mesh_text
@@ -16,6 +17,17 @@ from plmjax.training.step import Program, dropout_generator
 def mesh(placed: Placement) -> str:
     """The mesh of a run and why it is this one."""
     return f"mesh     {mesh_text(placed.mesh.shape.values())}: {placed.reason}"
+
+
+def cores(before: int) -> list[str]:
+    """A line for a run that is resumed on a CPU with another number of cores than the last checkpoint was saved on.
+
+    before: that number; 0 where no CPU computed.
+    """
+    now = platform.cores()
+    if jax.default_backend() != "cpu" or before in (0, now):
+        return []
+    return [f"cores    {now}, {before} before: sums have another order, and their last bits may differ"]
 
 
 def tokens(run: Experiment, program: Program) -> int:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -35,7 +35,7 @@ def verify(directory: Path, items: Sequence[str]) -> None:
         UserError: a file is missing or differs from the one that was written.
     """
     with damage_named(directory):
-        entries = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        entries = json_text.parse((directory / MANIFEST).read_bytes())
         found = storage.files(directory)
         for item in items:
             if not any(name.startswith(f"{item}/") for name in entries):

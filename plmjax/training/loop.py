@@ -24,7 +24,7 @@ from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
 from plmjax.training import checks, constants, extension, header, memory, phases, placement
 from plmjax.training.best import Best
-from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.checkpoints import UNFINISHED, Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
@@ -74,6 +74,11 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
     Raises:
         UserError: the run in the folder would be changed; the message names the first difference.
     """
+    if (workdir / UNFINISHED).exists():
+        raise UserError(
+            f"Expected a run or a new folder in {workdir}, found what an import or an average left when it was killed; "
+            f"run that command again, or name another --workdir."
+        )
     path = workdir / "experiment.json"
     if not hosts.speaks() and not path.exists():
         raise UserError(
@@ -159,7 +164,8 @@ def train(
     )
     with hosts.watched(run.hosts) as session.watch, session:
         if session.speaks:
-            session.terminal.say(header.mesh(placed))
+            for line in [header.mesh(placed), *header.cores(description.cores)]:
+                session.terminal.say(line)
         step = description.step
         for program in programs:
             if step >= program.phase.last_step or session.exhausted:

@@ -6,11 +6,12 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.training import tracking
@@ -30,18 +31,18 @@ class MetricsFile:
 
     def __init__(self, workdir: Path, step: int, run: Experiment | None = None) -> None:
         before = workdir / "metrics.jsonl"
-        kept = [line for line in read(before) if line["step"] <= step] if before.exists() else []
+        kept = [record for record in read(before) if record["step"] <= step] if before.exists() else []
         self._mirror = storage.Mirror(workdir)
         self.folder = self._mirror.folder
         path = self.folder / "metrics.jsonl"
-        storage.write(path, "".join(to_json(line) + "\n" for line in kept))
+        storage.write(path, "".join(to_line(record) for record in kept))
         self._file = path.open("a", encoding="utf-8")
         self._events = _Events(self.folder / "tensorboard")
         self._tracker = tracking.begin(run, workdir, self.folder) if run else None
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
-        self._file.write(to_json({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+        self._file.write(to_line({"step": step, "time": round(time.time(), 3), **values}))
         self._file.flush()
         self._events.write(step, values)
         if self._tracker:
@@ -75,11 +76,21 @@ def write_evaluation(folder: Path, metrics: Mapping[str, Any], predictions: Mapp
     storage.write(folder / "evaluation.json", to_json(metrics, indent=2) + "\n")
 
 
+CHECKSUM = "crc32"
+"""Name, in a line of metrics.jsonl, of the checksum of the record as `to_json` writes it without it."""
+
+
+def to_line(record: dict[str, Any]) -> str:
+    """The line of metrics.jsonl for a record, with its checksum."""
+    return to_json(record | {CHECKSUM: zlib.crc32(to_json(record).encode())}) + "\n"
+
+
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that a kill cut short is left out.
+    """The records of a metrics.jsonl, each with its `step`; a last line that a kill cut short is left out.
 
     Raises:
-        UserError: the file is missing or not text, or a line before the last is not JSON.
+        UserError: the file is missing or not text; a line before the last is no record; a line is not as it was
+            written.
     """
     if not path.is_file():
         raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
@@ -90,12 +101,22 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"Expected UTF-8 text in {path}, found {error.reason} at byte {error.start}; fix it.") from None
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = json_text.parse(line)
+        except ValueError:
             if number < len(lines):
                 raise UserError(
                     f"Expected JSON in line {number} of {path}, found none; fix or remove that line."
                 ) from None
+            continue
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            raise UserError(
+                f"Expected a record with its step in line {number} of {path}, found another; remove that line."
+            )
+        if record.pop(CHECKSUM, None) != zlib.crc32(to_json(record).encode()):
+            raise UserError(
+                f"Expected line {number} of {path} as it was written, found another checksum; remove that line."
+            )
+        records.append(record)
     return records
 
 

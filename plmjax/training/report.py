@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import experiment, storage
+from plmjax import experiment, json_text, storage
 from plmjax.errors import UserError
 from plmjax.training import metrics, phases
 
@@ -161,7 +161,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
         try:
-            sample = json.loads(line)
+            sample = json_text.parse(line)
         except ValueError:
             sample = None
         if not (isinstance(sample, dict) and all(isinstance(sample.get(name), str) for name in ("prompt", "text"))):

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts
@@ -99,7 +99,10 @@ def check(workdir: Path, origin: str | Path, params: Any) -> None:
             workdir.mkdir(parents=True, exist_ok=True)
             storage.write(path, json.dumps(start, indent=2) + "\n")
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    what, advice = "the origin and digest of the run's first parameters", "restore the file, or name another --workdir"
+    before = json_text.read_object(path, what, advice)
+    if not all(isinstance(before.get(name), str) for name in start):
+        raise UserError(f"Expected {what} in {path}, found none; {advice}.")
     if before["sha256"] != start["sha256"]:
         raise UserError(
             f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {_named(start['from'])}; "

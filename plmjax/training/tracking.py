@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Experiment, flatten
 
@@ -34,12 +34,13 @@ class WeightsAndBiases:
 
         entity, _, project = run.tracking.wandb.rpartition("/")
         record = workdir / "wandb.json"
-        before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+        what = "the run of Weights & Biases to go on with"
+        before = json_text.read_object(record, what, "remove it to begin another one there") if record.exists() else {}
         try:
             self._run = wandb.init(
                 entity=entity or None,
                 project=project,
-                id=before["id"] if before.get("project") == run.tracking.wandb else None,
+                id=before.get("id") if before.get("project") == run.tracking.wandb else None,
                 resume="allow",
                 name=storage.absolute(workdir).name,
                 dir=str(folder),

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints
+from plmjax.parallel import platform
+from plmjax.training import checkpoints, header, loop
 from plmjax.training.best import Best
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.state import State
@@ -84,7 +85,7 @@ def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_
 
 def test_describes_itself(saved):
     description = checkpoints.describe(saved / "2")
-    assert description == describe(2, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)})
+    assert description == describe(2, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}, cores=platform.cores())
     params, _ = checkpoints.load_parameters(saved.parent)
     assert_equal(make_state(2).params, params)
 
@@ -253,3 +254,51 @@ def test_a_full_disk_costs_one_sentence_and_no_earlier_checkpoint(tmp_path):
     assert reader.steps() == [1]
     found, _ = reader.restore(1, shapes(make_state(1, rows=1 << 15)))
     assert_equal(make_state(1, rows=1 << 15), found)
+
+
+def imported(folder: Path, kernel: float = 1.0) -> None:
+    checkpoints.save_parameters(folder, {"kernel": np.full((2, 3), kernel)}, experiments.gpt2(), {"vocab.txt": b"a\n"})
+
+
+@pytest.mark.parametrize("killed", ["the checkpoint", "the experiment", "the tokenizer"])
+def test_what_a_killed_import_left_is_cleared_by_its_repetition(killed: str, tmp_path: Path, monkeypatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments: object) -> None:
+        raise Killed
+
+    owner, name = {
+        "the checkpoint": (Checkpoints, "close"),
+        "the experiment": (experiment, "write"),
+        "the tokenizer": (Description, "write_tokenizer"),
+    }[killed]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, name, kill)
+        imported(tmp_path / "run")
+    with pytest.raises(UserError, match=r"found what an import or an average left when it was killed; run that"):
+        loop.check_resume(tmp_path / "run", experiments.gpt2())
+    imported(tmp_path / "run", kernel=2.0)
+    params, description = checkpoints.load_parameters(tmp_path / "run")
+    assert (params["kernel"] == 2.0).all() and description.tokenizer == {"vocab.txt": b"a\n"}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoints", "experiment.json", "tokenizer"]
+    with pytest.raises(UserError, match=r"Expected no run in .*, found one; name another folder"):
+        imported(tmp_path / "run")
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"Expected a new folder to write, found the link .*link to .*elsewhere; name"):
+        imported(tmp_path / "link")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_resume_on_another_number_of_cores_is_named(saved: Path, monkeypatch) -> None:
+    here = platform.cores()
+    found = checkpoints.describe(checkpoints.find(saved)).cores
+    assert found == here and header.cores(found) == [] and header.cores(0) == []
+    monkeypatch.setattr(platform, "cores", lambda: here + 3)
+    assert header.cores(found) == [
+        f"cores    {here + 3}, {here} before: sums have another order, and their last bits may differ"
+    ]

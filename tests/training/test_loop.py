@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -100,11 +99,11 @@ def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, caps
 
 def test_a_finished_run_started_again_changes_nothing(whole):
     result, workdir = whole
-    before = (workdir / "metrics.jsonl").read_text()
+    before = metrics.read(workdir / "metrics.jsonl")
     again = loop.train(options(), workdir, ChainSource(options().data), {})
     assert_same_state(result.state, again.state)
     assert again.metrics == result.metrics
-    assert [json.loads(line) for line in before.splitlines()] == metrics.read(workdir / "metrics.jsonl")
+    assert metrics.read(workdir / "metrics.jsonl") == before
 
 
 @pytest.mark.parametrize("step", [5, 6, 11])

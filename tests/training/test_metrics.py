@@ -47,8 +47,16 @@ def test_tensorboard_reads_what_each_start_wrote_while_the_run_goes_on(tmp_path)
 def test_what_is_no_metrics_file_is_named(tmp_path):
     with pytest.raises(UserError, match="found no such file"):
         metrics.read(tmp_path / "metrics.jsonl")
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nstep 2\n{"step": 3}\n')
+    lines = [metrics.to_line({"step": step, "train/loss": 4.5}) for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text(f"{lines[0]}step 2\n{lines[2]}")
     with pytest.raises(UserError, match=r"Expected JSON in line 2 of "):
+        metrics.read(tmp_path / "metrics.jsonl")
+    for damaged in ("[2]\n", '{"train/loss": 1.0}\n', '{"step": "2"}\n'):
+        (tmp_path / "metrics.jsonl").write_text(f"{lines[0]}{damaged}{lines[2]}")
+        with pytest.raises(UserError, match=r"Expected a record with its step in line 2 of .*; remove that line"):
+            metrics.read(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines).replace("4.5", "4.6", 1))
+    with pytest.raises(UserError, match=r"Expected line 1 of .* as it was written, found another checksum"):
         metrics.read(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1\xff}\n')
     with pytest.raises(UserError, match="Expected UTF-8 text"):

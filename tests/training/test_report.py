@@ -15,6 +15,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
+from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW, Lamb
 from plmjax.training.report import POINTS, report
 
@@ -39,7 +40,7 @@ def records(steps: int = 100, **changed: float) -> list[dict]:
 def write(workdir: Path, run: Experiment = RUN, lines: list[dict] | None = None) -> Path:
     workdir.mkdir()
     experiment.write(run, workdir / "experiment.json")
-    text = "".join(json.dumps(line) + "\n" for line in (records() if lines is None else lines))
+    text = "".join(metrics.to_line(line) for line in (records() if lines is None else lines))
     (workdir / "metrics.jsonl").write_text(text, encoding="utf-8")
     return workdir
 

@@ -2,14 +2,13 @@
 
 import bisect
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError, quoted
@@ -80,7 +79,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
     try:
-        ledger = json.loads((directory / LEDGER).read_bytes())
+        ledger = json_text.parse((directory / LEDGER).read_bytes())
         kind, damaged = ledger.get("kind"), ledger.get("crc32c") != sum_ledger(ledger)
     except FileNotFoundError:
         found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plmjax import locks, storage
+from plmjax import json_text, locks, storage
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
@@ -106,7 +106,7 @@ def _begin(output: Path, made_from: dict) -> None:
     """Marks the folder as one of this count; one of an unfinished count of the same is gone on with."""
     if (output / cells.BEGUN).is_file():
         try:
-            before = json.loads((output / cells.BEGUN).read_bytes())
+            before = json_text.parse((output / cells.BEGUN).read_bytes())
         except ValueError:
             raise UserError(f"Expected a count in {output}, found a damaged one; remove the folder.") from None
         _check_same(output, before, made_from)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.data.store.ledger import (
     FORMAT_VERSION,
@@ -197,7 +197,7 @@ def open_dataset(
             "plmjax prepare again."
         ) from None
     try:
-        ledger = json.loads(text)
+        ledger = json_text.parse(text)
         version = ledger["version"]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"Expected a ledger at {directory / LEDGER}, found a damaged file; prepare again.") from None

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data.tokenizers import engines
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.errors import UserError
@@ -60,15 +60,7 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
 
 def _json(file: Path) -> dict:
     """What a file of options holds; empty if there is no file."""
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise UserError(f"Expected JSON in {file}, found text that is not ({error}); download it again.") from error
-    if not isinstance(found, dict):
-        raise UserError(f"Expected a JSON object in {file}, found a {type(found).__name__}; download it again.")
-    return found
+    return json_text.read_object(file, "options of a tokenizer", "download it again") if file.is_file() else {}
 
 
 def _forms(path: Path) -> dict[str, Path]:

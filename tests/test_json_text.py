@@ -1,0 +1,58 @@
+"""JSON that anybody may have written: each text is a value or one error, and no other module reads JSON."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from plmjax import json_text
+from plmjax.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+WRONG = {
+    "nested": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    "digits": ("1" * 5_000, "4300 digits"),
+    "infinity": ('{"a": Infinity}', "Infinity, which JSON does not have"),
+    "nan": ("[NaN]", "NaN, which JSON does not have"),
+    "surrogate": (r'{"a": "\ud800"}', "half of a surrogate pair"),
+    "surrogate name": (r'{"\uDFFF": 1}', "half of a surrogate pair"),
+    "cut": ('{"a"', "delimiter"),
+    "no text": (b'"\xff"', "utf-8"),
+    "rest": ("{} {}", "Extra data"),
+}
+READERS = {"plmjax/json_text.py", "plmjax/inference/embed.py", "plmjax/data/tokenizers/tokenizer.py"}
+READERS |= {"plmjax/data/tokenizers/training.py", "tpu/queue.py"}
+"""Files that call json.loads: this module, and those that read JSON which a library of the same process wrote."""
+
+
+@pytest.mark.parametrize("text, reason", WRONG.values(), ids=WRONG)
+def test_a_text_that_is_no_json_is_one_error(text: str | bytes, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=reason):
+        json_text.parse(text)
+    file = tmp_path / "options.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=rf"Expected JSON in .*options\.json, options, found: .*{reason}.*; fetch it"):
+        json_text.read_object(file, "options", "fetch it")
+
+
+def test_a_text_that_is_json_is_its_value(tmp_path: Path) -> None:
+    found = {"a": [1, 2.5, None, True], "b": "\U0001f600\\ud800"}
+    assert (
+        json_text.parse(json.dumps(found)) == json_text.parse(json.dumps(found, ensure_ascii=False).encode()) == found
+    )
+    assert json_text.parse("\ufeff[1]") == json_text.parse(b"\xef\xbb\xbf[1]") == [1]
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"Expected a JSON object in .*list\.json, options, found a list; fetch it\."):
+        json_text.read_object(tmp_path / "list.json", "options", "fetch it")
+    with pytest.raises(UserError, match=r"Expected options at .*none\.json, found no file; fetch it\."):
+        json_text.read_object(tmp_path / "none.json", "options", "fetch it")
+
+
+def test_every_file_of_others_is_read_here() -> None:
+    found = set()
+    for file in [*ROOT.glob("plmjax/**/*.py"), *ROOT.glob("tpu/**/*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.loads", "json.load", "json.JSONDecoder"):
+                found.add(file.relative_to(ROOT).as_posix())
+    assert found == READERS
