@@ -1,10 +1,12 @@
 """The exception for mistakes of a user, shown as one sentence without a traceback; exit codes of every command."""
 
 import bisect
+import contextlib
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
 DONE = 0
 CRASHED = 1
@@ -35,6 +37,20 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
     short = [one for one in (*known, *aliases) if len(one) <= _LONGEST_NAME]
     close = difflib.get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= _LONGEST_NAME else []
     return f"did you mean {aliases.get(close[0], close[0])!r}?" if close else f"known: {listed(known)}."
+
+
+@contextlib.contextmanager
+def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]:
+    """Names a file in the `UserError` of what was read there, where the message does not do so yet.
+
+    prefix: of options in messages, left out: the file has a field where the command line has an option.
+    """
+    try:
+        yield
+    except UserError as error:
+        text = str(error).replace(prefix, "")
+        named = os.fspath(path) in text or os.path.dirname(os.fspath(path)) in text.split()
+        raise UserError(text if named else f"{text.rstrip('.')} (in {os.fspath(path)}).") from error
 
 
 def beginning(text: str, longest: int = 80) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import json_text, storage
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, in_file, nearest, quoted
 from plmjax.experiment.settings import Experiment
 
 FREE = (
@@ -138,14 +138,13 @@ def read(path: Path) -> Experiment:
         UserError: the file is missing or not an experiment.
     """
     try:
-        found = from_dict(json_text.parse(path.read_bytes()))
+        with in_file(path, "--"):
+            found = from_dict(json_text.parse(path.read_bytes()))
         if not isinstance(found, Experiment):
             raise TypeError(f"it holds {type(found).__name__}")
         return found
     except FileNotFoundError:
         raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
-    except UserError as error:
-        raise UserError(f"{str(error).rstrip('.')} ({path}).") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"Expected an experiment that plmjax wrote in {path}, found: {json_text.reason(error)}; name another run."

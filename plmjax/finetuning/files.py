@@ -82,7 +82,12 @@ def blocks(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[
         spare = ""
         if len(cells) != len(names):
             raise _width(number, path, names, len(cells))
-        if kind == ".conllu" and not cells[0].isdigit():
+        if kind == ".conllu" and not re.fullmatch(r"[0-9]+", cells[0]):
+            if not re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
+                raise UserError(
+                    f"Expected the number of a word, such as 3, 3-4 or 3.1, in line {number} of {path}, found "
+                    f"{quoted(cells[0])}; fix that line."
+                )
             continue
         block.append((number, dict(zip(names, cells, strict=True))))
     if block:

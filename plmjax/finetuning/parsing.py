@@ -9,6 +9,7 @@ is before the colon, and the authors of cross-view training leave punctuation ou
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -76,7 +77,7 @@ class Parsing(TreeColumns, FileTask):
     def _head(self, number: int, words: int, row: dict[str, Any], where: str) -> int:
         """The head of a sentence's word, a number from 0 to that of its last word."""
         value = files.cell(row, self.head, "head", where)
-        if not str(value).isdecimal() or int(value) > words:
+        if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) > words:
             raise UserError(
                 f"Expected a head from 0 to {words}, the number of a word of its sentence or 0, found {quoted(value)} "
                 f"in {where}; fix that line, or name the column in --data.head."
@@ -85,15 +86,18 @@ class Parsing(TreeColumns, FileTask):
 
 
 def check_tree(heads: list[int], places: list[str]) -> None:
-    """Raises UserError for a word of a sentence from which no way up leads to the root.
+    """Raises UserError for a second root, and for a word of a sentence from which no way up leads to the root.
 
     heads: numbers of words from 1, 0 for the root. places: where each word stands, for messages.
     """
+    if roots := [place for head, place in zip(heads, places, strict=True) if head == 0][1:]:
+        raise UserError(f"Expected one root in a sentence, found a second one in {roots[0]}; fix that sentence.")
     reaches = [True] + [False] * len(heads)
     for number in range(1, len(heads) + 1):
-        way, at = [], number
-        while not reaches[at] and at not in way:
+        way, seen, at = [], set(), number
+        while not reaches[at] and at not in seen:
             way.append(at)
+            seen.add(at)
             at = heads[at - 1]
         if not reaches[at]:
             raise UserError(

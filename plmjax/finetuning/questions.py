@@ -140,9 +140,11 @@ def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
 def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int, str]]:
     if entry.get("is_impossible"):
         return []
-    answers = []
-    for answer in entry.get("answers") or []:
-        start, text = answer.get("answer_start"), answer.get("text")
+    answers, given = [], entry.get("answers") or []
+    if not isinstance(given, list):
+        raise UserError(f"Expected a list of answers in {where}, found {beginning(json.dumps(given))}; fix it.")
+    for answer in given:
+        start, text = (answer.get(name) if isinstance(answer, dict) else None for name in ("answer_start", "text"))
         if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
             raise UserError(
                 f"Expected an answer_start and a text in {where}, found {beginning(json.dumps(answer))}; fix it."

@@ -16,6 +16,11 @@ Config = TypeVar("Config", bound=ModelConfig)
 LARGEST = 2**31
 """Every size, id and rate is below it and finite; Python reads NaN and Infinity from JSON too."""
 
+DEEPEST = 4096
+"""Layers of the deepest model; the published ones have at most 64. Shared layers have no tensors of their own."""
+SMALL = 1 << 16
+"""Whole numbers up to it are taken whatever the tensors are: positions without a table, ids, distances."""
+
 
 def read(
     found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any]
@@ -50,6 +55,25 @@ def read(
             )
         given[field.name] = of(value)
     return kind(**given)
+
+
+def check_sizes(config: ModelConfig, numbers: int) -> None:
+    """Compares the whole numbers of a config with its tensors, before lists or arrays of such sizes are made.
+
+    numbers: all numbers in the tensors.
+
+    Raises:
+        UserError: more layers than `DEEPEST`, or another whole number above both `numbers` and `SMALL`.
+    """
+    for field in dataclasses.fields(config):
+        value, largest = getattr(config, field.name), max(numbers, SMALL)
+        if field.name == config.field_names.get("depth"):
+            largest = DEEPEST
+        if isinstance(value, int) and value > largest:
+            raise UserError(
+                f"Expected at most {largest:,} as the config's {field.name}, for tensors of {numbers:,} numbers, found "
+                f"{value:,}; take the config of these tensors."
+            )
 
 
 def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.data.layouts import TwoWayStreams
-from plmjax.errors import UserError, listed, quoted
+from plmjax.errors import UserError, in_file, listed, quoted
 from plmjax.experiment import Data
 from plmjax.interop import hdf5
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
@@ -34,6 +34,8 @@ from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.objective import Objective
 
+LONGEST_WORD = 1 << 12
+"""Characters of a word, at most; the published models read 50."""
 OPTIONS = "options.json"
 _GATES = np.array([0, 2, 1, 3])
 """Where the gates of one order stand in the other; it is its own inverse."""
@@ -63,8 +65,10 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
         raise UserError(
             f"Expected --architecture {ElmoModel.__name__} for ELMo, found {quoted(architecture)}; leave it out."
         )
-    module = ElmoModel(read_config(path / OPTIONS))
+    config = read_config(path / OPTIONS)
     with opened(path) as tensors:
+        _check_counts(config, tensors, path / OPTIONS)
+        module = ElmoModel(config)
         rows = tensors.shapes.get("char_embed", (CHARACTERS,))[0]
         if rows != CHARACTERS:
             raise UserError(
@@ -139,12 +143,24 @@ def read_config(path: Path) -> ElmoConfig:
             "use_skip_connections": bool(lstm["use_skip_connections"]),
         }
         vocabulary = {"vocab_size": int(found["n_tokens_vocab"])} if "n_tokens_vocab" in found else {}
-        return ElmoConfig(**config, **vocabulary, dropout=float(found.get("dropout", 0.1)))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        with in_file(path):
+            return ElmoConfig(**config, **vocabulary, dropout=float(found.get("dropout", 0.1)))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UserError(
             f"Expected the options of an ELMo in {path}, found none or a wrong one ({type(error).__name__}: {error}); "
             "fetch the file again."
         ) from error
+
+
+def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
+    """Raises UserError for layers that the tensors cannot hold, and words longer than any, before any are made."""
+    most = {"n_layers": len(tensors.shapes), "n_highway": len(tensors.shapes), "max_characters_per_token": LONGEST_WORD}
+    for name, largest in most.items():
+        if (value := getattr(config, name)) > largest:
+            raise UserError(
+                f"Expected {name} of at most {largest:,} in {file}, for {len(tensors.shapes)} tensors, found "
+                f"{value:,}; take the options of these weights."
+            )
 
 
 def options(config: ElmoConfig) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def load(
     found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")
     tensors = _variables(directory)
     name = _holding(tensors) if architecture == "auto" else architecture
-    return assemble(bert.ADAPTER, name, _transformers_config(found, tensors, directory), tensors, execution)
+    config = _transformers_config(found, tensors, directory)
+    return assemble(bert.ADAPTER, name, config, directory / CONFIG, tensors, execution)
 
 
 def transformers_name(variable: str) -> str:

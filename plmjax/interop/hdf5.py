@@ -5,15 +5,21 @@ A tensor is named by its path: RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0. Links 
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plmjax import json_text
 from plmjax.errors import UserError
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
+MOST_COMPRESSED = 64
+"""Bytes of numbers that a byte of a file may stand for; gzip makes weights half as large, and zeros a thousandth."""
+_DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""Errors of h5py on a damaged file."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -38,8 +44,8 @@ def opened(path: Path) -> Iterator[Tensors]:
 
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
-        raise UserError(f"Expected an HDF5 file, found {path} ({error}); fetch it again.") from error
+    except _DAMAGED as error:
+        raise UserError(f"Expected an HDF5 file, found {path} ({json_text.reason(error)}); fetch it again.") from error
     with file:
         arrays: dict[str, Any] = {}
         others: list[str] = []
@@ -52,7 +58,16 @@ def opened(path: Path) -> Iterator[Tensors]:
                 else:
                     others.append(name)
 
-        file.visititems(collect)
+        try:
+            file.visititems(collect)
+            hollow = [name for name, array in arrays.items() if not _is_stored(array)]
+        except _DAMAGED as error:
+            reason = json_text.reason(error)
+            raise UserError(f"Expected an HDF5 file, found {path} damaged ({reason}); fetch it again.") from error
+        if hollow:
+            raise UserError(
+                f"Expected all numbers of {hollow[0]} in {path}, found a file too small to hold them; fetch it again."
+            )
         if others:
             log.warning("%s holds %s, which are no arrays of numbers: left out.", path, ", ".join(others))
         if not arrays:
@@ -63,9 +78,19 @@ def opened(path: Path) -> Iterator[Tensors]:
         def read(name: str) -> Any:
             try:
                 return arrays[name][()]
-            except OSError as error:
+            except _DAMAGED as error:
                 raise UserError(
-                    f"Expected all of {name} in {path}, found it damaged ({error}); fetch it again."
+                    f"Expected all of {name} in {path}, found it damaged ({json_text.reason(error)}); fetch it again."
                 ) from error
 
         yield Tensors(str(path), shapes, dtypes, read)
+
+
+def _is_stored(array: Any) -> bool:
+    """Whether the file holds the numbers of an array, of which HDF5 reads those that were never written as zeros."""
+    if array.size == 0:
+        return True
+    if array.chunks is None:
+        return array.id.get_storage_size() == array.nbytes
+    chunks = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, array.chunks, strict=True))
+    return array.id.get_num_chunks() == chunks and array.nbytes <= MOST_COMPRESSED * array.id.get_storage_size()

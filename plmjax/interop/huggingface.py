@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.errors import UserError, quoted
-from plmjax.interop import albert, bart, bert, electra, gpt, gpt2, marian, roberta, t5
+from plmjax.errors import UserError, in_file, quoted
+from plmjax.interop import albert, bart, bert, config_json, electra, gpt, gpt2, marian, roberta, t5
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
@@ -77,7 +77,7 @@ def load(
     adapter = _adapter(found, directory)
     name = _named(adapter, found, directory) if architecture == "auto" else architecture
     with opened(directory) as tensors:
-        return assemble(adapter, name, found, tensors, execution)
+        return assemble(adapter, name, found, directory / CONFIG, tensors, execution)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -89,16 +89,22 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def assemble(
-    adapter: Adapter, architecture: str, found: Mapping[str, Any], tensors: Tensors, execution: Execution
+    adapter: Adapter, architecture: str, found: Mapping[str, Any], file: Path, tensors: Tensors, execution: Execution
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The module of an architecture by a config.json, and its parameters from tensors as any version names them."""
+    """The module of an architecture by a config.json, and its parameters from tensors as any version names them.
+
+    found: the content of the config, `file`.
+    """
     chosen = adapter.architecture(architecture)
-    tensors = adapter.canonical(tensors, chosen.of(found))
-    fields = chosen.options(found) | chosen.parts(tensors.shapes)
+    with in_file(file):
+        tensors = adapter.canonical(tensors, chosen.of(found))
+        fields = chosen.options(found) | chosen.parts(tensors.shapes)
     settings = {**found, "architectures": [architecture]}
     if not chosen.tied:  # nothing that could be tied
         settings.pop("tie_word_embeddings", None)
-    config = adapter.read_config(settings)
+    with in_file(file):
+        config = adapter.read_config(settings)
+        config_json.check_sizes(config, sum(math.prod(shape) for shape in tensors.shapes.values()))
     module, conversions = chosen.module(config, execution, **fields), chosen.conversions_of(config)
     params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.optional)
     if left_out:

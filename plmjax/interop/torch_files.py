@@ -5,13 +5,14 @@ import importlib.util
 import logging
 import pickle
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 NESTING = ("model", "state_dict", "model_state_dict", "module")
 """Names under which training scripts store the tensors beside their optimizer's."""
 
+_DAMAGED = (zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError, EOFError, OSError, ValueError, zlib.error)
+"""Errors of zipfile on a file that is no whole archive."""
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How torch before 1.6 begins a file: its magic number, pickled."""
 
@@ -31,20 +34,46 @@ def evidence(path: Path) -> str:
         if file.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP:
             return "torch's magic number"
     if zipfile.is_zipfile(path):
-        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(path) as archive:
             if any(name.endswith("/data.pkl") for name in archive.namelist()):
                 return "data.pkl in a zip archive"
     return ""
 
 
 def beginning(path: Path, size: int) -> bytes:
-    """The bytes of a file that `evidence` has recognised in which the names of its tensors stand; of an old one, which
-    is no archive, the first `size`."""
+    """The first `size` bytes of the part of a file that `evidence` has recognised in which the names of its tensors
+    stand; nothing where it is damaged."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             return file.read(size)
-    with zipfile.ZipFile(path) as archive:
-        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith("/data.pkl"))
+    with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(path) as archive:
+        pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        with archive.open(pickled) as file:
+            return file.read(size)
+    return b""
+
+
+def _check_archive(path: Path) -> None:
+    """Raises UserError for an archive that torch did not write, or whose contents changed since.
+
+    torch stores every record as it is, with its checksum. A compressed record can be a thousand times as large as the
+    file, and torch never compares the checksums.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for record in archive.infolist():
+                if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+                    raise UserError(
+                        f"Expected records that torch.save stored without compression in {path}, found "
+                        f"{quoted(record.filename)} compressed; save the tensors again with torch.save."
+                    )
+            damaged = archive.testzip()
+    except _DAMAGED as error:
+        raise UserError(f"Expected a file of torch.save, found {path} damaged ({error}); fetch it again.") from None
+    if damaged is not None:
+        raise UserError(
+            f"Expected {quoted(damaged)} in {path} as torch.save wrote it, found another checksum; fetch it again."
+        )
 
 
 def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
@@ -86,6 +115,8 @@ def _tensors(file: Path) -> Mapping[str, Any]:
     """Name -> tensor. What is no tensor is left out and logged, as transformers does."""
     import torch
 
+    if zipfile.is_zipfile(file):
+        _check_archive(file)
     try:  # the form from before torch 1.6 is no zip archive and cannot be mapped to memory
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors

@@ -203,7 +203,10 @@ MISTAKES = {
         lambda folder: changed(folder, lambda options: options["lstm"].pop("dim")),
         r"found none or a wrong one \(KeyError: 'dim'\)",
     ),
-    "no options": (lambda folder: (folder / "options.json").write_text("[1]"), "Expected the options of an ELMo in"),
+    "no options": (
+        lambda folder: (folder / "options.json").write_text("[1]"),
+        r"Expected a JSON object in .*json, the options",
+    ),
     "characters in the weights": (of_other_characters, "Expected vectors of 261 characters, .* found 40"),
     "a tensor": (without("CNN_proj/b_proj"), "CNN_proj/b_proj missing"),
     "two files": (

@@ -3,6 +3,10 @@
 from collections.abc import Collection
 
 from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
+from plmjax.errors import UserError, quoted
+
+MOST_SENTINELS = 1 << 14
+"""Sentinels of a tokenizer, at most; T5 has 100."""
 
 
 def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | None = None, chinese: bool = True):
@@ -100,7 +104,13 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     engine.decoder = decoders.Metaspace("▁", prefix)
     owner = (config.get("tokenizer_class") or model_type).lower()
     if owner.startswith("t5") if owner else [piece.piece for piece in proto.pieces[:3]] == list(T5_SPECIAL.values()):
-        add_sentinels(engine, config.get("extra_ids", SENTINELS))
+        count = config.get("extra_ids", SENTINELS)
+        if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
+            raise UserError(
+                f"Expected extra_ids from 0 to {MOST_SENTINELS:,} in tokenizer_config.json, found {quoted(count)}; "
+                f"correct it."
+            )
+        add_sentinels(engine, count)
     return engine
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from plmjax import json_text, storage
 from plmjax.data.tokenizers import engines
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 
 
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
@@ -29,9 +29,9 @@ def _load(path: Path, model_type: str) -> Tokenizer:
     forms = _forms(path)
     try:
         return _tokenizer(path if path.is_dir() else path.parent, forms, model_type)
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the tokenizers library raises bare Exception, odd files of options any kind
+    except BaseException as error:  # the tokenizers library raises bare Exception, and BaseException where Rust panics
         reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("Exception: ")
         raise UserError(
             f"Expected a vocabulary at {path}, found files that do not read as one ({reason}); fetch them again."
@@ -55,7 +55,9 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
         tokens = {f"{role}_token": token for role, token in special.items()}
         config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # which keeps to tokenizer.json
     files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
-    return Tokenizer(engine, files, special)
+    tokenizer = Tokenizer(engine, files, special)
+    tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
+    return tokenizer
 
 
 def _json(file: Path) -> dict:
@@ -88,6 +90,7 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
     from tokenizers import Tokenizer, models
 
     if "tokenizer.json" in forms:
+        _check_ids(forms["tokenizer.json"])
         return Tokenizer.from_file(str(forms["tokenizer.json"])), ["tokenizer.json"]
     if "vocab.txt" in forms:
         tokens = forms["vocab.txt"].read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
@@ -106,13 +109,41 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
         return engine, ["vocab.txt"]
     if "merges.txt" in forms:
         files = [str(forms[name]) for name in ("vocab.json", "merges.txt")]
+        table = json_text.read_object(forms["vocab.json"], "tokens and their ids", "fetch it again")
+        _check_table(table, forms["vocab.json"])
         if "</w>\n" in forms["merges.txt"].read_text(encoding="utf-8"):
+            if "<unk>" not in table:
+                raise UserError(
+                    f"Expected <unk> in a vocabulary of words' pieces, found none in {forms['vocab.json']}; add it, or "
+                    f"take the file that belongs to these merges."
+                )
             return engines.bpe(models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token="<unk>"), True), [
                 *files
             ]
         prefix_space = config.get("add_prefix_space", False)
         return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
     return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
+
+
+def _check_ids(file: Path) -> None:
+    """Raises UserError for ids of a tokenizer.json that its size does not explain."""
+    found = json_text.read_object(file, "a tokenizer", "fetch it again")
+    model, added = found.get("model"), found.get("added_tokens") or []
+    table = model.get("vocab") if isinstance(model, dict) else None
+    ids = {token.get("content"): token.get("id") for token in added if isinstance(token, dict)}
+    for entries in (ids, table if isinstance(table, dict) else {}):
+        _check_table(entries, file)
+
+
+def _check_table(table: dict, file: Path) -> None:
+    """Raises UserError for an id above the bytes of its file; the library makes a table up to the largest id."""
+    size = file.stat().st_size
+    for token, number in table.items():
+        if not isinstance(number, int) or not 0 <= number <= size:
+            raise UserError(
+                f"Expected ids from 0 on, as many as a file of {size:,} bytes has tokens, in {file}, found "
+                f"{quoted(number)} for {quoted(token)}; fetch it again."
+            )
 
 
 def _add_special(engine, config: dict, special: dict[str, str]) -> None:

@@ -1,18 +1,36 @@
 """A tokenizer: text to ids and back, its files, and what a training step must know of its vocabulary."""
 
+import contextlib
 import hashlib
 import itertools
 import json
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL
 from plmjax.data.word_cache import WordCache, components
+from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
+
+
+@contextlib.contextmanager
+def _failures_explained() -> Iterator[None]:
+    """Turns an error of the tokenizers library into a UserError; its pattern engine gives up by a panic of Rust, which
+    is no Exception."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        reason = json_text.reason(error)
+        raise UserError(
+            f"Expected a tokenizer that encodes every text, found that it cannot encode one of these ({reason}); train "
+            f"or take another tokenizer."
+        ) from error
 
 
 class Tokenizer:
@@ -47,7 +65,8 @@ class Tokenizer:
 
     def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
-        return self._cache.encode(texts)
+        with _failures_explained():
+            return self._cache.encode(texts)
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Ids of every word of every sentence, each as it is spelt after a space; at least one a word.
@@ -60,7 +79,8 @@ class Tokenizer:
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each text its ids, int32 [N], and the characters each stands for, int32 [N 2]: first, last + 1."""
-        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        with _failures_explained():
+            encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,0 +1,205 @@
+"""Small files that ask for large things, and files that changed on their way: refused before anything is made."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.finetuning.parsing import check_tree
+from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files
+from plmjax.layers.execution import Execution
+from plmjax.models.albert import AlbertConfig, AlbertForPreTraining
+from plmjax.models.elmo import ElmoConfig, ElmoModel
+
+
+@pytest.fixture
+def pth(tmp_path: Path) -> Path:
+    """A file of torch.save with one tensor."""
+    pytest.importorskip("torch", reason="writes the file")
+    path = tmp_path / "model.pth"
+    torch_files.write({"0.encoder.weight": np.arange(4096, dtype=np.float32)}, path)
+    return path
+
+
+def test_a_compressed_record_is_not_unpacked(pth: Path) -> None:
+    bomb = pth.with_name("bomb.pth")
+    with zipfile.ZipFile(pth) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as target:
+        for record in source.infolist():
+            content = bytes(200_000_000) if record.filename.endswith("data.pkl") else source.read(record)
+            target.writestr(record.filename, content)
+    assert bomb.stat().st_size < 300_000
+    assert torch_files.evidence(bomb) and not awd_lstm.evidence(bomb)  # the first bytes alone are read
+    with pytest.raises(UserError, match=r"stored without compression in .*bomb\.pth, found '.*data.pkl' compressed"):
+        torch_files.read([bomb], bomb)
+
+
+def test_a_changed_byte_of_a_tensor_is_named(pth: Path) -> None:
+    contents = bytearray(pth.read_bytes())
+    place = contents.find(np.arange(100, 110, dtype=np.float32).tobytes())
+    contents[place + 2] ^= 1
+    pth.write_bytes(contents)
+    with pytest.raises(UserError, match=r"Expected '.*data/0' in .*model\.pth as torch\.save wrote it, found another"):
+        torch_files.read([pth], pth)
+
+
+@pytest.mark.parametrize("at", [0.02, 0.5, 0.97, 0.995], ids=lambda at: f"{at:.1%}")
+def test_a_file_of_torch_that_was_cut_or_overwritten_is_named(pth: Path, at: float) -> None:
+    whole = pth.read_bytes()
+    place = int(at * len(whole))
+    for damaged in (whole[:place], whole[:place] + bytes(range(200, 240)) + whole[place + 40 :]):
+        pth.write_bytes(damaged)
+        assert not awd_lstm.evidence(pth) or "0.encoder.weight" in awd_lstm.evidence(pth)
+        with pytest.raises(UserError, match=r"model\.pth"):
+            torch_files.read([pth], pth)
+
+
+def test_numbers_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="writes the file")
+    settings = {
+        "never": {},
+        "chunked": {"chunks": (1000, 1000)},
+        "zeros": {"chunks": (1000, 1000), "compression": "gzip", "data": np.zeros((1000, 1000), np.float32)},
+    }
+    for name, options in settings.items():
+        path = tmp_path / f"{name}.hdf5"
+        shape = options["data"].shape if "data" in options else (40_000, 40_000)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("table", shape, "f4", **options)
+        with pytest.raises(UserError, match=r"all numbers of table in .*, found a file too small to hold them"):
+            hdf5.opened(path).__enter__()
+    with h5py.File(tmp_path / "whole.hdf5", "w") as file:
+        data = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+        file.create_dataset("table", data=data, chunks=(16, 16), compression="gzip")
+        file.create_dataset("empty", (0, 3), "f4")
+        file.create_dataset("plain", data=data)
+    with hdf5.opened(tmp_path / "whole.hdf5") as tensors:
+        np.testing.assert_array_equal(tensors.read("table"), data)
+        np.testing.assert_array_equal(tensors.read("plain"), data)
+
+
+@pytest.fixture(scope="module")
+def elmo_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a small ELMo."""
+    pytest.importorskip("h5py", reason="writes the file")
+    config = ElmoConfig.tiny(vocab_size=10, filter_widths=(1, 2), filter_counts=(3, 4), n_highway=1, n_layers=1)
+    module = ElmoModel(config)
+    shapes = huggingface.parameter_shapes(module, elmo.example(config))
+    params = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    folder = tmp_path_factory.mktemp("elmo")
+    import flax.traverse_util
+
+    elmo.save(module, flax.traverse_util.unflatten_dict(params, sep="/"), folder)
+    return folder
+
+
+OPTIONS = {
+    "lstm.n_layers": (2**31 - 1, r"Expected n_layers of at most \d+ in .*options\.json, .*found 2,147,483,647"),
+    "char_cnn.n_highway": (10**9, r"Expected n_highway of at most \d+ in .*options\.json"),
+    "char_cnn.max_characters_per_token": (10**9, r"Expected max_characters_per_token of at most 4,096 in .*options"),
+    "lstm.dim": (-1, r"Expected dim of at least 1, found -1; change it \(in .*options\.json\)\."),
+    "lstm.cell_clip": (float("inf"), r"Expected JSON in .*options\.json, .*Infinity, which JSON does not have"),
+    "char_cnn.embedding.dim": (None, r"Expected the options of an ELMo in .*options\.json"),
+}
+
+
+@pytest.mark.parametrize("field", OPTIONS)
+def test_options_of_an_elmo_ask_for_no_more_than_its_weights_hold(field: str, elmo_files: Path, tmp_path: Path) -> None:
+    value, sentence = OPTIONS[field]
+    folder = shutil.copytree(elmo_files, tmp_path / "elmo")
+    options = json.loads((folder / "options.json").read_text())
+    *groups, name = field.split(".")
+    place = options
+    for group in groups:
+        place = place[group]
+    place[name] = value
+    (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(UserError, match=sentence):
+        elmo.load(folder)
+
+
+CONFIGS = {
+    "num_hidden_layers": (2**31 - 1, r"Expected at most 4,096 as the config's num_hidden_layers"),
+    "vocab_size": (2**31 - 1, r"Expected at most [\d,]+ as the config's vocab_size, for tensors of [\d,]+ numbers"),
+    "max_position_embeddings": (10**9, r"Expected at most [\d,]+ as the config's max_position_embeddings"),
+    "hidden_size": (0, r"Expected hidden_size of at least 1, found 0; change it"),
+    "num_hidden_groups": (99, r"Expected num_hidden_groups from 1 to"),
+    "hidden_act": ("sine", r"found 'sine'"),
+    "layer_norm_eps": ("small", r"Expected float as the config's layer_norm_eps, found 'small'"),
+}
+
+
+@pytest.mark.parametrize("field", CONFIGS)
+def test_a_config_asks_for_no_more_than_its_tensors_hold_and_is_named(field: str, tmp_path: Path) -> None:
+    value, sentence = CONFIGS[field]
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "embedding_size": 4}
+    config = AlbertConfig.tiny(vocab_size=20, num_hidden_layers=2, max_position_embeddings=16, **sizes)
+    module = AlbertForPreTraining(config, Execution())
+    shapes = huggingface.parameter_shapes(module, huggingface.adapter_of(module).inputs(module))
+    import flax.traverse_util
+
+    params = flax.traverse_util.unflatten_dict({name: np.zeros(shape, "f4") for name, shape in shapes.items()}, sep="/")
+    huggingface.save(module, params, tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    with pytest.raises(UserError, match=sentence) as raised:
+        huggingface.load(tmp_path)
+    assert str(file) in str(raised.value) and "--model." not in str(raised.value)
+
+
+@pytest.mark.parametrize("place", ["vocabulary", "added token", "vocab.json"])
+def test_an_id_that_no_file_of_this_size_has_is_refused(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    tokenizers.train("byte-bpe", 300, ["some text to learn from"], folder)
+    file = folder / ("vocab.json" if place == "vocab.json" else "tokenizer.json")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if place == "added token":
+        found["added_tokens"][-1]["id"] = 4_000_000_000
+    else:
+        (found if place == "vocab.json" else found["model"]["vocab"])["a"] = 4_000_000_000
+    file.write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"Expected ids from 0 on, .* in .*{file.name}, found 4000000000 for '"):
+        tokenizers.load(folder if place != "vocab.json" else file)
+
+
+@pytest.mark.parametrize("count", [10**9, -1, "many"])
+def test_sentinels_are_counted_before_they_are_made(count: object, tmp_path: Path) -> None:
+    text = ["a text of several words to learn pieces from, and another one of other words"] * 3
+    tokenizers.train("t5-unigram", 160, text, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    options = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"extra_ids": count}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    with pytest.raises(UserError, match=rf"Expected extra_ids from 0 to 16,384 in .*json, found {count!r}"):
+        tokenizers.load(tmp_path)
+
+
+def test_a_pattern_that_the_library_cannot_use_is_one_sentence(tmp_path: Path) -> None:
+    tokenizers.train("word", 30, ["some text to learn from"], tmp_path)
+    found = json.loads((tmp_path / "tokenizer.json").read_text())
+    for pattern, text in (("(", ""), ("(?:(?:a|aa)+)+b", "a" * 60)):
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(found | {"pre_tokenizer": split}))
+        with pytest.raises(UserError, match=r"found files that do not read as one|found that it cannot encode one of"):
+            tokenizers.load(tmp_path).encode(text)
+
+
+def test_merges_of_words_need_their_unknown_token(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b</w>": 1, "ab</w>": 2}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    with pytest.raises(UserError, match=r"Expected <unk> in a vocabulary of words' pieces, found none in .*json"):
+        tokenizers.load(tmp_path)
+
+
+def test_a_long_chain_of_heads_is_checked_at_once() -> None:
+    words = 60_000
+    chain, places = [*range(2, words + 1), 0], [f"line {number}" for number in range(words)]
+    check_tree(chain, places)
+    check_tree([0, *range(1, words)], places)
+    with pytest.raises(UserError, match="found a second one in line 3;"):
+        check_tree([0, 1, 1, 0], places[:4])
+    with pytest.raises(UserError, match="circle in line 0;"):
+        check_tree([*range(2, words + 1), 1], places)
