@@ -32,6 +32,7 @@ import jax
 import pytest
 
 from tests.object_store import ObjectStore
+from tests.optional import torch, transformers
 
 # XLA has read its flags once its devices are there. libtpu reads them when a program is compiled for a TPU, and ends
 # the process at a flag that it does not know.
@@ -208,8 +209,6 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
     """text -> hidden states [L+1 T D] and predictions of `small_run` in transformers, each text alone and unpadded."""
-    import torch
-    import transformers
 
     from plmjax.data import tokenizers
     from plmjax.exchange.run_directories import export_checkpoint

@@ -36,6 +36,7 @@ from plmjax.training import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config
+from tests.optional import needs_torch
 
 CONFIG = BertConfig(**SIZES)
 CHOOSING = {
@@ -62,9 +63,9 @@ def tokenizer(tmp_path):
     return folder
 
 
+@needs_torch
 @pytest.mark.parametrize("architecture", MODULES)
 def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):
-    pytest.importorskip("transformers")
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
     architecture = type(module).__name__
@@ -152,7 +153,8 @@ def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(
 
 
 def test_transformers_reads_the_exported_tokenizer(tmp_path, tokenizer):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     module = MODULES["BertForPreTraining"]
     huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
     import_checkpoint(tmp_path / "source", tmp_path / "run")
@@ -190,8 +192,8 @@ def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monke
     assert "outputs were not compared" in export_checkpoint(tmp_path / "run", tmp_path / "out")
 
 
+@needs_torch
 def test_a_run_is_exported_as_a_smaller_architecture(tmp_path):
-    pytest.importorskip("transformers")
     run = Experiment(model=CONFIG, objective=BertPretraining(), data=Data(SentencePairs()))
     params = random_params(BertForPreTraining(CONFIG))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
@@ -243,7 +245,8 @@ def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, 
 
 
 def test_a_length_that_no_file_gives_is_the_models(tmp_path, tokenizer):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     module = MODULES["BertModel"]
     huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
     import_checkpoint(tmp_path / "source", tmp_path / "run")

@@ -1,17 +1,18 @@
 """What the tests of every kind of task share: transformers' model of one, losses, gradients, a tokenizer of numbers."""
 
+from __future__ import annotations
+
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
-import transformers
 
 from plmjax.finetuning.source import Rows
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
+from tests.optional import torch, transformers
 
 VOCABULARY = Vocabulary.placeholder(97)
 

@@ -6,8 +6,6 @@ from pathlib import Path
 import chex
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
@@ -27,6 +25,7 @@ from plmjax.models.transformer import TransformerConfig
 from plmjax.training import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.finetuning.conftest import WORDS
+from tests.optional import torch, transformers
 from tests.systems.modules import random_params
 
 

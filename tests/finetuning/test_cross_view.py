@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax import cli
 from plmjax.errors import UserError
@@ -31,6 +30,7 @@ from plmjax.objectives.objective import Given
 from plmjax.training import metrics
 from plmjax.vocabulary import Vocabulary
 from tests.models import cvt
+from tests.optional import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")

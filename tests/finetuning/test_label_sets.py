@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import f1_score
 
 from plmjax.errors import UserError
@@ -12,6 +11,7 @@ from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import Given
 from tests.finetuning.test_sentences import B, batch, reference
+from tests.optional import torch
 
 LABELS = ("a", "b", "c")
 

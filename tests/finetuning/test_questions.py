@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
@@ -19,6 +18,7 @@ from plmjax.models.roberta import RobertaConfig
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.finetuning.test_answers import plain_windows
+from tests.optional import torch
 
 CONTEXT = "10 11 12 13 14 15 16 17 18 19"
 

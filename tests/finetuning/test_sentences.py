@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from plmjax.finetuning.sentences import Regression, SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import Given
+from tests.optional import torch, transformers
 
 B, T = 5, 11
 

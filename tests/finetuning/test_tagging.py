@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
@@ -16,6 +15,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Given
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers
+from tests.optional import torch
 
 WORDS = [["Zoë", "Lee", "left", "."], ["In", "Łódź", "?"]]
 LABELS = [["B-PER", "I-PER", "O", "O"], ["O", "B-LOC", "O"]]

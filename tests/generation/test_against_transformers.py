@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
@@ -27,6 +25,7 @@ from tests.generation.model import (
     translator_parameters,
     writer,
 )
+from tests.optional import torch, transformers
 
 NEW = 12
 

@@ -2,26 +2,25 @@
 
 import numpy as np
 import pytest
-import torch
-from transformers.generation import logits_process
 
 from plmjax.errors import UserError
 from plmjax.generation.constraints import Constraints, hottest, nucleus, without_repeats
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.written import Written
+from tests.optional import torch, transformers
 
 SCORES = np.random.default_rng(0).normal(0, 2, (5, 23)).astype(np.float32)
 
 
 @pytest.mark.parametrize("count", [1, 4, 40])
 def test_the_best(count: int) -> None:
-    expected = logits_process.TopKLogitsWarper(count)(None, torch.tensor(SCORES)).numpy()
+    expected = transformers.TopKLogitsWarper(count)(None, torch.tensor(SCORES)).numpy()
     np.testing.assert_array_equal(hottest(SCORES, count), expected)
 
 
 @pytest.mark.parametrize("mass", [0.01, 0.5, 0.9])
 def test_the_nucleus(mass: float) -> None:
-    expected = logits_process.TopPLogitsWarper(mass)(None, torch.tensor(SCORES)).numpy()
+    expected = transformers.TopPLogitsWarper(mass)(None, torch.tensor(SCORES)).numpy()
     np.testing.assert_array_equal(nucleus(SCORES, mass), expected)
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.optional import torch, transformers
+
 Oracle = Callable[[Sequence[int]], np.ndarray]
 
 
 @pytest.fixture(scope="session")
 def oracle(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     """Tokens -> log-probabilities of the token after each, float64 [T V], of `decoder_run` in transformers."""
-    import torch
-    import transformers
 
     from plmjax.exchange.run_directories import export_checkpoint
 

@@ -10,6 +10,7 @@ import pytest
 
 from plmjax.interop import huggingface
 from plmjax.interop.conversion import parameter_shapes
+from tests.optional import transformers
 
 SIZES = {
     "vocab_size": 37,
@@ -40,7 +41,6 @@ def assert_same_bits(first, second):
 def assert_nothing_is_lost(model, directory):
     """transformers' Auto class for the model opens what is written, with equal outputs; reading and writing it again
     changes no bit. Returns transformers' model."""
-    transformers = pytest.importorskip("transformers")
     params, name = random_params(model), type(model).__name__
     huggingface.save(model, params, directory)
     theirs = getattr(transformers, re.sub("^[A-Z][a-z]+(Model)?", "AutoModel", name)).from_pretrained(directory)

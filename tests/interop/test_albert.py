@@ -22,8 +22,7 @@ from plmjax.models.albert import (
 from plmjax.objectives.albert import AlbertPretraining
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite, set_config
-
-pytest.importorskip("transformers")
+from tests.optional import needs_torch
 
 CONFIG = AlbertConfig(**SIZES, embedding_size=7, classifier_dropout_prob=0.2)
 MODULES = {
@@ -34,6 +33,7 @@ MODULES = {
 }
 
 
+@needs_torch
 @pytest.mark.parametrize("name", ["AlbertModel", "AlbertForMaskedLM"])
 def test_a_pretrained_model_is_written_as_a_smaller_architecture(tmp_path, name):
     model = MODULES["AlbertForPreTraining"]
@@ -88,6 +88,7 @@ def test_a_config_that_does_not_fit_is_one_sentence(tmp_path, settings, sentence
         huggingface.load(tmp_path)
 
 
+@needs_torch
 def test_a_change_of_depth_is_no_change_of_tensors(tmp_path):
     """One set of parameters serves any number of layers (smaller ones here, so that layers do not magnify rounding)."""
     model = MODULES["AlbertModel"]
@@ -107,9 +108,10 @@ def test_an_imported_model_is_trained_by_its_own_task():
 
 def test_a_vocabulary_alone_is_spelt_as_albert_spells(tmp_path):
     """Capitals folded and accents dropped, for a spiece.model beside the config and for one that is named apart."""
+    import transformers
+
     from tests.data.test_tokenizers import PROSE, QUOTED, albert_model
 
-    transformers = pytest.importorskip("transformers")
     model = AlbertForMaskedLM(AlbertConfig(**(SIZES | {"vocab_size": 400}), embedding_size=7))
     huggingface.save(model, random_params(model), tmp_path / "source")
     (tmp_path / "apart").mkdir()

@@ -1,12 +1,13 @@
 """fastai's files of an AWD-LSTM: read, written and read again, as a run; and mistakes in them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 import chex
 import numpy as np
 import pytest
-import torch
 
 from plmjax import cli
 from plmjax.data import tokenizers
@@ -15,6 +16,7 @@ from plmjax.interop import awd_lstm, libraries
 from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.training import checkpoints
+from tests.optional import torch
 from tests.systems.modules import random_params
 
 SIZES = {"embedding_size": 6, "hidden_size": 10, "num_layers": 2}

@@ -14,8 +14,7 @@ from plmjax.interop.conversion import Conversion, parameter
 from plmjax.interop.tensors import Tensors
 from plmjax.layers.execution import Execution
 from plmjax.layers.stack import stack
-
-torch = pytest.importorskip("torch")
+from tests.optional import torch, transformers
 
 ROWS, LENGTH, SIZE, HEADS, LAYERS = 2, 5, 12, 3, 2
 
@@ -85,7 +84,6 @@ GPT2 = (
 @pytest.fixture(scope="module")
 def gpt2():
     """transformers' GPT2Model, every parameter random."""
-    transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=7, n_positions=LENGTH, n_embd=SIZE, n_layer=LAYERS, n_head=HEADS, attn_implementation="eager"
     )

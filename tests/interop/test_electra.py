@@ -28,8 +28,7 @@ from plmjax.training import checkpoints, start
 from tests.exchange.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
-
-transformers = pytest.importorskip("transformers")
+from tests.optional import needs_torch, transformers
 
 SIZES = SIZES | {"embedding_size": 7, "generator_hidden_size": 12, "generator_num_attention_heads": 3}
 CONFIG = ElectraConfig(**SIZES)
@@ -40,6 +39,7 @@ NETWORKS = {
 }
 
 
+@needs_torch
 @pytest.mark.parametrize("architecture", NETWORKS)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 def test_either_network_is_written_from_a_checkpoint_of_both(tmp_path, architecture, activation):
@@ -67,6 +67,7 @@ def test_the_discriminator_is_what_is_written_unless_another_is_asked_for(tmp_pa
     assert type(huggingface.load(tmp_path)[0]) is ElectraForReplacedTokenDetection
 
 
+@needs_torch
 @pytest.mark.parametrize("architecture", ["ElectraForPreTraining", "ElectraForMaskedLM"])
 def test_a_model_of_transformers_is_read_with_equal_outputs(tmp_path, architecture):
     config = transformers.ElectraConfig(**SIZES, hidden_act="gelu_new")

@@ -8,6 +8,7 @@ from plmjax.errors import UserError
 from plmjax.interop import google_bert, huggingface
 from plmjax.models.bert import BertConfig, BertForPreTraining
 from tests.interop.odd_bert import SIZES, published
+from tests.optional import torch, transformers
 
 
 def test_parameters_are_the_variables(tmp_path):
@@ -40,8 +41,6 @@ def test_parameters_are_the_variables(tmp_path):
     ],
 )
 def test_equals_transformers_of_the_same_variables(tmp_path, heads, architecture):
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
     variables = published(tmp_path, heads)
     model, params = google_bert.load(tmp_path)
     assert type(model).__name__ == architecture

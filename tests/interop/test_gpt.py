@@ -16,8 +16,6 @@ from tests.families.decoders import GPT
 from tests.interop.test_huggingface import rewrite
 from tests.systems.modules import random_params
 
-transformers = pytest.importorskip("transformers")
-
 TEXTS = ("The CAT sat\x00 on the mat, didn't it?", "Ünïcode … dog_ran 中文", "a <unk> b")
 
 
@@ -53,6 +51,8 @@ def test_what_cannot_be_expressed_is_refused(tmp_path: Path) -> None:
 
 def test_the_published_tokenizer_gives_the_ids_of_transformers(tmp_path: Path) -> None:
     """vocab.json and merges.txt alone; with the tokens of a task it is saved as files that transformers opens."""
+    import transformers
+
     trained = tokenizers.train("bpe", 120, [*TEXTS[:2], "the dog ran over the cat"] * 9, tmp_path / "trained")
     folder = tmp_path / "published"
     folder.mkdir()

@@ -16,6 +16,7 @@ from plmjax.interop import huggingface
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 from plmjax.objectives.next_token import NextToken
 from plmjax.training import checkpoints
+from tests.optional import needs_torch, transformers
 from tests.systems.modules import random_params
 
 CONFIG = Gpt2Config(vocab_size=300, n_positions=19, n_embd=24, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0)
@@ -104,11 +105,9 @@ def test_several_end_tokens_are_refused(saved):
         huggingface.load(folder)
 
 
+@needs_torch
 def test_a_folder_becomes_a_run_and_a_folder_again(saved, tmp_path_factory):
     """With its tokenizer; the imported run is a language model on blocks, whatever class was imported."""
-    pytest.importorskip("transformers")
-    import transformers
-
     folder, params = saved
     tokenizers.train("gpt2-bpe", 300, ["one two three, and four times five"] * 9, folder)
     run, out = tmp_path_factory.mktemp("run") / "run", tmp_path_factory.mktemp("out")

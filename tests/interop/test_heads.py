@@ -17,12 +17,14 @@ from plmjax.models.heads import QuestionAnswering, TokenClassification
 from tests.families import FAMILIES
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params
 from tests.interop.test_huggingface import assert_same_bits, set_config
+from tests.optional import needs_torch
 
 CONFIGS = {name: family.heads[0].module.config for name, family in FAMILIES.items()}
 CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
 """Of encoders; the heads of decoders are in test_gpt.py."""
 
 
+@needs_torch
 @pytest.mark.parametrize("system", CONFIGS)
 @pytest.mark.parametrize("kind", [TokenClassification, QuestionAnswering])
 def test_heads_that_all_share_are_written_and_read(tmp_path, system, kind):

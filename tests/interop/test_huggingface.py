@@ -14,9 +14,7 @@ from plmjax.interop import bert, encoder, huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.optional import needs_torch, torch, transformers
 
 ARCHITECTURES = (
     "BertModel",
@@ -84,6 +82,7 @@ def test_transformers_opens_what_is_written_and_nothing_is_lost(tmp_path, archit
     assert theirs.config.architectures == [architecture] and theirs.config.hidden_act == "gelu_new"
 
 
+@needs_torch
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM"])
 def test_a_pretrained_model_is_written_as_a_smaller_architecture(tmp_path, architecture):
     model = BertForPreTraining(BertConfig(**SIZES))
@@ -104,6 +103,7 @@ def test_heads_that_an_architecture_lacks_are_left_out_and_logged(tmp_path, capl
     assert type(body).__name__ == "BertModel"
 
 
+@needs_torch
 def test_old_names_prefixes_copies_and_buffers_are_understood(tmp_path):
     theirs = reference("BertForPreTraining")
     theirs.save_pretrained(tmp_path)
@@ -168,6 +168,7 @@ def read_all(directory):
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
+@needs_torch
 def test_config_defaults_are_those_of_transformers(tmp_path):
     model = BertForPreTraining(BertConfig(**SIZES))
     huggingface.save(model, random_params(model), tmp_path)
@@ -220,6 +221,7 @@ def test_classifier_dropout_is_read_and_written_back(tmp_path, rate):
     assert again.config.classifier_dropout == rate and again.dropout.p == (0.1 if rate is None else rate)
 
 
+@needs_torch
 def test_a_model_without_pooler_is_read_and_written(tmp_path):
     config = transformers.BertConfig(**SIZES)
     transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
@@ -232,6 +234,7 @@ def test_a_model_without_pooler_is_read_and_written(tmp_path):
     assert_same_bits(loaded, params)
 
 
+@needs_torch
 def test_the_encoder_of_a_masked_language_model_is_written_without_pooler(tmp_path):
     model = BertForMaskedLM(BertConfig(**SIZES))
     params = random_params(model)
@@ -240,6 +243,7 @@ def test_the_encoder_of_a_masked_language_model_is_written_without_pooler(tmp_pa
     assert not huggingface.load(tmp_path)[0].pooling
 
 
+@needs_torch
 def test_untied_weights_do_not_matter_without_a_language_model_head(tmp_path):
     """Neither the setting nor, of a larger model that is read without its head, an output layer of its own."""
     for architecture in ("BertModel", "BertForNextSentencePrediction", "BertForSequenceClassification"):
@@ -323,6 +327,7 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
+@needs_torch
 def test_a_difference_from_transformers_is_found(tmp_path):
     model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
     params = random_params(model)
@@ -332,6 +337,7 @@ def test_a_difference_from_transformers_is_found(tmp_path):
         huggingface.compare(model, params, tmp_path)
 
 
+@needs_torch
 def test_what_is_no_number_is_a_difference(tmp_path):
     model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
     params = random_params(model)
@@ -345,11 +351,13 @@ def test_what_is_no_number_is_a_difference(tmp_path):
 
 
 def test_tokenizer_files_are_copied(tmp_path):
+    from transformers import AutoTokenizer
+
     (tmp_path / "tokenizer").mkdir()
     with pytest.raises(UserError, match=r"Expected one of vocab\.txt, .*, found none"):
         huggingface.copy_tokenizer(tmp_path / "tokenizer", tmp_path)
     (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     model = BertForPreTraining(BertConfig(**SIZES))
     huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("hello")["input_ids"] == [2, 5, 3]

@@ -10,6 +10,7 @@ from plmjax.errors import UserError
 from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.interop import libraries, tensorflow_checkpoint, word2vec
 from tests.interop.odd_bert import published
+from tests.optional import torch
 
 ARRAYS = {
     "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": np.arange(24, dtype=np.float32).reshape(4, 6),
@@ -28,7 +29,6 @@ def write_hdf5(path):
 
 
 def write_torch(path, zipped=True):
-    torch = pytest.importorskip("torch")
     state = {name: torch.from_numpy(array) for name, array in ARRAYS.items()}
     torch.save(state, path, _use_new_zipfile_serialization=zipped)
 

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from plmjax.data.layouts import FullSentences
 from plmjax.interop import huggingface
 from plmjax.interop.roberta import ADAPTER
@@ -16,8 +14,7 @@ from plmjax.models.roberta import (
 from plmjax.objectives.roberta import RobertaPretraining
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite
-
-pytest.importorskip("transformers")
+from tests.optional import needs_torch
 
 CONFIG = RobertaConfig(**SIZES | {"max_position_embeddings": 21})
 MODULES = {
@@ -27,6 +24,7 @@ MODULES = {
 }
 
 
+@needs_torch
 def test_a_pretrained_model_is_written_as_an_encoder_without_pooler(tmp_path):
     model = MODULES["masked language model"]
     params = random_params(model)
@@ -61,6 +59,7 @@ def test_what_the_released_files_hold_besides_is_left_out(tmp_path, caplog):
     assert encoder.pooling and (encoder_params["pooler"]["bias"] == 1).all()
 
 
+@needs_torch
 def test_config_defaults_are_those_of_transformers(tmp_path):
     """Its class has BERT's epsilon, positions and types, which no released RoBERTa has."""
     model = RobertaForMaskedLM(RobertaConfig(**SIZES | {"max_position_embeddings": 512, "type_vocab_size": 2}))

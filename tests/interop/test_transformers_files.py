@@ -9,8 +9,7 @@ from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertModel
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
-
-torch = pytest.importorskip("torch")
+from tests.optional import torch
 
 MODEL = BertModel(BertConfig(**SIZES))
 PARAMS = random_params(MODEL)
@@ -30,7 +29,6 @@ def folder(tmp_path):
 def assert_reads(folder):
     model, params = huggingface.load(folder)
     assert_same_bits(params, PARAMS)
-    pytest.importorskip("transformers")
     assert huggingface.compare(model, params, folder) <= 1e-5
 
 

@@ -4,18 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.layers.feed_forward import ACTIVATIONS
+from tests.optional import needs_torch, torch
 
 REFERENCES = {
     "gelu_new": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "gelu": torch.nn.functional.gelu,
-    "relu": torch.nn.functional.relu,
-    "swish": torch.nn.functional.silu,
+    "gelu": lambda x: torch.nn.functional.gelu(x),
+    "relu": lambda x: torch.nn.functional.relu(x),
+    "swish": lambda x: torch.nn.functional.silu(x),
 }
 
 
+@needs_torch
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.usefixtures("platform")
 def test_values_and_gradients_are_torchs(name: str) -> None:

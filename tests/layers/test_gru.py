@@ -1,5 +1,7 @@
 """GRU layers against torch's, and how states pass from part to part."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import chex
@@ -8,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax.sharding import Mesh
 
 from plmjax.layers.gru import BidirectionalGru, Gru, recurrence
 from plmjax.parallel import sharding
+from tests.optional import torch
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
 LENGTHS = [5, 2, 4, 1]

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax.sharding import Mesh
 
 from plmjax.layers.lstm import BidirectionalLstm, Lstm, State, recurrence
 from plmjax.parallel import sharding
+from tests.optional import torch
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
 LENGTHS = [5, 2, 4, 1]

@@ -1,5 +1,7 @@
 """AWD-LSTM against a torch model of its own: outputs, gradients and steps, with the very masks that were drawn."""
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
@@ -9,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
 
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout, drawn_rate
@@ -21,6 +21,7 @@ from plmjax.objectives.objective import Given, Sums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
+from tests.optional import torch
 from tests.systems.modules import random_params
 
 BATCH, LENGTH = 3, 7
@@ -91,7 +92,7 @@ class Reference:
         ones = [torch.ones(1)] * 6
         of_rows, of_input, of_first, *others, of_output = ones if masks is None else map(torch.tensor, masks)
         of_layers, of_kernels = [of_input, *others[::2]], [of_first, *others[1::2]]
-        x, after = functional.embedding(ids, self.table * of_rows), []
+        x, after = torch.nn.functional.embedding(ids, self.table * of_rows), []
         for layer, mask, of_kernel, state in zip(self.layers, of_layers, of_kernels, states, strict=True):
             weights = dict(layer.named_parameters())
             size = layer.hidden_size
@@ -101,7 +102,7 @@ class Reference:
             after.append(tuple(part.detach() for part in state))
         dropped = x * of_output
         logits = dropped @ self.table.T + self.bias
-        nats = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         activation, slowness = dropped.square().mean(), (x[:, 1:] - x[:, :-1]).square().mean()
         return nats + 2 * activation + slowness, (x, dropped, logits), after
 

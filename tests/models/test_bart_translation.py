@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
@@ -18,6 +16,7 @@ from plmjax.models import bart_translation
 from plmjax.models.bart import FIRST_POSITION, BartConfig, BartForConditionalGeneration
 from plmjax.models.bart_translation import SOURCE_ENCODER, BartForTranslation, BartTranslationConfig
 from tests.families.encoder_decoders import WRITER_SIZES
+from tests.optional import torch, transformers
 from tests.systems.modules import outputs, random_params
 
 BART = BartConfig(**WRITER_SIZES, activation_function="gelu")

@@ -1,5 +1,7 @@
 """The biattentive network against its equations in torch, text by text, without padding."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from typing import Any
@@ -9,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.errors import UserError
 from plmjax.finetuning.biattentive import Biattentive
@@ -18,6 +19,7 @@ from plmjax.models.biattentive_classification import BiattentiveConfig, Biattent
 from plmjax.models.cove import CoveConfig
 from plmjax.models.static_vectors import StaticVectorsConfig
 from plmjax.models.word2vec import Word2VecConfig
+from tests.optional import torch
 from tests.systems.modules import boxed_shapes, random_params
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)

@@ -1,5 +1,7 @@
 """CoVe's translation model against torch's own layers, and what its rows and its state must be."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from typing import Any
@@ -10,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
 
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
@@ -19,6 +19,7 @@ from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.cove import CoveConfig, CoveForTranslation, MtLstm
 from plmjax.vocabulary import Vocabulary
+from tests.optional import torch
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
 
 CONFIG = CoveConfig(vocab_size=19, vector_size=6, hidden_size=5, dropout=0.0)
@@ -56,19 +57,18 @@ def test_words_begin_as_zero_vectors_and_all_else_uniform() -> None:
         assert bound * 0.9 <= np.abs(values).max() <= bound, name
 
 
-class Reference(torch.nn.Module):
+class Reference:
     """The model in torch's layers, from section 3 of the paper: texts one by one, without any padding."""
 
     def __init__(self, general: bool, layers: int):
-        super().__init__()
         self.source, self.target = torch.nn.Embedding(19, 6), torch.nn.Embedding(19, 6)
         self.encoder = torch.nn.LSTM(6, 5, num_layers=layers, bidirectional=True)
-        self.cells = torch.nn.ModuleList(torch.nn.LSTMCell(inputs, SIZE) for inputs in (6 + SIZE, SIZE)[:layers])
+        self.cells = [torch.nn.LSTMCell(inputs, SIZE) for inputs in (6 + SIZE, SIZE)[:layers]]
         self.query = torch.nn.Linear(SIZE, SIZE, bias=False) if general else torch.nn.Identity()
         self.output = torch.nn.Linear(2 * SIZE, SIZE, bias=False)
         self.generator = torch.nn.Linear(SIZE, 19)
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, source: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """int [S] and int [T] -> the encoder's output [S D] and logits [T V]."""
         encoded, (last, cell) = self.encoder(self.source(source))
         states = [
@@ -133,7 +133,7 @@ def test_padded_rows_equal_torch_without_padding(attention: str, layers: int) ->
         read, written = model(torch.tensor(IDS[row, :length]), torch.tensor(TARGETS[row, :target_length]))
         encoded[row, :length], logits[row, :target_length] = read.detach(), written.detach()
         following = torch.tensor(NEXT[row, :target_length]).long()
-        loss = loss + functional.cross_entropy(written, following, reduction="sum")
+        loss = loss + torch.nn.functional.cross_entropy(written, following, reduction="sum")
     loss.backward()
     module = CoveForTranslation(dataclasses.replace(CONFIG, attention=attention, num_layers=layers))
 

@@ -1,13 +1,15 @@
 """The parser's scores and their gradients equal the formula in torch."""
 
+from __future__ import annotations
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from plmjax.models.cvt import PRIMARY, CvtConfig
 from plmjax.models.cvt_parsing import PARSING_VIEWS, ParsingModules, candidates
+from tests.optional import torch
 
 CONFIG = CvtConfig(first_size=6, second_size=5, projection_size=4, parser_size=3)
 RELATIONS, NAMES = 3, (PRIMARY, *PARSING_VIEWS)

@@ -1,14 +1,16 @@
 """The decoders of cross-view training: their scores and gradients equal torch's, and what each of them sees."""
 
+from __future__ import annotations
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from plmjax.layers.lstm import State
 from plmjax.models.cvt import PRIMARY, CvtConfig
 from plmjax.models.cvt_translation import TRANSLATION_VIEWS, TranslationModules
+from tests.optional import torch
 
 CONFIG = CvtConfig(word_dim=3, first_size=6, second_size=5, projection_size=4, dropout=0.0, unlabelled_dropout=0.0)
 WORDS, NAMES = 7, (PRIMARY, *TRANSLATION_VIEWS)

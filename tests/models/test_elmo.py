@@ -1,5 +1,7 @@
 """ELMo against torch, its published size, and what each direction may see."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -9,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.errors import UserError
 from plmjax.interop import elmo as interop
@@ -17,6 +18,7 @@ from plmjax.interop.conversion import parameter_shapes, write_tensors
 from plmjax.layers.execution import Execution
 from plmjax.layers.spelling import sentence_marks, spelled
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
+from tests.optional import torch
 
 SMALL = ElmoConfig(
     vocab_size=29,

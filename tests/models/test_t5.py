@@ -11,6 +11,7 @@ from plmjax.errors import UserError
 from plmjax.interop import t5 as t5_interop
 from plmjax.layers.execution import Execution
 from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
+from tests.optional import torch
 from tests.systems.comparison import converted, reference
 
 CONFIG = T5Config(
@@ -91,7 +92,6 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
 
 def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
     """As transformers before its release 5, which ties the two; here its output layer is set by hand."""
-    import torch
 
     config = dataclasses.replace(CONFIG, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     theirs = reference("T5ForConditionalGeneration", config)

@@ -1,5 +1,7 @@
 """Taggers with and without language models against torch, in packed and padded rows."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 
@@ -8,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
@@ -19,6 +20,7 @@ from plmjax.models.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.heads import TokenClassification
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
+from tests.optional import torch
 
 LENGTH = 9
 ELMO = ElmoConfig(

@@ -1,5 +1,7 @@
 """ULMFiT's classifier against torch modules: outputs, gradients, running statistics; windows, padding and packing."""
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
@@ -9,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from plmjax.errors import UserError
 from plmjax.models import awd_lstm
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForSequenceClassification
 from tests.models.test_awd_lstm import Reference
+from tests.optional import torch
 from tests.systems.modules import random_params
 
 SIZES = {"vocab_size": 23, "embedding_size": 6, "hidden_size": 10, "num_layers": 2}
@@ -49,11 +51,10 @@ def drawn(module: nn.Module) -> dict[str, Any]:
     return {"params": params, "batch_stats": statistics}
 
 
-class Head(torch.nn.Module):
+class Head:
     """Torch's modules in the order of fastai's `LinBnDrop`, whose linear maps have no biases beside a norm."""
 
     def __init__(self, variables: Any):
-        super().__init__()
         self.parts = torch.nn.ModuleDict()
         for name in ("hidden", "output"):
             kernel = variables["params"]["classifier"][name]["kernel"]
@@ -72,7 +73,7 @@ class Head(torch.nn.Module):
             self.parts[name] = torch.nn.Linear(*kernel.shape, bias=False)
             self.parts[name].weight.data = torch.tensor(np.array(kernel).T)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(self.parts["hidden"](self.parts["hidden_norm"](features)))
         return self.parts["output"](self.parts["output_norm"](hidden))
 
@@ -109,9 +110,11 @@ def test_scores_gradients_and_statistics_are_torchs() -> None:
     step = jax.jit(jax.value_and_grad(loss, has_aux=True))
     (loss, (logits, statistics, evaluated)), gradient = step(variables["params"])
     model = Reference(variables["params"] | {"output_bias": np.zeros(23, np.float32)})
-    head = Head(variables).eval()
+    head = Head(variables)
+    head.parts.eval()
     np.testing.assert_allclose(evaluated, theirs(model, head).detach().numpy(), rtol=1e-5, atol=1e-5)
-    expected = theirs(model, head.train())
+    head.parts.train()
+    expected = theirs(model, head)
     nats = torch.nn.functional.cross_entropy(expected, torch.tensor(LABELS))
     nats.backward()
     chex.assert_trees_all_close((loss, logits), (nats.item(), expected.detach().numpy()), rtol=1e-5, atol=1e-5)

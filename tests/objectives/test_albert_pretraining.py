@@ -15,6 +15,7 @@ from tests.families.encoders import ALBERT as ODD
 from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of
 from tests.objectives.test_bert_pretraining import VOCABULARY as SMALL
 from tests.objectives.test_bert_pretraining import clean_batch, total
+from tests.optional import torch
 from tests.systems.comparison import converted, reference
 
 
@@ -124,7 +125,6 @@ def test_a_continuation_after_a_separator_begins_a_word() -> None:
 
 
 def test_loss_equals_transformers() -> None:
-    import torch
 
     objective = AlbertPretraining()
     batch = clean_batch()

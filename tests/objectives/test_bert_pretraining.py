@@ -15,6 +15,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import BERT as ODD
+from tests.optional import torch
 from tests.systems.comparison import converted, reference
 
 VOCABULARY = Vocabulary.placeholder(ODD.vocab_size)
@@ -46,7 +47,6 @@ def total(objective: MaskedLanguageModel, module: nn.Module, params: dict, batch
 
 
 def test_loss_equals_transformers() -> None:
-    import torch
 
     objective = BertPretraining()
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())

@@ -24,6 +24,7 @@ from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import ELECTRA as ODD
 from tests.objectives.masking import VOCABULARY, batch_of, corrupt
+from tests.optional import torch
 from tests.systems.comparison import converted, reference
 from tests.systems.modules import random_params
 
@@ -51,7 +52,6 @@ def hidden_batch(objective: ElectraPretraining, seed: int = 0) -> dict[str, jax.
 
 def test_joint_loss_and_gradient_equal_transformers() -> None:
     """Two models of transformers over one set of tables, given the ids that were drawn here."""
-    import torch
 
     objective = ElectraPretraining(rate=0.4)
     batch = hidden_batch(objective)

@@ -16,6 +16,7 @@ from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.vocabulary import Vocabulary
 from tests.families.family import SIZES
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
+from tests.optional import torch
 from tests.systems.comparison import converted, reference
 
 ROBERTA = dataclasses.replace(VOCABULARY, cls=0, pad=1, sep=2, unknown=3, mask=999, special=(0, 1, 2, 3, 999))
@@ -81,7 +82,6 @@ def test_shares_of_what_is_shown() -> None:
 
 def test_loss_equals_transformers() -> None:
     """On what a step is given: rows with segments and positions from 0, padded with the model's padding token."""
-    torch = pytest.importorskip("torch")
     config = RobertaConfig(**SIZES, max_position_embeddings=20)
     vocabulary = dataclasses.replace(ROBERTA, size=53, mask=52, special=(0, 1, 2, 3, 52))
     lengths = np.array([[18], [9], [14]])

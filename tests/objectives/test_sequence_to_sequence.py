@@ -14,6 +14,7 @@ from plmjax.layers.execution import Execution
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import Given
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from tests.optional import torch
 
 ROWS, LENGTH = 3, 6
 CONFIG = TransformerConfig(
@@ -71,7 +72,6 @@ def test_smoothing_and_z_loss_change_the_training_loss_alone():
 
 def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
     """Deviation named in the module; torch spreads the share over the whole vocabulary, as the cited source does."""
-    torch = pytest.importorskip("torch")
     cited, size = 0.5, 19
     logits, targets = torch.tensor(log_probabilities()).reshape(-1, size), torch.tensor(BATCH["next_ids"]).ravel()
     losses = torch.nn.functional.cross_entropy(logits, targets.long(), reduction="none", label_smoothing=cited)

@@ -10,11 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.interop.adapter import Adapter, mask_of
 from plmjax.interop.conversion import read_parameters
 from plmjax.interop.tensors import Tensors
+from tests.optional import torch, transformers
 
 LAST = {"hidden_states": "last_hidden_state", "encoder_hidden_states": "encoder_last_hidden_state"}
 """Name of the states of all layers -> name of the last layer's."""
@@ -25,8 +25,6 @@ def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None
 
     extra: what its config has besides. arguments: what its class is told besides the config.
     """
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     known = getattr(transformers, name)
     made = known.config_class(**dataclasses.asdict(config), **extra)
     torch.manual_seed(0)
@@ -74,7 +72,6 @@ def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, 
     Choices are an axis of their own there, and one with the questions here.
     Nothing is asked of the tokens at padding in the gradients. Returns the parameters.
     """
-    import torch
 
     known = adapter.architectures[architecture_name(adapter, module)]
     batch = known.batch(batch)

@@ -11,10 +11,9 @@ from plmjax.interop import huggingface
 from plmjax.models.heads import QuestionAnswering, TokenClassification
 from tests.families import FAMILIES
 from tests.families.family import Family
+from tests.optional import transformers
 from tests.systems.comparison import architecture_name, reference
 from tests.systems.modules import random_params
-
-transformers = pytest.importorskip("transformers")
 
 
 def stored(family: Family) -> list[nn.Module]:

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import torch
-import transformers
 
 from plmjax.errors import UserError
 from plmjax.training import optimizers
 from plmjax.training.optimizers import Adafactor, Adagrad, BertAdamW, StochasticGradientDescent
 from plmjax.training.schedules import Constant, InverseSquareRoot, Plateau
+from tests.optional import torch, transformers
 
 SHAPES = {"kernel": (6, 8), "bias": (8,)}
 STEPS = 7

@@ -19,9 +19,7 @@ from plmjax.training import phases, step
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.schedules import Linear
 from plmjax.vocabulary import Vocabulary
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.optional import torch, transformers
 
 STEPS, WARMUP, PEAK, ROWS, LENGTH, PREDICTIONS = 20, 5, 1e-3, 8, 24, 4
 CONFIG = BertConfig(

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import torch
 
 from plmjax.errors import UserError
 from plmjax.training.schedules import (
@@ -18,6 +17,7 @@ from plmjax.training.schedules import (
     Schedule,
     SlantedTriangular,
 )
+from tests.optional import torch
 
 PEAK = 3e-4
 
