@@ -62,15 +62,15 @@ def mask_of(output: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
 def example_rows(
     generator: np.random.Generator, length: int, vocab_size: int, padding: int | None, side: str = ""
 ) -> dict[str, np.ndarray]:
-    """int64 [2 T] input_ids and attention_mask, both with `side` before their names; half of the second row is padded.
+    """int32 [2 T] input_ids and attention_mask, both with `side` before their names; half of the second row is padded.
 
     padding: a token that stands in the filling alone; None: any token may fill a row.
     """
     mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
-    ids = generator.integers(0, vocab_size - (padding is not None), mask.shape)
+    ids = generator.integers(0, vocab_size - (padding is not None), mask.shape, np.int32)
     if padding is not None:
-        ids = np.where(mask, ids + (ids >= padding), padding)
-    return {f"{side}input_ids": ids, f"{side}attention_mask": mask.astype(np.int64)}
+        ids = np.where(mask, ids + (ids >= padding), np.int32(padding))
+    return {f"{side}input_ids": ids, f"{side}attention_mask": mask.astype(np.int32)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,7 +130,7 @@ def example(config: EncoderConfig) -> dict[str, np.ndarray]:
     """As `example_rows`, with token_type_ids; rows are of at most 32 tokens."""
     generator, length = np.random.default_rng(0), min(32, config.longest)
     rows = example_rows(generator, length, config.vocab_size, config.pad_token_id)
-    return rows | {"token_type_ids": generator.integers(0, config.type_vocab_size, (2, length))}
+    return rows | {"token_type_ids": generator.integers(0, config.type_vocab_size, (2, length), np.int32)}
 
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
                 output_loading_info=True,
                 **chosen.arguments(model),
             )
-            given = {field: torch.from_numpy(value) for field, value in inputs.items()}
+            given = {field: torch.from_numpy(value).long() for field, value in inputs.items()}
             reference = theirs.eval()(**given, return_dict=True)
     except Exception as error:  # of any kind: its config classes and its models check what they are given
         reason = " ".join(str(error).split())[:200]

@@ -5,6 +5,7 @@ from typing import Any
 
 import chex
 import flax.linen as nn
+import jax
 import pytest
 
 from plmjax.interop import huggingface
@@ -37,6 +38,13 @@ CASES = [
     for number, module in enumerate(stored(family))
 ]
 every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
+
+
+@every_checkpoint
+def test_the_example_of_a_module_has_types_that_jax_keeps(family: Family, module: nn.Module) -> None:
+    """JAX warns of any other, which it cuts to 32 bits."""
+    for name, array in family.adapter.inputs(module).items():
+        assert array.dtype == jax.dtypes.canonicalize_dtype(array.dtype), name
 
 
 @every_checkpoint
