@@ -1,12 +1,14 @@
 """Cross-view training: what the modules learn from sentences with labels and without, and several tasks at once."""
 
 import dataclasses
+import functools
 import gzip
 import itertools
 import re
 import shlex
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ from plmjax.finetuning.parsing import ParsedExamples
 from plmjax.finetuning.tagging import TaggedExamples
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.interop import word2vec
+from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
 from plmjax.models.cvt import TAGGING_VIEWS
 from plmjax.models.cvt_parsing import PARSING_VIEWS
@@ -127,6 +130,21 @@ def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
                     expected -= float(np.sum(np.exp(chances["primary"][row, word]) * chances[name][row, word]))
         assert sums.losses[task] == pytest.approx(expected, rel=1e-5)
         assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
+
+
+def test_views_learn_what_the_primary_module_says_without_dropout():
+    """Views without kernels say the same whatever is dropped: their losses change with what they learn alone."""
+    rates = dict.fromkeys(("dropout", "unlabelled_dropout", "attention_dropout"), 0.5)
+    module, heads = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution()), {}
+    for task, modules in cvt.PARAMS["classifier"].items():
+        views = modules.keys() - {"primary", "target", "lstm"}
+        biases = {name: jax.tree.map(lambda leaf: leaf * (leaf.ndim < 2), modules[name]) for name in views}
+        heads[task] = modules | biases
+    sums = jax.jit(functools.partial(cvt.OBJECTIVE.sums, module, training=True))
+    given = Given(cvt.PARAMS | {"classifier": heads}), batch("none")
+    first, second = (sums(*given, jax.random.key(seed)).losses for seed in range(2))
+    assert min(first.values()) > 0
+    chex.assert_trees_all_close(first, second, rtol=1e-6)
 
 
 def test_the_views_of_translation_learn_what_the_primary_decoder_writes():

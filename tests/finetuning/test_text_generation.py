@@ -187,12 +187,14 @@ def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
 def test_models_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="Expected a model that writes text, found BertConfig"):
         GREEDY.check_model(BertConfig.tiny())
+    dataclasses.replace(GREEDY, max_new_tokens=23).check_model(MODEL)
     with pytest.raises(UserError, match="max_new_tokens below the model's 24 positions, found 24"):
         dataclasses.replace(GREEDY, max_new_tokens=24).check_model(MODEL)
     with pytest.raises(UserError, match=r"--data\.target_length above 0 for an encoder-decoder, found 0"):
         GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=0))
     with pytest.raises(UserError, match=r"--data\.target_length 0 for a decoder, found 8"):
         GREEDY.encode(EXAMPLES, Numbers(), DECODER, TASK)
+    GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=24))
     with pytest.raises(UserError, match="at most the model's 24 positions, found 25"):
         GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=25))
 

@@ -24,6 +24,14 @@ def test_the_nucleus(mass: float) -> None:
     np.testing.assert_array_equal(nucleus(SCORES, mass), expected)
 
 
+@pytest.mark.parametrize(("mass", "kept"), [(0.25, [1]), (0.5, [1, 3]), (0.75, [1, 3, 4]), (0.76, [1, 3, 4, 6])])
+def test_the_nucleus_ends_where_its_mass_is_reached_exactly(mass: float, kept: list[int]) -> None:
+    """Of four tokens with a probability of a quarter each, which floating point holds exactly."""
+    scores = np.full((1, 7), -np.inf, np.float32)
+    scores[0, [1, 3, 4, 6]] = 2.0
+    assert np.flatnonzero(np.isfinite(nucleus(scores, mass)[0])).tolist() == kept
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_ngram_comes_twice(size: int) -> None:
     rows = [[3, 4, 3, 4, 5, 3, 4], [4, 3], [1, 1, 1, 1, 1]]

@@ -141,6 +141,16 @@ def test_sources_that_do_not_fit() -> None:
         translator()([[1]], Settings(max_new_tokens=48))
 
 
+def test_prompts_and_texts_that_just_fit() -> None:
+    """Of 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
+    for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
+        own.check([[1] * prompt], Settings(max_new_tokens=new))
+        with pytest.raises(UserError, match=f"at most the .* 48 positions.* found {prompt + 1} "):
+            own.check([[1] * (prompt + 1)], Settings(max_new_tokens=new))
+    ((text,),) = writer()([[5] * 36], Settings(max_new_tokens=12, min_new_tokens=12))
+    assert len(text.tokens) == 12 and not text.stopped
+
+
 def test_an_encoder_asked_to_write() -> None:
     with pytest.raises(UserError, match="a decoder that writes text, found BertConfig"):
         Writer(BertConfig.tiny(), {}, VOCABULARY)

@@ -116,6 +116,16 @@ def test_execution_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_every_layer_draws_dropout_of_its_own(kind: str) -> None:
+    """What a layer drops it does not add."""
+    rngs = {"dropout": jax.random.key(0)}
+    _, outputs = jax.jit(Model(kind, rate=0.5).apply)(params_of(kind), X, caches(), 0, rngs=rngs)
+    dropped = np.diff([X, *np.asarray(outputs["x"])], axis=0) == 0
+    assert (np.abs(dropped.mean(axis=(1, 2, 3)) - 0.5) < 0.25).all()
+    assert len({mask.tobytes() for mask in dropped}) == LAYERS
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stack_decodes_with_the_caches_of_its_layers(kind: str) -> None:
     params = params_of(kind)
     expected, outputs = Model(kind).apply(params, X, caches(), 0)

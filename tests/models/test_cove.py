@@ -17,7 +17,8 @@ from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.execution import Execution
-from plmjax.models.cove import CoveConfig, CoveForTranslation, MtLstm
+from plmjax.layers.lstm import State
+from plmjax.models.cove import CoveConfig, CoveForTranslation, DecoderState, DecoderStep, MtLstm, Source
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
@@ -203,6 +204,27 @@ def test_dropout_falls_on_both_sides(params: Any) -> None:
     found = dropped(module, params, BATCH)
     gone, spoken = (np.asarray(x) == 0 for x in (found.encoder_last_hidden_state[0], found.last_hidden_state[0, :5]))
     assert 0.2 < gone.mean() < 0.8 and 0.2 < spoken.mean() < 0.8 and (spoken[0] != spoken[1]).any()
+
+
+def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
+    """A number of the word, or of what was spoken before, is kept by two draws: no gradient comes to the others."""
+    config, rows = dataclasses.replace(CONFIG.with_dropout(0.5), num_layers=1), 200
+    random = np.random.default_rng(0)
+    word, fed, state = (random.normal(size=(rows, size)).astype(np.float32) for size in (6, SIZE, SIZE))
+    source = Source(random.normal(size=(1, 3, SIZE)).astype(np.float32), np.ones((1, 3), bool), ())
+    step = {"params": {name: params["decoder"]["step"][name] for name in ("layer_0", "attention")}}
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+    def read(word: jax.Array, fed: jax.Array) -> Any:
+        inputs = DecoderState((State(state, state),), fed), word, np.ones(rows, bool), source, False
+        _, spoken = DecoderStep(config, Execution()).apply(step, *inputs, rngs={"dropout": jax.random.key(0)})
+        return jnp.sum(spoken), spoken
+
+    gradients, spoken = read(word, fed)
+    for found in gradients:
+        assert np.mean(found == 0) == pytest.approx(0.75, abs=0.06)
+    assert np.mean(spoken == 0) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,30 @@ def test_each_direction_sees_its_side_alone() -> None:
     np.testing.assert_array_equal(reach, [sees, sees.T])
 
 
+def test_directions_and_layers_draw_dropout_of_their_own() -> None:
+    """Both directions have the same parameters and read the same words; a layer's own draws show in its output."""
+    config = ElmoConfig(**(vars(PLAIN) | {"dropout": 0.5, "cell_clip": 9.0, "proj_clip": 9.0}))
+    module = config.for_pretraining(Execution())
+    spellings, flags = {way: characters() for way in DIRECTIONS}, {way: np.zeros((2, 7), bool) for way in DIRECTIONS}
+    inputs = spellings, flags, {way: ~flags[way] for way in DIRECTIONS}, config.zero_states(2)
+    random, shapes = np.random.default_rng(0), jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs)["params"])
+    params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), nn.meta.unbox(shapes))
+    params["elmo"]["backward"] = params["elmo"]["forward"]
+
+    @jax.jit
+    def read(params: Any) -> Any:
+        rngs = {"dropout": jax.random.key(0)}
+        found = module.apply({"params": params}, *inputs, deterministic=False, rngs=rngs)
+        return {way: (scores.hidden, found.states[way]) for way, scores in found.scores.items()}
+
+    (forward, states), (backward, other) = (read(params)[way] for way in DIRECTIONS)
+    for mask in (forward == 0, backward == 0):
+        assert 0.2 < mask.mean() < 0.8
+    assert ((forward == 0) != (backward == 0)).any()
+    for layer, (one, two) in enumerate(zip(states, other, strict=True)):
+        assert np.abs(one.cell - two.cell).max() > 1e-2, layer
+
+
 def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:
     half, rows = ElmoModel(PLAIN, Execution(dtype=jnp.bfloat16)), characters()
     params = drawn(half)

@@ -75,19 +75,28 @@ def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
 
 
 def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
-    """Alike tokens stay alike, if no distance tells them apart; another row loses other numbers."""
+    """Alike tokens stay alike, if no distance tells them apart; another row loses other numbers.
+
+    Both sides drop numbers of the words and of their outputs. The tokens of a target stay alike in what they lose, not in
+    what they keep: each attends to another number of tokens that are kept.
+    """
     module = T5Model(dataclasses.replace(CONFIG, dropout_rate=0.3))
     blind = jax.tree.map(jnp.copy, params["t5"])
     for side in ("encoder", "decoder"):
         blind[side]["relative_positions"] = jax.tree.map(jnp.zeros_like, blind[side]["relative_positions"])
     ids = jnp.full((2, 7), 5)
     read = lambda key: module.apply(  # noqa: E731
-        {"params": blind}, ids, decoder_input_ids=ids, deterministic=False, rngs={"dropout": jax.random.key(key)}
-    )
-    found = jax.jit(read)(0).encoder_last_hidden_state
+        {"params": blind}, ids, decoder_input_ids=ids, deterministic=False, output_hidden_states=True,
+        rngs={"dropout": jax.random.key(key)},
+    )  # fmt: skip
+    output = jax.jit(read)(0)
+    found = output.encoder_last_hidden_state
     close(found, jnp.broadcast_to(found[:, :1], found.shape))
-    assert np.abs(found[0] - found[1]).max() > 0.1
-    assert 0.15 < (found == 0).mean() < 0.45  # the last dropout
+    for states in (output.encoder_hidden_states, output.hidden_states):
+        for found in (np.asarray(states[0]), np.asarray(states[-1])):
+            lost = found == 0
+            np.testing.assert_array_equal(lost, np.broadcast_to(lost[:, :1], lost.shape))
+            assert 0.1 < lost.mean() < 0.5 and np.abs(found[0] - found[1]).max() > 0.1
 
 
 def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:

@@ -171,6 +171,18 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
             np.testing.assert_allclose(value, tensors[name].grad, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("kind", HELPED)
+def test_language_models_have_no_dropout_in_training(kind):
+    """Where the tagger itself drops nothing, training reads what an evaluation reads."""
+    config = dataclasses.replace(CONFIGS[kind].with_dropout(0.0), language_model=dataclasses.replace(ELMO, dropout=0.5))
+    config = dataclasses.replace(config, elmo_dropout=0.0) if kind == "elmo_tagger" else config
+    params = flax.traverse_util.unflatten_dict(drawn(config), sep="/")
+    read = functools.partial(config.encoder(Execution()).apply, {"params": params}, **rows([[0, 1], [2]], 12))
+    trained = functools.partial(read, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    found, expected = (jax.jit(each)().last_hidden_state for each in (trained, read))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_layers_of_several_widths_are_not_mixed():
     tagger = TokenClassification(CONFIGS["taglm"], mix=True)
     with pytest.raises(UserError, match=r"one width to mix, found widths of 10, 16, 10; take .*--objective.mix False"):

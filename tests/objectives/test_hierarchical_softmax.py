@@ -97,6 +97,27 @@ def test_the_probabilities_of_all_words_add_up_to_one(architecture):
     assert probabilities.sum() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["skip-gram", "cbow"])
+def test_what_fills_up_a_path_counts_for_no_node(architecture):
+    """The updates of a node, by which its gradient is limited, do not depend on the room behind the paths."""
+    ids = np.random.default_rng(0).choice(LEARNED, (2, 30)).astype(np.int32)
+    found = []
+    for room in (9, 30):
+        objective = HierarchicalSoftmax(
+            architecture=architecture, window=2, threshold=0.0, longest_path=room, row_updates=1.0
+        )
+        tables = nn.meta.unbox(objective.constants(None, MATERIALS))
+        batch = {"input_ids": ids, "segment_ids": np.ones_like(ids)}
+        corrupt = jax.jit(objective.corrupt, static_argnums=2)
+        found.append(corrupt(batch, jax.random.key(0), VOCABULARY, tables))
+    short, long = found
+    real = np.asarray(short["turns"]) != 0
+    np.testing.assert_array_equal(long["paths"][..., :9], short["paths"])
+    np.testing.assert_array_equal(long["output_factors"][..., :9][real], short["output_factors"][real])
+    nodes, factors = short["paths"][real], np.asarray(short["output_factors"])[real]
+    assert len({*factors[nodes == 0]}) == 1 and factors[nodes == 0][0] > factors.min()  # seldom asked for, seldom limited
+
+
 def test_a_tree_that_is_too_deep_is_refused():
     with pytest.raises(UserError, match=r"Expected paths of at most 3 nodes in Huffman's tree, found one of \d"):
         HierarchicalSoftmax(longest_path=3).constants(None, MATERIALS)

@@ -122,8 +122,8 @@ def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
     chex.assert_trees_all_equal(step.restarted(carry, initial, axes, {}), carry)
 
 
-def test_a_stream_that_begins_again_forgets_what_it_carried() -> None:
-    """The step of a batch whose rows begin anew is that of a fresh carry, whatever was carried before."""
+def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
+    """Its loss is that of a fresh carry, whatever was carried before."""
     run = experiments.recurrent()
     source = ChainSource(run.data)
     (phase,) = phases.resolve(run)

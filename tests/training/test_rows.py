@@ -10,6 +10,7 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plmjax.experiment import Mesh
 from plmjax.layers.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import Materials
@@ -89,6 +90,21 @@ def test_a_rule_gives_rows_what_it_gives_the_table(name):
         updates, state = optimizer.update({"words": {"embedding": dense}} | rest, expected[1], expected[0])
         expected = optax.apply_updates(expected[0], updates), state
     chex.assert_trees_all_close(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_the_last_row_is_updated_beside_one_that_is_asked_for_twice(name):
+    """Places of a row that stands elsewhere too are of no row, not of the last one."""
+    params, ids = {"words": {"embedding": jnp.ones((9, 4))}}, jnp.array([8, 3, 3])
+    optimizer, whole = RULES[name].build(2, params), NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec())
+    tables = rows.Tables({TABLE: whole}, whole, by_rows=True)
+    gradients = {TABLE: jnp.ones((3, 4))}
+    after, state = tables.update(optimizer, {}, gradients, {TABLE: ids}, optimizer.init(params), params)
+    changed = [after["words"]["embedding"]]
+    if name == "adagrad":
+        changed.append(optax.tree.get(state, "sum_of_squares")["words"]["embedding"])
+    for table in changed:
+        np.testing.assert_array_equal(np.flatnonzero(np.any(table != table[0], axis=1)), [3, 8])
 
 
 def test_rules_that_change_rows_without_a_gradient_are_given_the_table():

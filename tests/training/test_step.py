@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Materials, cross_entropy
+from plmjax.objectives.objective import Materials, Objective, Sums, cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, phases, step
+from plmjax.training import loop, phases, rows, step
+from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.schedules import Linear
+from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -168,6 +172,85 @@ def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypat
 def test_parameters_begin_equal_on_every_mesh():
     found = jax.device_get(program("recurrent", MESHES["all"]).initialize(0))
     jax.tree.map(np.testing.assert_array_equal, begun("recurrent"), found)
+
+
+CARRIED, CORRUPTION, DROPOUT = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Telling(Objective):
+    """kernel . x of every row. Its carry [B 3] tells for every row what was carried to it and what its keys draw."""
+
+    def corrupt(self, batch: Any, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Any:
+        return batch | {"drawn": jnp.full(len(batch["x"]), jax.random.uniform(key))}
+
+    def weights(self, batch: Any) -> dict[str, jax.Array]:
+        return {"product": jnp.float32(1)}
+
+    def sums(self, module: Any, given: Any, batch: Any, key: jax.Array, *, training: bool) -> Sums:
+        loss = jnp.sum(given.params["kernel"] * batch["x"].astype(given.params["kernel"].dtype))
+        dropout = jnp.full(len(batch["x"]), jax.random.uniform(key))
+        carry = jnp.stack([given.carry[:, CARRIED], batch["drawn"], dropout], axis=1)
+        return Sums({"product": loss.astype(jnp.float32)}, {}, carry)
+
+
+def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8, **fields: jax.Array) -> tuple:
+    """(carry [B 3], metrics) of the step of this number, whose rows carry 7 and whose first carry is 1.
+
+    The model computes in bfloat16; row i has x = 1 + i / 128.
+    """
+    params = {"kernel": jnp.ones(())}
+    optimizer = StochasticGradientDescent().build(8, params)
+    state = State(
+        step=jnp.int32(number),
+        params=params,
+        optimizer_state=optimizer.init(params),
+        carry=jnp.full((count, 3), 7.0),
+        key=jax.random.key_data(jax.random.key(0)),
+    )
+    run = functools.partial(
+        step.train_step,
+        objective=Telling(),
+        module=None,
+        optimizer=optimizer,
+        learning_rate=lambda state, number: jnp.float32(1),
+        vocabulary=None,
+        accumulation=accumulation,
+        initial_carry=jnp.ones((count, 3)),
+        carry_axes=("batch", None),
+        tables=rows.Tables({}, None, by_rows=False),
+        gather=lambda params: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params),
+        shards=shards,
+        add_shards=lambda gradient: jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradient),
+        scatter=lambda gradient: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient),
+        generator="threefry2x32",
+    )
+    after, found = jax.jit(run)(state, {"x": 1 + jnp.arange(count) / 128, **fields})
+    return jax.device_get((after.carry, found))
+
+
+def test_steps_differ_in_corruption_and_in_dropout():
+    first, again, second = (told(number)[0][0] for number in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert len({*first[CORRUPTION:], *second[CORRUPTION:]}) == 4
+
+
+def test_every_microbatch_and_every_shard_draws_its_own_dropout():
+    """Row i is of the shard i // 8, and of its microbatch i % 4."""
+    found = told(accumulation=4, shards=2, count=16)[0][:, DROPOUT].reshape(2, 2, 4)
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+    assert len({*found.ravel()}) == 8
+
+
+def test_rows_that_begin_anew_are_trained_with_the_initial_carry():
+    found, _ = told(begins=jnp.array([1, 0, 0, 1, 0, 0, 1, 0]), accumulation=2)
+    np.testing.assert_array_equal(found[:, CARRIED], [1, 7, 7, 1, 7, 7, 1, 7])
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_gradients_in_bfloat16_are_summed_over_microbatches_in_float32(shards):
+    _, found = told(accumulation=64 // shards, shards=shards, count=64)
+    assert found["gradient_norm"] == pytest.approx(sum(1 + row / 128 for row in range(64)), rel=1e-6)
 
 
 def test_what_is_replaced_is_not_drawn():

@@ -96,6 +96,26 @@ def test_all_compositions_are_alike_likely():
     assert (first != other).any() and (first[0] != first[1]).any()
 
 
+@pytest.mark.parametrize(("rate", "mean", "visible"), [(0.9, 1.0, 2), (0.7, 1.5, 6)])
+def test_there_are_no_more_spans_than_visible_tokens(rate, mean, visible):
+    """A visible token stands before every hidden span, so a high rate makes fewer and longer ones."""
+    objective, length = SpanCorruption(rate=rate, mean_length=mean), 20
+    hidden, spans = objective.counts(length)
+    assert (hidden, spans) == (length - visible, visible) and round(hidden / mean) > spans
+    batch = rows([length] * 8, length)
+    for pair in pairs(batch, corrupt(objective, batch)):
+        of_visible, of_hidden = spans_of(pair)
+        assert of_visible == [1] * visible and len(of_hidden) == visible and sum(of_hidden) == hidden
+        assert (pair.source, pair.target) == transcribed(pair.text, of_visible, of_hidden)
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.5, 0.99])
+def test_every_span_has_a_token_and_a_visible_one_before_it(rate):
+    for mean, tokens in itertools.product((1.0, 3.0), range(2, 40)):
+        hidden, spans = SpanCorruption(rate=rate, mean_length=mean).counts(tokens)
+        assert 1 <= spans <= min(hidden, tokens - hidden)
+
+
 def test_visible_and_hidden_spans_take_turns():
     mask = alternating(jnp.array([2, 1, 0]), jnp.array([3, 2, 0]), 8)
     np.testing.assert_array_equal(mask, [0, 0, 1, 1, 1, 0, 1, 1])

@@ -1,0 +1,95 @@
+"""Dropout falls where it falls in transformers, with the rate that the config has for the place."""
+
+import collections
+import dataclasses
+import re
+from typing import Any
+
+import flax.linen as nn
+import jax
+import pytest
+
+from plmjax.layers.dropout import Dropout
+from tests.families import FAMILIES
+from tests.systems.comparison import architecture_name, reference
+from tests.systems.modules import boxed_shapes
+
+LAYERS = (
+    "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
+)  # fmt: skip
+LOOPED = re.compile(r"layers$|^group_\d+$")
+"""The name of a module that a loop runs through."""
+Draws = collections.Counter[tuple[float, int | None]]
+"""(rate, numbers that are dropped or kept) -> how many draws there are; None for numbers of attention heads."""
+
+
+def numbers(x: Any) -> int | None:
+    """T5 drops values where transformers drops probabilities: the same, with one mask for all queries."""
+    return None if len(x.shape) == 4 else int(x.size if isinstance(x.size, int) else x.numel())
+
+
+def drawn(module: nn.Module, batch: dict[str, Any]) -> Draws:
+    """Those of our module, which is traced."""
+    found: dict[tuple[str, ...], list[tuple[float, int | None]]] = {}
+    given: list[Any] = []
+
+    def intercepted(method: Any, inputs: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
+        if not isinstance(context.module, Dropout):
+            return method(*inputs, **keywords)
+        if context.method_name == "key":
+            path, rate = context.module.path, context.module.rate
+            loop = next((path[:end] for end, name in enumerate(path, start=1) if LOOPED.search(name)), ())
+            found.setdefault(loop, []).extend([(rate, numbers(given[-1]) if given else None)] if rate else [])
+            return method(*inputs, **keywords)
+        given.append(inputs[0])
+        output = method(*inputs, **keywords)
+        given.pop()
+        return output
+
+    def apply(params: Any) -> Any:
+        return module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(0)})
+
+    params = nn.meta.unbox(boxed_shapes(module))
+    with nn.intercept_methods(intercepted):
+        jax.eval_shape(apply, params)
+    draws = collections.Counter(found.pop(()))
+    for each in found.values():  # flax traces the body of a loop twice
+        first, second = each[: len(each) // 2], each[len(each) // 2 :]
+        assert first == second
+        draws.update(first)
+    return draws
+
+
+def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Draws:
+    """Those of transformers' model, which is run."""
+    import torch
+
+    found: Draws = collections.Counter()
+
+    def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if p and training:
+            found[p, numbers(x)] += 1
+        return x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    model.train()(**{name: torch.tensor(array).long() for name, array in batch.items()})
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many of each rate and size; every rate of the config is another number, and every stack has one layer."""
+    family = FAMILIES[name]
+    module, fields = family.bodies[0], {field.name for field in dataclasses.fields(family.bodies[0].config)}
+    rates = sorted(field for field in fields if "drop" in field)
+    changes = {field: number / 16 for number, field in enumerate(rates, start=1)} | dict.fromkeys(fields & {*LAYERS}, 1)
+    module = module.clone(config=dataclasses.replace(module.config, **changes))
+    config = family.reference_config(module)
+    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
+    batch = family.batch(module)
+    ours, theirs = drawn(module, batch), drawn_there(model, batch, monkeypatch)
+    if name == "albert":  # the released modeling.py drops the output of the feed-forward network; transformers does not
+        theirs[changes["hidden_dropout_prob"], batch["input_ids"].size * module.config.hidden_size] += 1
+    if name == "gpt":  # of whose table rows are dropped before they are looked up: tests/models/test_gpt.py
+        ours, theirs = (collections.Counter(rate for rate, _ in draws.elements()) for draws in (ours, theirs))
+    assert ours == theirs and len(ours) > 0
