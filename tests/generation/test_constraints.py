@@ -70,6 +70,23 @@ def test_one_token_to_draw_from_is_the_likeliest() -> None:
     np.testing.assert_allclose(shares / 2000, expected, atol=4 * np.sqrt(0.25 / 2000))
 
 
+@pytest.mark.parametrize("options", [{"top_p": 0.6}, {"top_k": 4, "top_p": 0.85}], ids=str)
+def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[str, float]) -> None:
+    """The tokens that are ever drawn are those that transformers keeps in this order."""
+    import jax
+
+    temperature, row = 3.0, SCORES[:1]
+    warpers = [logits_process.TemperatureLogitsWarper(temperature)]
+    warpers += [logits_process.TopKLogitsWarper(options["top_k"])] if "top_k" in options else []
+    warpers += [logits_process.TopPLogitsWarper(options["top_p"])]
+    kept = torch.tensor(row)
+    for warper in warpers:
+        kept = warper(None, kept)
+    sampling, keys = Sampling(temperature=temperature, **options), jax.random.split(jax.random.key(0), 4000)
+    drawn = jax.jit(lambda keys: sampling.choose(np.repeat(row, 4000, axis=0), keys, np.int32(0)))(keys)
+    assert set(np.asarray(drawn).tolist()) == set(np.flatnonzero(np.isfinite(kept[0])).tolist())
+
+
 def test_numbers_out_of_range() -> None:
     for wrong, name in (({"temperature": -1}, "temperature"), ({"top_k": -1}, "top_k"), ({"top_p": 1.5}, "top_p")):
         with pytest.raises(UserError, match=f"--{name}"):

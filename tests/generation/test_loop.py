@@ -53,13 +53,15 @@ def test_cached_equals_uncached() -> None:
     assert {text.stopped for (text,) in texts} == {True, False}
 
 
-def test_a_text_is_that_of_its_seed_and_its_prompt_alone() -> None:
+def test_a_text_is_that_of_its_seed_its_prompt_and_its_place_alone() -> None:
     settings = Settings(Sampling(temperature=2.0, sequences=2), max_new_tokens=NEW, seed=5, batch_size=3)
     texts = writer()(PROMPTS, settings)
     assert len({tuple(text.tokens) for of_prompt in texts for text in of_prompt}) == 6
     assert writer()([PROMPTS[0], [8] * 4, [1, 2]], settings)[0] == texts[0]
     other = Settings(settings.strategy, max_new_tokens=NEW, seed=6, batch_size=3)
     assert writer()(PROMPTS, other)[0] != texts[0]
+    alike = writer()([PROMPTS[0]] * 3, settings)
+    assert alike[0] == texts[0] and len({tuple(text.tokens) for of_prompt in alike for text in of_prompt}) == 6
 
 
 def test_the_end_comes_token_by_token() -> None:

@@ -20,7 +20,7 @@ from plmjax.models.cove import CoveConfig
 from plmjax.models.static_vectors import StaticVectorsConfig
 from plmjax.models.word2vec import Word2VecConfig
 from tests.optional import torch
-from tests.systems.modules import boxed_shapes, random_params
+from tests.systems.modules import boxed_shapes, random_params, recorded_draws
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
 CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)
@@ -149,6 +149,16 @@ def test_padding_changes_nothing_and_dropout_leaves_the_vectors_alone(params: An
     noisy, _ = trained(CONFIG.with_dropout(0.5), BATCH)
     np.testing.assert_allclose(noisy.last_hidden_state, found.last_hidden_state, atol=1e-6)
     assert np.abs(noisy.logits - found.logits).min(axis=1)[:6].max() > 1e-3
+
+
+def test_dropout_falls_on_the_inputs_of_each_layer_but_the_first_lstm(params: Any) -> None:
+    module = dataclasses.replace(MODULE, config=CONFIG.with_dropout(0.5))
+    rows = {**BATCH, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["batch_stats"]}
+    variables = {"params": params, "batch_stats": running(params)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply(variables, **rows))
+    words, joined, maxouts = [(7, 9, 16)], [(7, 9, 24)], [(7, 64), (7, 16), (7, 8)]
+    assert [(draw.rate, draw.shape) for draw in found] == [(0.5, shape) for shape in words + joined + maxouts]
 
 
 def test_starts_from_a_translation_model_or_from_any_table() -> None:

@@ -168,6 +168,22 @@ def test_no_output_depends_on_padding_or_on_what_follows_in_the_target(params: A
     assert np.abs(found.logits - later.logits)[:2, 3:5].max(axis=-1).min() > 1e-4  # and the fed state tells the rest
 
 
+def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
+    """Of the cells and of what is fed: padding between two words, and behind them, changes nothing."""
+    module = CoveForTranslation(CONFIG)
+    short = {name: field[:1] for name, field in BATCH.items()} | {
+        "decoder_input_ids": TARGETS[:1, :2],
+        "decoder_attention_mask": np.ones((1, 2), np.int32),
+    }
+    ids = np.insert(np.append(TARGETS[:1, :2], [[7]], axis=1), 1, 7, axis=1)
+    padded = outputs(
+        module, params, short | {"decoder_input_ids": ids, "decoder_attention_mask": np.array([[1, 0, 1, 0]])}
+    )
+    expected = outputs(module, params, short)
+    np.testing.assert_allclose(padded.logits[:, [0, 2]], expected.logits, atol=1e-6)
+    chex.assert_trees_all_close(padded.cache, expected.cache, atol=1e-6)
+
+
 def test_the_texts_of_a_beam_search_have_the_probability_of_reading_them_at_once(params: Any) -> None:
     """Beams share a source, change places, and go on from the state of the cells."""
     vocabulary = Vocabulary(19, pad=0, begin=2, end=3)

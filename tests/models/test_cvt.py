@@ -1,5 +1,8 @@
 """The encoder of cross-view training: its sizes, and what each view of a task sees."""
 
+import collections
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from plmjax.models.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt_parsing import PARSING_VIEWS
 from plmjax.models.cvt_translation import TRANSLATION_VIEWS
 from tests.models import cvt
+from tests.systems.modules import recorded_draws
 
 
 def test_the_published_sizes():
@@ -92,6 +96,29 @@ def test_packed_sentences_are_read_as_alone():
         np.testing.assert_allclose(alone[:, 0], packed[:, 0], atol=2e-6)
         np.testing.assert_allclose(alone[:, 1 : count + 1], packed[:, begin + 1 : end + 1], atol=2e-6)
         assert np.all(np.delete(packed, [0, *range(begin + 1, end + 1)], axis=1) == -1e9)
+
+
+def test_every_dropout_has_the_rate_of_its_place():
+    """Of the encoder both rates, of which each row takes one; primary modules have that of labelled sentences."""
+    labelled, others, attention = 0.5, 0.25, 0.125
+    rates = {"dropout": labelled, "unlabelled_dropout": others, "attention_dropout": attention}
+    module = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution())
+    given, rngs, views = cvt.inputs([[3]], 3), {"dropout": jax.random.key(0)}, len(PARSING_VIEWS)
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, **given, deterministic=False, rngs=rngs))
+    draws = {part: collections.Counter() for part in ("cvt", "tags", "trees", "texts")}
+    for draw in found:
+        part = draw.path[0] if draw.path[0] == "cvt" else draw.path[1]
+        draws[part][draw.rate, draw.shape[-1]] += 1
+    encoder = collections.Counter([4, 4, 4, 16, 16])  # words, filters of two widths, both LSTMs
+    assert draws["cvt"] == {(rate, size): count for rate in (labelled, others) for size, count in encoder.items()}
+    assert draws["tags"] == {} and draws["trees"] == {(labelled, 8): 2, (others, 8): 2 * views}
+    assert draws["texts"] == {(labelled, 4): 1, (labelled, 8): 1, (others, 8): 2, (attention, 3): 1}
+    states = (jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 16)))
+    with recorded_draws() as found:
+        asked = "texts", states, given, TRANSLATION_VIEWS, False
+        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, *asked, rngs=rngs, method="say"))
+    assert [draw.rate for draw in found if draw.shape[-1] == 4] == [others]  # the words that the views read
 
 
 def test_dropout_is_that_of_the_kind_of_sentence():

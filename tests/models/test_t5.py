@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.interop import t5 as t5_interop
 from plmjax.layers.execution import Execution
-from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
+from plmjax.layers.visibility import Visibility
+from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
 from tests.optional import torch
 from tests.systems.comparison import converted, reference
 
@@ -77,8 +79,8 @@ def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
 def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
     """Alike tokens stay alike, if no distance tells them apart; another row loses other numbers.
 
-    Both sides drop numbers of the words and of their outputs. The tokens of a target stay alike in what they lose, not in
-    what they keep: each attends to another number of tokens that are kept.
+    Both sides drop numbers of the words and of their outputs. The tokens of a target stay alike in what they lose, not
+    in what they keep: each attends to another number of tokens that are kept.
     """
     module = T5Model(dataclasses.replace(CONFIG, dropout_rate=0.3))
     blind = jax.tree.map(jnp.copy, params["t5"])
@@ -97,6 +99,28 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
             lost = found == 0
             np.testing.assert_array_equal(lost, np.broadcast_to(lost[:, :1], lost.shape))
             assert 0.1 < lost.mean() < 0.5 and np.abs(found[0] - found[1]).max() > 0.1
+
+
+def test_attention_drops_whole_heads_of_a_token() -> None:
+    """What it drops of the values: the same of all queries as of the probabilities."""
+    config = dataclasses.replace(CONFIG, dropout_rate=0.5)
+    layer, x = T5EncoderLayer(config, Execution()), jnp.ones((2, 9, 24))
+    values = []
+
+    def kept(method: object, inputs: tuple, keywords: dict, context: object) -> object:
+        output = method(*inputs, **keywords)
+        if context.module.name == "value_dropout" and context.method_name == "__call__":
+            values.append(np.asarray(output) != 0)
+        return output
+
+    params = layer.init(jax.random.key(0), x, Visibility(), None, deterministic=True)
+    with nn.intercept_methods(kept):
+        layer.apply(params, x, Visibility(), None, deterministic=False, rngs={"dropout": jax.random.key(1)})
+    (mask,) = values  # [B S N H]
+    np.testing.assert_array_equal(mask, np.broadcast_to(mask[..., :1], mask.shape))
+    assert 0.2 < mask[..., 0].mean() < 0.8
+    for axis in (0, 1, 2):
+        assert (np.diff(mask[..., 0].astype(int), axis=axis) != 0).any()
 
 
 def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:

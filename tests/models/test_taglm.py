@@ -21,6 +21,7 @@ from plmjax.models.heads import TokenClassification
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from tests.optional import torch
+from tests.systems.modules import recorded_draws
 
 LENGTH = 9
 ELMO = ElmoConfig(
@@ -169,6 +170,26 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
     for name, value in flax.traverse_util.flatten_dict(gradient, sep="/").items():
         if not name.startswith("language_model/"):
             np.testing.assert_allclose(value, tensors[name].grad, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("tagger", [10, 10]),
+        ("taglm", [10, 16]),  # the language models stand beside the output of the first layer
+        ("elmo_tagger", [16, 10]),  # and beside the words
+        ("gru", [3, 12, 16, 10]),  # the characters, and what the layer below says of them
+    ],
+)
+def test_dropout_falls_on_what_each_layer_reads(kind, sizes):
+    config = CONFIGS[kind].with_dropout(0.5)
+    module, params = config.encoder(Execution()), flax.traverse_util.unflatten_dict(drawn(config), sep="/")
+    rngs = {"dropout": jax.random.key(0)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply({"params": params}, **rows([[1]], 3), deterministic=False, rngs=rngs))
+    own = [draw for draw in found if draw.path != ("elmo_dropout",)]
+    assert [(draw.rate, draw.shape[-1]) for draw in own] == [(0.5, size) for size in sizes]
+    assert len(found) - len(own) == (2 if kind == "elmo_tagger" else 0)  # of both mixes of the language models
 
 
 @pytest.mark.parametrize("kind", HELPED)

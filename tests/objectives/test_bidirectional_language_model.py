@@ -1,5 +1,6 @@
 """ELMo's objective: spelling, states that go on and end with documents, draws in training, and the released rule."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -116,6 +117,20 @@ def test_training_draws_words_and_evaluation_takes_all(given):
     assert float(trained.losses["language_model"]) < float(evaluated.losses["language_model"])
     corrupted = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
     assert (corrupted["draws"] == corrupted["draws"][0]).all(), "every part of a batch has the same draws"
+
+
+def test_directions_draw_words_of_their_own(given):
+    """Both directions have the same parameters and read the same text: their nats differ by the draws alone."""
+    batch = rows(4)
+    batch |= {name: batch[name.removeprefix("backward_")] for name in batch if name.startswith("backward_")}
+    elmo = given.params["elmo"] | {"backward": given.params["elmo"]["forward"]}
+    given = given.replace(params=given.params | {"elmo": elmo})
+    module = OBJECTIVE.module(dataclasses.replace(CONFIG, dropout=0.0), Execution())
+    batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
+    for training in (True, False):
+        read = jax.jit(functools.partial(OBJECTIVE.sums, module, training=training))
+        found = read(given, batch, jax.random.key(3)).metrics
+        assert (found["forward_nats"][0] != found["backward_nats"][0]) == training
 
 
 def test_more_draws_than_words_are_named():

@@ -115,7 +115,9 @@ def test_what_fills_up_a_path_counts_for_no_node(architecture):
     np.testing.assert_array_equal(long["paths"][..., :9], short["paths"])
     np.testing.assert_array_equal(long["output_factors"][..., :9][real], short["output_factors"][real])
     nodes, factors = short["paths"][real], np.asarray(short["output_factors"])[real]
-    assert len({*factors[nodes == 0]}) == 1 and factors[nodes == 0][0] > factors.min()  # seldom asked for, seldom limited
+    assert (
+        len({*factors[nodes == 0]}) == 1 and factors[nodes == 0][0] > factors.min()
+    )  # seldom asked for, seldom limited
 
 
 def test_a_tree_that_is_too_deep_is_refused():

@@ -1,7 +1,10 @@
 """What tests make of a module: shapes, initial values, values far from those, outputs."""
 
+import contextlib
+import dataclasses
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +12,8 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from plmjax.layers.dropout import Dropout
 
 
 def taken_sides(module: nn.Module) -> list[str]:
@@ -61,3 +66,39 @@ def outputs(module: nn.Module, params: Any, batch: dict[str, Any]) -> Any:
 def dropped(module: nn.Module, params: Any, batch: dict[str, Any], seed: int = 0) -> Any:
     """What the module says of a batch, with dropout."""
     return module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(seed)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One draw of dropout.
+
+    path: of the module that draws.
+    shape: of what is dropped; None where a key alone is drawn.
+    """
+
+    path: tuple[str, ...]
+    rate: float
+    shape: tuple[int, ...] | None
+
+
+@contextlib.contextmanager
+def recorded_draws() -> Iterator[list[Draw]]:
+    """The draws of dropout of all modules that are applied or traced within, in their order."""
+    found: list[Draw] = []
+    given: list[jax.Array] = []
+
+    def intercepted(method: Any, inputs: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
+        if not isinstance(context.module, Dropout):
+            return method(*inputs, **keywords)
+        if context.method_name == "__call__":
+            given.append(inputs[0])
+            output = method(*inputs, **keywords)
+            given.pop()
+            return output
+        key = method(*inputs, **keywords)
+        if key is not None:
+            found.append(Draw(context.module.path, context.module.rate, given[-1].shape if given else None))
+        return key
+
+    with nn.intercept_methods(intercepted):
+        yield found

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import re
 from typing import Any
 
@@ -9,10 +10,9 @@ import flax.linen as nn
 import jax
 import pytest
 
-from plmjax.layers.dropout import Dropout
 from tests.families import FAMILIES
 from tests.systems.comparison import architecture_name, reference
-from tests.systems.modules import boxed_shapes
+from tests.systems.modules import boxed_shapes, recorded_draws
 
 LAYERS = (
     "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
@@ -23,37 +23,22 @@ Draws = collections.Counter[tuple[float, int | None]]
 """(rate, numbers that are dropped or kept) -> how many draws there are; None for numbers of attention heads."""
 
 
-def numbers(x: Any) -> int | None:
+def numbers(shape: tuple[int, ...] | None) -> int | None:
     """T5 drops values where transformers drops probabilities: the same, with one mask for all queries."""
-    return None if len(x.shape) == 4 else int(x.size if isinstance(x.size, int) else x.numel())
+    return None if shape is None or len(shape) == 4 else math.prod(shape)
 
 
 def drawn(module: nn.Module, batch: dict[str, Any]) -> Draws:
     """Those of our module, which is traced."""
-    found: dict[tuple[str, ...], list[tuple[float, int | None]]] = {}
-    given: list[Any] = []
-
-    def intercepted(method: Any, inputs: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
-        if not isinstance(context.module, Dropout):
-            return method(*inputs, **keywords)
-        if context.method_name == "key":
-            path, rate = context.module.path, context.module.rate
-            loop = next((path[:end] for end, name in enumerate(path, start=1) if LOOPED.search(name)), ())
-            found.setdefault(loop, []).extend([(rate, numbers(given[-1]) if given else None)] if rate else [])
-            return method(*inputs, **keywords)
-        given.append(inputs[0])
-        output = method(*inputs, **keywords)
-        given.pop()
-        return output
-
-    def apply(params: Any) -> Any:
-        return module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(0)})
-
-    params = nn.meta.unbox(boxed_shapes(module))
-    with nn.intercept_methods(intercepted):
-        jax.eval_shape(apply, params)
-    draws = collections.Counter(found.pop(()))
-    for each in found.values():  # flax traces the body of a loop twice
+    params, loops = nn.meta.unbox(boxed_shapes(module)), collections.defaultdict(list)
+    rngs = {"dropout": jax.random.key(0)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda params: module.apply({"params": params}, **batch, deterministic=False, rngs=rngs), params)
+    for draw in found:
+        loop = next((draw.path[:end] for end, name in enumerate(draw.path, start=1) if LOOPED.search(name)), ())
+        loops[loop].append((draw.rate, numbers(draw.shape)))
+    draws = collections.Counter(loops.pop((), ()))
+    for each in loops.values():  # flax traces the body of a loop twice
         first, second = each[: len(each) // 2], each[len(each) // 2 :]
         assert first == second
         draws.update(first)
@@ -68,7 +53,7 @@ def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPat
 
     def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if p and training:
-            found[p, numbers(x)] += 1
+            found[p, numbers(x.shape)] += 1
         return x
 
     monkeypatch.setattr(torch.nn.functional, "dropout", dropout)

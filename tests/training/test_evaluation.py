@@ -1,14 +1,35 @@
 """What is made of the sums of an evaluation."""
 
+import types
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 
+from plmjax.objectives.objective import Given
 from plmjax.training import evaluation
 
 
 def test_unigram_entropy_counts_every_token_once_more() -> None:
     nats = evaluation.unigram_nats(np.array([3, 0]), 4)
     np.testing.assert_allclose(nats, -np.log(np.array([4, 1, 1, 1]) / 7), rtol=1e-6)
+
+
+def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike() -> None:
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
+    draws: list[float] = []
+
+    def evaluate(given: Given, batch: Any, key: jax.Array) -> tuple[Any, dict]:
+        draws.append(float(jax.random.uniform(key)))
+        return (), {"loss": (np.float32(1), np.float32(1))}
+
+    program = types.SimpleNamespace(evaluation_phase=None, evaluation_batch=shapes, evaluate=evaluate)
+    source = types.SimpleNamespace(evaluation=lambda phase, places: iter([{"row_ids": np.zeros(1, np.int32)}] * 3))
+    for seed in (0, 0, 1):
+        assert evaluation.HeldOut(source, seed)(program, Given(())) == {"loss": 1}
+    assert draws[:3] == draws[3:6] and len({*draws}) == 6
 
 
 def test_the_joint_loss_has_every_term_as_in_training() -> None:

@@ -96,7 +96,10 @@ def test_a_rule_gives_rows_what_it_gives_the_table(name):
 def test_the_last_row_is_updated_beside_one_that_is_asked_for_twice(name):
     """Places of a row that stands elsewhere too are of no row, not of the last one."""
     params, ids = {"words": {"embedding": jnp.ones((9, 4))}}, jnp.array([8, 3, 3])
-    optimizer, whole = RULES[name].build(2, params), NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec())
+    optimizer, whole = (
+        RULES[name].build(2, params),
+        NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec()),
+    )
     tables = rows.Tables({TABLE: whole}, whole, by_rows=True)
     gradients = {TABLE: jnp.ones((3, 4))}
     after, state = tables.update(optimizer, {}, gradients, {TABLE: ids}, optimizer.init(params), params)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-
 from typing import Any
 
 import chex
@@ -249,8 +248,11 @@ def test_rows_that_begin_anew_are_trained_with_the_initial_carry():
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_gradients_in_bfloat16_are_summed_over_microbatches_in_float32(shards):
+    """So is the loss, over the shards too."""
     _, found = told(accumulation=64 // shards, shards=shards, count=64)
-    assert found["gradient_norm"] == pytest.approx(sum(1 + row / 128 for row in range(64)), rel=1e-6)
+    expected = sum(1 + row / 128 for row in range(64))
+    assert found["gradient_norm"] == pytest.approx(expected, rel=1e-6)
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_what_is_replaced_is_not_drawn():

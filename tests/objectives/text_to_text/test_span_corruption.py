@@ -50,8 +50,9 @@ def test_rows_are_those_of_the_published_procedure(rate, mean, length):
     corrupted = corrupt(objective, batch)
     hidden, spans = objective.counts(length)
     assert hidden == round(length * rate) and spans == round(hidden / mean)
-    for pair in pairs(batch, corrupted):
-        of_visible, of_hidden = spans_of(pair)
+    cuts = [spans_of(pair) for pair in pairs(batch, corrupted)]
+    assert any(of_visible != of_hidden for of_visible, of_hidden in cuts)  # each by a key of its own
+    for pair, (of_visible, of_hidden) in zip(pairs(batch, corrupted), cuts, strict=True):
         assert len(of_visible) == len(of_hidden) == spans and sum(of_hidden) == hidden
         assert (pair.source, pair.target) == transcribed(pair.text, of_visible, of_hidden)
     assert padding(corrupted) == (0, 0) and set(PairedStreams().batch(1, 8)) <= set(corrupted)

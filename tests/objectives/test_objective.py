@@ -1,0 +1,27 @@
+"""What holds for every objective: rows are corrupted each by draws of its own."""
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.training import phases
+from tests.families import STEPS
+from tests.strangers import experiments
+
+# At T5's own rate a row of 16 tokens has one span, which always ends it.
+SETTINGS = {"bert": {}, "albert": {}, "electra": {}, "bart": {}, "t5": {"rate": 0.5}}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equal_rows_are_corrupted_apart(name: str) -> None:
+    """By another key otherwise than by the first one, too."""
+    make, source = STEPS[name]
+    run = experiments.changed(make(), objective=SETTINGS[name])
+    source, (phase, *_) = source(run.data), phases.resolve(run)
+    batch = next(source.train(phase, 0))
+    equal = {field: np.repeat(array[:1], len(array), axis=0) for field, array in batch.items()}
+    corrupt = jax.jit(lambda key: run.objective.corrupt(equal, key, source.vocabulary)["input_ids"])
+    first, second = (np.asarray(corrupt(jax.random.key(seed))) for seed in range(2))
+    for found in (first, second):
+        assert len({row.tobytes() for row in found}) > len(found) // 2
+    assert (first != second).any(axis=1).sum() > len(first) // 2
