@@ -66,6 +66,7 @@ def test_texts_are_laid_out_as_in_pretraining(small_run: Path) -> None:
     assert twice.shape == (1, len(pair) + 1)  # RoBERTa's two separators
     short = inputs(config, tokenizer, ["a class " * 99], length=7)["input_ids"]
     assert short.shape == (1, 7) and short[0, -1] == words.sep
+    assert inputs(config, tokenizer, ["a"], length=512)["input_ids"].shape == (1, 512)
     with pytest.raises(UserError, match="at most the model's 512 positions, found 513"):
         inputs(config, tokenizer, ["a"], length=513)
     with pytest.raises(UserError, match="one or more texts, found none"):

@@ -70,7 +70,7 @@ def test_one_token_to_draw_from_is_the_likeliest() -> None:
     np.testing.assert_allclose(shares / 2000, expected, atol=4 * np.sqrt(0.25 / 2000))
 
 
-@pytest.mark.parametrize("options", [{"top_p": 0.6}, {"top_k": 4, "top_p": 0.85}], ids=str)
+@pytest.mark.parametrize("options", [{"top_p": 0.6}, {"top_k": 4, "top_p": 0.6}], ids=str)
 def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[str, float]) -> None:
     """The tokens that are ever drawn are those that transformers keeps in this order."""
     import jax
@@ -82,8 +82,8 @@ def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[st
     kept = torch.tensor(row)
     for warper in warpers:
         kept = warper(None, kept)
-    sampling, keys = Sampling(temperature=temperature, **options), jax.random.split(jax.random.key(0), 4000)
-    drawn = jax.jit(lambda keys: sampling.choose(np.repeat(row, 4000, axis=0), keys, np.int32(0)))(keys)
+    sampling, keys = Sampling(temperature=temperature, **options), jax.random.split(jax.random.key(0), 1000)
+    drawn = jax.jit(lambda keys: sampling.choose(np.repeat(row, 1000, axis=0), keys, np.int32(0)))(keys)
     assert set(np.asarray(drawn).tolist()) == set(np.flatnonzero(np.isfinite(kept[0])).tolist())
 
 

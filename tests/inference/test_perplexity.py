@@ -12,6 +12,7 @@ from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
 from tests.conftest import WINDOW
+from tests.strangers import experiments
 
 TEXT = (
     "A First line of text, è.\nAnd a second one:\n\nanother document  which is short.\n\nThe END of it all, 7 times.\n"
@@ -99,6 +100,13 @@ def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, text, tmp_path
     for option in ("--stride", "--window"):
         said = fails("evaluate", small_run, "--data", text, option, 8)
         assert "Expected a language model" in said and "BertPretraining" in said
+
+
+def test_a_window_may_have_all_positions_of_the_model() -> None:
+    run = experiments.gpt2()
+    assert [perplexity.row_length(run, window) for window in (1, 32)] == [1, 32]
+    with pytest.raises(UserError, match="--window from 1 to the model's 32 positions, found 33"):
+        perplexity.row_length(run, 33)
 
 
 def test_the_command_prints_window_and_stride(decoder_run, text, capsys):

@@ -362,5 +362,6 @@ def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
     (phase,) = phases.resolve(run)
     with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
         step.check_model(run, phase, Vocabulary.placeholder(65))
+    step.check_model(run, dataclasses.replace(phase, sequence_length=32), Vocabulary.placeholder(64))
     with pytest.raises(UserError, match="at most the model's 32 positions, found a sequence length of 33"):
         step.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))

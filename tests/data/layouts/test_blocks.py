@@ -58,6 +58,12 @@ def test_blocks_are_cut_from_the_joined_documents(dataset, length):
     np.testing.assert_array_equal(fields["positions"], np.tile(np.arange(length), (rows.count, 1)))
 
 
+def test_a_text_that_just_fills_a_row_is_one_row(dataset):
+    """With the token that its last one asks for."""
+    size = len(joined(documents(40, V), WORDS.end))
+    assert [rows_of(dataset, Blocks(), length).count for length in (size - 2, size - 1, size)] == [1, 1, 0]
+
+
 def test_held_out_blocks_ask_for_every_token_once(dataset):
     text = joined(documents(8, V, seed=1), WORDS.end)
     fields = all_fields(rows_of(dataset, Blocks(), 64, "validation"))
