@@ -76,9 +76,9 @@ def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[st
     import jax
 
     temperature, row = 3.0, SCORES[:1]
-    warpers = [logits_process.TemperatureLogitsWarper(temperature)]
-    warpers += [logits_process.TopKLogitsWarper(options["top_k"])] if "top_k" in options else []
-    warpers += [logits_process.TopPLogitsWarper(options["top_p"])]
+    warpers = [transformers.TemperatureLogitsWarper(temperature)]
+    warpers += [transformers.TopKLogitsWarper(options["top_k"])] if "top_k" in options else []
+    warpers += [transformers.TopPLogitsWarper(options["top_p"])]
     kept = torch.tensor(row)
     for warper in warpers:
         kept = warper(None, kept)

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from tests.families import FAMILIES
+from tests.optional import torch
 from tests.systems.comparison import architecture_name, reference
 from tests.systems.modules import boxed_shapes, recorded_draws
 
@@ -47,8 +48,6 @@ def drawn(module: nn.Module, batch: dict[str, Any]) -> Draws:
 
 def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Draws:
     """Those of transformers' model, which is run."""
-    import torch
-
     found: Draws = collections.Counter()
 
     def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
