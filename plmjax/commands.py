@@ -6,6 +6,7 @@ once, when it is imported: `plmjax.cli.main` sets it first.
 
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -309,6 +310,8 @@ def predict(
     from plmjax.inference import predict as predictions
 
     settings = predictions.settings_of(checkpoint, overrides)
+    if said := predictions.decoding(checkpoint, settings):
+        print(f"decoding   {said}", file=sys.stderr)
     count = predictions.write(checkpoint, input, output, format, ensemble, **settings)
     if output is not None:
         print(f"{count} predictions in {output}")
@@ -395,6 +398,9 @@ def generate(
 ) -> None:
     """Writes on after a prompt, or what a source becomes, and shows the text as it is written.
 
+    Options that are left out are as the task says that the model was fine-tuned on, or as an imported checkpoint does;
+    without either, tokens are drawn at temperature 1. A line on the standard error names what is in force.
+
     Args:
         checkpoint: Run directory or checkpoint of a model that predicts the next token.
         prompt: Text to go on from, of which an empty one begins a document; or what an encoder is to read.
@@ -405,7 +411,8 @@ def generate(
     _load_classes(experiment)
     from plmjax.generation.command import run
 
-    run(checkpoint, prompt, input, output, writing, mesh, functools.partial(print, end="", flush=True))
+    say = functools.partial(print, end="", flush=True)
+    run(checkpoint, prompt, input, output, writing, mesh, say, functools.partial(print, file=sys.stderr))
 
 
 def plan(

@@ -207,6 +207,21 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def prefix_run(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model as the run of a prefix language model."""
+    import dataclasses
+
+    from plmjax.objectives.prefix_language_model import PrefixLanguageModel
+    from plmjax.training import checkpoints
+
+    params, description = checkpoints.load_parameters(decoder_run)
+    run = dataclasses.replace(description.experiment, objective=PrefixLanguageModel())
+    folder = tmp_path_factory.mktemp("prefix") / "run"
+    checkpoints.save_parameters(folder, params, run, description.tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple]:
     """text -> hidden states [L+1 T D] and predictions of `small_run` in transformers, each text alone and unpadded."""
 

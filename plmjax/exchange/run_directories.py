@@ -6,6 +6,7 @@ after a round trip where it is not.
 
 import dataclasses
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +22,18 @@ from plmjax.exchange import problem_types
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.task import Task
 from plmjax.finetuning.tasks import task_of
-from plmjax.interop import huggingface, labels, libraries
+from plmjax.generation.decoder import writes_text
+from plmjax.generation.options import Generation, in_words
+from plmjax.generation.writer import settings_of
+from plmjax.interop import generation_settings, huggingface, labels, libraries
 from plmjax.interop.libraries import OwnFiles
 from plmjax.layers.execution import Execution
 from plmjax.objectives.objective import Objective
 from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import Description
+from plmjax.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 
 def import_checkpoint(
@@ -60,17 +68,37 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
         raise UserError(
             f"Expected --tokenizer with a folder of the model's tokenizer, found none beside {source}; name it."
         )
-    files = _tokenizer_files(tokenizer or folder, module)
+    files, vocabulary = _tokenizer(tokenizer or folder, module)
     own = libraries.own_files(module.config)
     found = _of_own_files(own, module, params) if own else _of_transformers(module, params, library, folder)
     tree = {found.within: params} if found.within else params
-    run = Experiment(model=module.config, objective=found.objective, data=found.data)
+    generation = _generation(folder, module, vocabulary) if library == "transformers" else None
+    run = Experiment(model=module.config, objective=found.objective, data=found.data, generation=generation)
     checkpoints.save_parameters(workdir, tree, run, files)
     _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
     return (
         f"imported   {found.name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to "
-        f"{workdir}; {found.checked}"
+        f"{workdir}; {found.checked}" + (f"; writes with {in_words(generation.given())}" if generation else "")
     )
+
+
+def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Generation | None:
+    """How transformers writes with the model of a folder; None where it does not write."""
+    if not _writes(module):
+        return None
+    config, file = huggingface.read_settings(folder), huggingface.read_generation(folder)
+    whole = module.config.decoder_start_token_id is None
+    found = generation_settings.read(file, config, whole=whole, end=vocabulary.document_end)
+    settings_of(found.generation).constraints(vocabulary, module.config.vocab_size)
+    if found.unsupported:
+        log.warning("%s", found.unsupported)
+    return found.generation
+
+
+def _writes(module: nn.Module) -> bool:
+    """Whether a module is the one that writes text."""
+    config = module.config
+    return writes_text(config) and type(module) is type(config.for_generation(Execution()))
 
 
 def _of_transformers(module: nn.Module, params: Mapping[str, Any], library: str, folder: Path) -> _Imported:
@@ -114,9 +142,11 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         return _export_own(own, params, description, storage.path(directory), architecture)
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
+    generation, lost = _written_generation(description, model, architecture)
     with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
         tokenizer = _tokenizer_folder(description, model, Path(scratch)) if description.tokenizer else None
         told = {
+            "generation": generation,
             "labels": tuple(getattr(run.objective, "labels", ())),
             "problem_type": problem_types.named(run.objective),
         }
@@ -125,7 +155,27 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         if huggingface.transformers_installed():
             difference = huggingface.compare(model, params, folder, architecture)
             checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
-    return f"exported   {architecture} of step {description.step} to {directory}; {checked}"
+    return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *lost))
+
+
+def _written_generation(
+    description: Description, model: nn.Module, architecture: str
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """generation_config.json of an export, None where its architecture does not write; and what transformers lacks."""
+    run, config = description.experiment, dataclasses.asdict(description.experiment.model)
+    chosen = huggingface.adapter_of(model).architectures[architecture]
+    if not writes_text(run.model) or chosen.module is not type(run.model.for_generation(Execution())):
+        return None, []
+    end = start.tokenizer_of(description).vocabulary.document_end if description.tokenizer else -1
+    decoding = run.objective.decoding() or run.generation
+    written, lost = generation_settings.write(decoding, config, end)
+    lacks = [lost] if lost else []
+    if run.objective.prefix:
+        lacks.append(
+            f"lost: this run is a prefix language model, whose prompts are read from both sides; transformers' "
+            f"{architecture} reads them from left to right"
+        )
+    return written, lacks
 
 
 def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
@@ -149,8 +199,8 @@ def can_export(checkpoint: str | Path) -> bool:
     return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
-def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
-    """The files of a tokenizer that the model has an embedding for every token of."""
+def _tokenizer(folder: str | Path, model: nn.Module) -> tuple[dict[str, bytes], Vocabulary]:
+    """The files of a tokenizer that the model has an embedding for every token of, and its vocabulary."""
     from plmjax.data import tokenizers
 
     known = libraries.own_files(model.config) is None
@@ -162,7 +212,7 @@ def _tokenizer_files(folder: str | Path, model: nn.Module) -> dict[str, bytes]:
         )
     with tempfile.TemporaryDirectory() as copy:
         tokenizer.save(copy)
-        return checkpoints.tokenizer_files(Path(copy))
+        return checkpoints.tokenizer_files(Path(copy)), tokenizer.vocabulary
 
 
 def _tokenizer_folder(description: checkpoints.Description, model: nn.Module, folder: Path) -> Path:

@@ -20,6 +20,7 @@ FREE = (
     "mesh.",
     "hosts.",
     "tracking.",
+    "generation",
     "data.path",
     "data.max_unknown",
     "data.train",

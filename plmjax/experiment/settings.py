@@ -274,3 +274,6 @@ class Experiment:
     tracking: Tracking = Tracking()
     phases: tuple[Phase, ...] = ()
     """Parts of the run with different settings, such as length 128 and then 512; empty for a run of one part."""
+    generation: Any = None
+    """How the model's texts are written where neither its task nor an option says it, such as an imported model has it:
+    plmjax.generation.options.Generation. None leaves all open."""

@@ -168,7 +168,7 @@ class CrossViewTranslation(CrossViewTask):
             start,
             (states, batch["segment_ids"]),
             jax.random.split(modules.key, len(start)),
-            Lengths(jnp.asarray(0, jnp.int32), jnp.asarray(most, jnp.int32)),
+            Lengths.alike(len(start), 0, most),
             room=1 + most,
         )
         counts = found.counts[:, 0].reshape(rows, count)

@@ -83,14 +83,13 @@ class Forward:
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
         execution = step.execution(run, jax.default_backend())
         writer = Writer(run.model, jax.device_get(whole), vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
-        begins = encoded.offsets[:-1]
-        ends = begins + encoded.summaries + 1
-        prompts = [encoded.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
+        prompts = encoded.prompts()
         settings, count = self._objective.writing(), jax.process_count()
-        own = np.full((-(-len(prompts) // count), settings.max_new_tokens), _NOTHING, np.int32)
+        _, most = settings.lengths(before=1)
+        own = np.full((-(-len(prompts) // count), most), _NOTHING, np.int32)
         for row, (text,) in zip(own, writer(prompts[jax.process_index() :: count], settings), strict=False):
             row[: len(text.tokens)] = text.tokens
-        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, settings.max_new_tokens)[: len(prompts)]
+        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, most)[: len(prompts)]
         return [self._tokenizer.decode(row[row != _NOTHING].tolist()) for row in written]
 
 

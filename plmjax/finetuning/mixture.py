@@ -7,6 +7,7 @@ judged on its own, by the metrics of its kind.
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from plmjax.finetuning.mixing import Mixing
 from plmjax.finetuning.task import Answers, Encoded, Outputs, Task
 from plmjax.finetuning.text_generation import TextGeneration, judged
 from plmjax.finetuning.text_pairs import PairColumns, TextPairs
+from plmjax.generation.options import in_words
 from plmjax.layers.model_config import ModelConfig
 
 
@@ -82,8 +84,9 @@ class MixedTextGeneration(TextGeneration):
         return (*(f"{one.name}/{metric}" for one in task.chosen for metric in one.judge.names), MEAN)
 
     def signatures(self, task: Mixture) -> dict[str, str]:
-        """TASK/METRIC_signature."""
-        return {f"{one.name}/{name}": text for one in task.chosen for name, text in one.judge.signatures().items()}
+        """TASK/METRIC_signature; decoding, how the texts are written."""
+        of_tasks = {f"{one.name}/{name}": text for one in task.chosen for name, text in one.judge.signatures().items()}
+        return of_tasks | {"decoding": in_words(self.decoding().given())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
         """The rows of every task, one task after the other."""
@@ -92,6 +95,12 @@ class MixedTextGeneration(TextGeneration):
             with task.named_options(one):
                 parts.append(super().encode(part, tokenizer, model, task.alone(one)))
         return joined_sequences(parts)
+
+    def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
+        """Sources as in training. Of several tasks each has the prefix of its own already, which tells them apart."""
+        first, *others = task.chosen
+        alone = dataclasses.replace(task.alone(first), **({"prefix": ""} if others else {}))
+        return TextGeneration(**self.given()).prompts(texts, tokenizer, model, alone)
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """predictions.TASK.jsonl: for every pair its line, its source, its target and what was written."""

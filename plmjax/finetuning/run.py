@@ -80,6 +80,7 @@ def finetune(
             f"Expected a model whose vectors of tokens can be labelled, found {type(run.model).__name__}, which labels "
             "whole texts; fine-tune an encoder."
         )
+    run = dataclasses.replace(run, objective=run.objective.starting_from(run.generation))
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)

@@ -17,7 +17,7 @@ Fields of a batch (R rows of T tokens, K sequences packed in a row):
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import chex
@@ -197,6 +197,12 @@ class Encoded:
         """Sequences."""
         return len(self.offsets) - 1
 
+    def prompts(self) -> list[list[int]]:
+        """The tokens of each sequence up to its summary, that one included: what a text is written after."""
+        begins = self.offsets[:-1]
+        ends = begins + self.summaries + 1
+        return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
+
     def arrays(self) -> Iterator[np.ndarray]:
         """All that its batches are made from."""
         yield self.tokens
@@ -229,6 +235,17 @@ class TaskObjective(Objective):
     def learn(self, train: Examples) -> Self:
         """The objective with what it takes from the train file, such as the labels, filled in."""
         return self
+
+    def starting_from(self, generation: Any) -> Self:
+        """The objective with what it takes from the checkpoint that a run starts from.
+
+        generation: how that checkpoint's texts are written, a plmjax.generation.options.Decoding; or None.
+        """
+        return self
+
+    def predicting(self, settings: Mapping[str, Any]) -> Self:
+        """The objective with other values of `prediction_settings`."""
+        return dataclasses.replace(self, **settings)
 
     def check_model(self, config: Any) -> None:
         """Raises UserError where a model with this config cannot be trained on the task."""
@@ -265,10 +282,7 @@ class TaskObjective(Objective):
         return outputs.logits
 
     def writing(self) -> Settings:
-        """How the model writes text, if `generates`.
-
-        What it is given of a sequence are the tokens up to its summary, that one included.
-        """
+        """How the model writes text after what it is given of a sequence (`Encoded.prompts`), if `generates`."""
         raise NotImplementedError(f"{type(self).__name__} must say how its model writes text.")
 
     def signatures(self, task: Task) -> dict[str, str]:

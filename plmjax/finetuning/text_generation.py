@@ -17,22 +17,21 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.errors import UserError
 from plmjax.finetuning.judges import BleuAndChrf, Judge, Rouge
 from plmjax.finetuning.task import Answers, Encoded, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
-from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import writes_text
-from plmjax.generation.sampling import Greedy
-from plmjax.generation.writer import Settings
+from plmjax.generation.options import Decoding, in_words
+from plmjax.generation.writer import Settings, settings_of
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.vocabulary_scores import VocabularyScores
@@ -44,76 +43,88 @@ log = logging.getLogger(__name__)
 
 PROMPTS = 32
 """Sources that are written after at once."""
+LONGEST = 2**30
+"""Tokens of a source at most where the model sets no limit."""
+
+
+DEFAULTS = Decoding(
+    beams=4, length_penalty=0.6, length_normalization="gnmt", early_stopping="likely", max_new_tokens=128
+)
+"""How texts are written where neither the experiment nor the checkpoint says it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGeneration(TaskObjective):
+class TextGeneration(Decoding, TaskObjective):
     """Mean nats of each target token given the source and the target before it; base of the tasks that judge texts.
 
-    Smoothing and z-loss are of the training loss alone (`SequenceToSequence`).
+    Smoothing and z-loss are of the training loss alone (`SequenceToSequence`). The fields of `Decoding` say how texts
+    are written. What they leave open is as the checkpoint says that the run starts from (`starting_from`), and then as
+    `DEFAULTS` does.
     """
 
     task_class: ClassVar[type[Task]] = TextPairs
     generates: ClassVar[bool] = True
     judge: ClassVar[Judge]
     """How what was written is judged; a field of those that have one task."""
-    prediction_settings: ClassVar[tuple[str, ...]] = (
-        "beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "min_new_tokens",
-        "no_repeat_ngram_size",
-    )  # fmt: skip
+    prediction_settings: ClassVar[tuple[str, ...]] = tuple(field.name for field in dataclasses.fields(Decoding))
 
     label_smoothing: float = 0.0
     """Share of the probability that is asked for at the tokens that are not the target."""
     z_loss: float = 0.0
     """Factor of the square of each position's log of the sum of exponentials, 1e-4 for T5."""
-    beams: int = 4
-    """Beams of the search for the text of a source; 1 takes the likeliest token each time."""
-    length_penalty: float = 0.6
-    """Power of the length that a beam's score is divided by."""
-    length_normalization: str = "gnmt"
-    """That length: gnmt, (5 + n) / 6 of n tokens, or tokens, n itself."""
-    early_stopping: str = "likely"
-    """When the search ends: full, likely or never, as in plmjax generate."""
-    max_new_tokens: int = 128
-    """Tokens of a written text at most, its end included."""
-    min_new_tokens: int = 0
-    """Tokens before which no text ends."""
-    no_repeat_ngram_size: int = 0
-    """Write no sequence of so many tokens twice; 0 allows all."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        check_ranges("objective", self, beams=FROM_1, max_new_tokens=FROM_1, min_new_tokens=FROM_0)
+        self.check_rules("objective.")
         SequenceToSequence(self.label_smoothing, self.z_loss)
         self.writing()
 
+    def starting_from(self, generation: Decoding | None) -> Self:
+        """With the settings of a checkpoint for what is left open here; lengths that count prompts are left out."""
+        return self.over(generation)
+
+    def predicting(self, settings: Mapping[str, Any]) -> Self:
+        """Other settings of how texts are written come before those that are there (`Decoding.over`)."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        kept = {name: value for name, value in fields.items() if name not in self.prediction_settings}
+        return type(self)(**kept, **Decoding(**settings).over(self).given())
+
+    def decoding(self) -> Decoding:
+        """The settings with those of `DEFAULTS` for what is left open."""
+        return Decoding(**self.given()).over(DEFAULTS)
+
     def writing(self) -> Settings:
-        """The best text of a beam search, or the greedy one."""
-        how = (self.length_penalty, self.early_stopping)
-        search = BeamSearch(max(self.beams, 2), *how, length_normalization=self.length_normalization)
-        return Settings(
-            strategy=search if self.beams > 1 else Greedy(),
-            max_new_tokens=self.max_new_tokens,
-            min_new_tokens=self.min_new_tokens,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            batch_size=PROMPTS,
-        )
+        """The best text of a beam search, or another one if the options say so."""
+        return settings_of(self.decoding(), batch_size=PROMPTS)
+
+    def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: TextPairs) -> list[list[int]]:
+        """What a text is written after, or what an encoder reads: sources as in training, the prefix before each.
+
+        They may be as long as the model's positions allow, whatever the rows of the training were.
+        """
+        room = dataclasses.replace(task, sequence_length=model.longest or LONGEST)
+        return self.encode(task.of_sources(texts), tokenizer, model, room).prompts()
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The module that writes text."""
         return config.for_generation(execution)
 
     def check_model(self, config: ModelConfig) -> None:
-        """Raises UserError for a model that writes no text, or that has no positions for as much."""
+        """Raises UserError for a model that writes no text, or that has no positions for as much.
+
+        So it does for options of which one has no effect beside another.
+        """
+        self.check_effects("objective.")
         if not writes_text(config):
             raise UserError(
                 f"Expected a model that writes text, found {type(config).__name__}; fine-tune an encoder-decoder or a "
                 f"decoder."
             )
-        if config.longest is not None and self.max_new_tokens >= config.longest:
+        most = self.decoding().max_new_tokens
+        if config.longest is not None and most >= config.longest:
             raise UserError(
-                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found "
-                f"{self.max_new_tokens}; lower it."
+                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found {most}; "
+                f"lower it."
             )
 
     def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
@@ -178,10 +189,10 @@ class TextGeneration(TaskObjective):
                 "Expected a tokenizer with a start, a delimiter and an end token for a decoder that writes texts, "
                 "found one without; fine-tune a GPT or a GPT-2 whose tokenizer has an end token."
             )
-        room = task.sequence_length - 2 - self.max_new_tokens
+        new = self.decoding().max_new_tokens
+        room = task.sequence_length - 2 - new
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
-        most = self.max_new_tokens - 1
-        targets = fitting(examples, targets, most, "target", "--objective.max_new_tokens", cut=task.cut_targets)
+        targets = fitting(examples, targets, new - 1, "target", "--objective.max_new_tokens", cut=task.cut_targets)
         rows = [[start, *one, delimiter, *other, end] for one, other in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
         fields = next_tokens([row[1:] for row in rows], prompts)
@@ -223,8 +234,8 @@ class TextGeneration(TaskObjective):
         return self.judge.names
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """The judge's."""
-        return self.judge.signatures()
+        """The judge's; decoding, how the texts are written."""
+        return self.judge.signatures() | {"decoding": in_words(self.decoding().given())}
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         """line; prediction, the text that was written."""

@@ -6,7 +6,7 @@ tsv, csv or jsonl file has both texts of a pair in a row.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from plmjax.errors import FROM_0, UserError, beginning, check_ranges, nearest, quoted
@@ -68,12 +68,22 @@ class TextPairs(PairColumns, FileTask):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, source, target."""
         for line, source, target in self._texts(path, labelled):
-            if self.prefix and source.startswith(self.prefix.strip()):
-                raise UserError(
-                    f"Expected a source without --data.prefix {quoted(self.prefix)}, which is put before it, found "
-                    f"{beginning(source)} in line {line} of {path}; leave one out."
-                )
-            yield line, self.prefix + source, self._in_words(target, f"line {line} of {path}")
+            where = f"line {line} of {path}"
+            yield line, self._prefixed(source, where), self._in_words(target, where)
+
+    def of_sources(self, sources: Sequence[str]) -> TextPairExamples:
+        """Examples of sources that come from no file."""
+        lines = list(range(1, len(sources) + 1))
+        prefixed = [self._prefixed(source, f"line {line} of the prompts") for line, source in enumerate(sources, 1)]
+        return TextPairExamples("the prompts", lines, prefixed, [None] * len(lines))
+
+    def _prefixed(self, source: str, where: str) -> str:
+        if self.prefix and source.startswith(self.prefix.strip()):
+            raise UserError(
+                f"Expected a source without --data.prefix {quoted(self.prefix)}, which is put before it, found "
+                f"{beginning(source)} in {where}; leave one out."
+            )
+        return self.prefix + source
 
     def texts(self, examples: TextPairExamples) -> Iterator[str]:
         """The sources and the targets."""

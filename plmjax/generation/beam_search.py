@@ -128,7 +128,8 @@ class BeamSearch:
     ) -> tuple[Beams, jax.Array]:
         """Chooses among all continuations of the beams of each prompt."""
         (count, beams), size = search.log_probabilities.shape, scores.shape[-1]
-        gained = constraints(jax.nn.log_softmax(scores, axis=-1), search.written, lengths.least)
+        scores = jax.nn.log_softmax(scores, axis=-1)
+        gained = constraints(scores, search.written, *lengths.of_rows(beams))
         total = search.log_probabilities[..., None] + gained.reshape(count, beams, size)
         # Enough that `beams` of them go on even if each beam can stop with every token that stops.
         kept = beams * max(2, 1 + len(constraints.stop))
@@ -138,13 +139,14 @@ class BeamSearch:
         candidates = search.written.rows(parents).with_tokens(tokens.reshape(-1))
 
         stopped = constraints.stops(tokens)
-        ends = stopped | (candidates.count >= lengths.most)
+        longest = candidates.count >= lengths.most
+        ends = stopped | longest[:, None]
         on, chosen = jax.lax.top_k(jnp.where(ends, best + IMPOSSIBLE, best), beams)
         flat = (chosen + jnp.arange(count)[:, None] * kept).reshape(-1)
         texts = self._kept(search, candidates, best, stopped, ends)
         worst = jnp.where(texts.held, jnp.min(texts.scores, axis=1, keepdims=True), IMPOSSIBLE)
-        possible = on[:, :1] / self._norm(self._length_of_best(candidates.count, lengths))
-        still = search.open & jnp.any(possible > worst, axis=1)
+        possible = on[:, :1] / self._norm(self._length_of_best(candidates.count, lengths))[:, None]
+        still = search.open & jnp.any(possible > worst, axis=1) & ~longest
         return Beams(candidates.rows(flat), on, texts, still), parents[flat]
 
     def _kept(self, search: Beams, candidates: Written, best: jax.Array, stopped: jax.Array, ends: jax.Array) -> Texts:
@@ -166,8 +168,10 @@ class BeamSearch:
         return jax.tree.map(lambda x: jax.vmap(lambda row, places: row[places])(x, order), both)
 
     def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
-        """The length that a beam is scored at when it is asked whether it can still become the best."""
-        return lengths.most if self.early_stopping == "never" and self.length_penalty > 0 else count
+        """int32 [B], the length that a beam is scored at when it is asked whether it can still become the best."""
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            return lengths.most
+        return jnp.full_like(lengths.most, count)
 
     def _norm(self, count: jax.Array) -> jax.Array:
         length = count.astype(jnp.float32)
@@ -176,8 +180,9 @@ class BeamSearch:
 
     def over(self, search: Beams, lengths: Lengths) -> jax.Array:
         """Whether no prompt can get a better text."""
-        done = ~jnp.any(search.open) | (search.written.count >= lengths.most)
-        return done | jnp.all(search.texts.held) if self.early_stopping == "full" else done
+        done = ~search.open | (search.written.count >= lengths.most)
+        done |= jnp.all(search.texts.held, axis=1) if self.early_stopping == "full" else False
+        return jnp.all(done)
 
     def found(self, search: Any) -> Found:
         """The best texts."""

@@ -5,16 +5,15 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
-from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.generate import Generator, Text, printable
-from plmjax.generation.options import BEAMS, Devices, Options
-from plmjax.generation.sampling import Greedy, Sampling
-from plmjax.generation.search import Strategy
-from plmjax.generation.writer import Settings
+from plmjax.generation.generate import Generator, Text, decoding_of, printable
+from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
+from plmjax.generation.writer import NEW_TOKENS, Settings, settings_of
+from plmjax.training import checkpoints
 
 STANDARD_INPUT = "-"
 
@@ -27,8 +26,12 @@ def run(
     options: Options,
     devices: Devices,
     say: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> None:
     """Writes after a prompt, or after every line of a file.
+
+    What `options` leave open is as the task says that the model was fine-tuned on, or else as the checkpoint does that
+    brought settings of generation along.
 
     One text a prompt is shown as it is written; several come when they are ready, each after its score. What goes on
     from a prompt is shown with it, what is written of a source without. With `output` they are written there, a JSON
@@ -36,60 +39,59 @@ def run(
 
     Args:
         say: shows a piece of text, without a new line.
+        note: shows a line that is no text: the settings that are in force.
 
     Raises:
         UserError: options that do not fit together, no prompt or two, no text in the file, or as `Generator`.
     """
-    settings = settings_of(options)
+    run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
+    stored, owner = decoding_of(run)
+    settings = settings_with(options, stored)
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
     prompts = prompts_of(prompt, input)
     generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)))
+    generator.check(prompts, settings)  # before anything is shown
+    note(in_force(options, stored, owner))
     if output is not None:
         texts = generator(prompts, settings)
         with storage.replacing(output) as path, path.open("w", encoding="utf-8") as file:
             file.writelines(json_line(text) for of_prompt in texts for text in of_prompt)
         say(f"{sum(map(len, texts))} texts in {output}\n")
     elif settings.strategy.rows == 1:
-        generator.check(prompts, settings)  # before anything is shown
         for one in prompts:
-            say("" if generator.reads_sources else printable(one))
+            say(printable(one) if generator.continues else "")
             generator.stream(one, settings, lambda piece: say(printable(piece)))
             say("\n")
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
-                prompt = "" if generator.reads_sources else text.prompt
+                prompt = text.prompt if generator.continues else ""
                 say(printable(f"{text.score:.4f}  {prompt}{text.text}\n"))
 
 
-def settings_of(options: Options) -> Settings:
-    """The settings that options stand for.
+def settings_with(options: Options, stored: Decoding) -> Settings:
+    """The settings of a writer: the options, and what is stored with the model for all that they leave open.
 
     Raises:
         UserError: a number out of its range, or an option that would have no effect.
     """
-    options.check()
-    return Settings(
-        strategy=_strategy(options),
-        max_new_tokens=options.max_new_tokens,
-        min_new_tokens=options.min_new_tokens,
-        no_repeat_ngram_size=options.no_repeat_ngram_size,
-        seed=options.seed or 0,
-        batch_size=options.batch_size,
-    )
+    options.check_rules()
+    merged = options.over(stored)
+    merged.check()
+    return settings_of(merged, sequences=options.sequences, seed=options.seed, batch_size=options.batch_size)
 
 
-def _strategy(options: Options) -> Strategy:
-    def given(*names: str) -> dict[str, float]:
-        return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-
-    if options.beams is not None:
-        return BeamSearch(sequences=options.sequences, **given("beams", *BEAMS))
-    if options.temperature == 0:
-        return Greedy()
-    return Sampling(sequences=options.sequences, **given("temperature", "top_k", "top_p"))
+def in_force(options: Options, stored: Decoding, owner: str) -> str:
+    """One line that names every setting of how texts are written, and where it is from."""
+    mine, merged = options.given(), options.over(stored)
+    theirs = {name: value for name, value in merged.given().items() if name not in mine}
+    rest: dict[str, Any] = {"temperature": 1.0} if merged.draws and merged.temperature is None else {}
+    if all(getattr(merged, name) is None for name in GREATEST):
+        rest["max_new_tokens"] = NEW_TOKENS
+    parts = ((theirs, f"of {owner}"), (mine, "of the command line"), (rest, "by default"))
+    return "decoding   " + "; ".join(f"{in_words(settings)} {whose}" for settings, whose in parts if settings)
 
 
 def prompts_of(prompt: str | None, input: Path | None) -> list[str]:

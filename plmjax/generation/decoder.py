@@ -56,17 +56,25 @@ def writes_text(config: ModelConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
-    """A decoder alone, which takes `cache` and returns `scores` and `cache`, such as those of GPT and GPT-2."""
+    """A decoder alone, which takes `cache` and returns `scores` and `cache`, such as those of GPT and GPT-2.
+
+    reads_prefix: whether the tokens of a prompt see all of it, as the model takes `prefix_lengths`; what is written
+        sees what comes before it in any case.
+    """
 
     config: ModelConfig
     execution: Execution
+    reads_prefix: bool = False
 
     def start(
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int
     ) -> tuple[jax.Array, Cache]:
         """Reads the prompts at once; there is no source."""
         cache = self.config.empty_cache(prompt.shape[0], room, self.execution)
-        return self._read(variables, prompt, prompt_mask, cache)
+        count, width = prompt.shape
+        # Places, as visibility counts them: the mask hides those that fill a row up before its prompt.
+        prefix = {"prefix_lengths": jnp.full(count, width, jnp.int32)} if self.reads_prefix else {}
+        return self._read(variables, prompt, prompt_mask, cache, **prefix)
 
     def step(self, variables: Variables, tokens: jax.Array, state: Cache) -> tuple[jax.Array, Cache]:
         """One column more."""
@@ -81,10 +89,10 @@ class CausalDecoder:
         return state.rows(indices)
 
     def _read(
-        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Cache
+        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Cache, **prefix: jax.Array
     ) -> tuple[jax.Array, Cache]:
         module = self.config.for_generation(self.execution)
-        output = module.apply(variables, tokens, attention_mask=mask, cache=cache)
+        output = module.apply(variables, tokens, attention_mask=mask, cache=cache, **prefix)
         return _of_last(output.scores), output.cache
 
 
@@ -131,11 +139,11 @@ class SourceDecoder:
         return _of_last(output.scores), (source, output.cache)
 
 
-def decoder_of(config: ModelConfig, execution: Execution) -> Decoder:
-    """The decoder of a model that writes text."""
-    return (
-        CausalDecoder(config, execution) if config.decoder_start_token_id is None else SourceDecoder(config, execution)
-    )
+def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = False) -> Decoder:
+    """The decoder of a model that writes text. reads_prefix: of a decoder alone, see `CausalDecoder`."""
+    if config.decoder_start_token_id is not None:
+        return SourceDecoder(config, execution)
+    return CausalDecoder(config, execution, reads_prefix)
 
 
 def _repeated(rows: jax.Array, times: int) -> jax.Array:

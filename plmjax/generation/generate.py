@@ -9,8 +9,9 @@ from typing import Any, Self
 import jax
 
 from plmjax.errors import UserError, quoted
-from plmjax.experiment import Mesh
-from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer
+from plmjax.experiment import Experiment, Mesh
+from plmjax.generation.options import GREEDY, Decoding, Generation
+from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
 from plmjax.training import checkpoints, start, step
@@ -44,14 +45,27 @@ def printable(text: str) -> str:
 
 
 def generate(
-    checkpoint: str | Path, prompts: Sequence[str], settings: Settings = Settings(), mesh: Mesh = ONE_DEVICE
+    checkpoint: str | Path, prompts: Sequence[str], settings: Settings | None = None, mesh: Mesh = ONE_DEVICE
 ) -> list[list[Text]]:
     """The texts that a checkpoint writes after each prompt; see `Generator`."""
     return Generator.load(checkpoint, mesh)(prompts, settings)
 
 
+def decoding_of(run: Experiment) -> tuple[Decoding, str]:
+    """How the texts of a run's model are written where no option says it, and whose setting that is."""
+    own = run.objective.decoding()
+    if own is not None:
+        return own, "the task"
+    # As transformers, whose models are those that bring settings along: greedily if these leave it open.
+    return Generation() if run.generation is None else run.generation.over(GREEDY), "the checkpoint"
+
+
 class Generator:
-    """A model that writes, with its tokenizer."""
+    """A model that writes, with its tokenizer.
+
+    settings: how it writes where a call does not say it: as its task or its checkpoint has it, greedily where both
+        leave that open.
+    """
 
     def __init__(
         self,
@@ -61,10 +75,19 @@ class Generator:
         execution: Execution | None = None,
         mesh: Mesh = ONE_DEVICE,
         source: str | Path = "the parameters",
+        run: Experiment | None = None,
     ) -> None:
-        """tokenizer: a plmjax.data.tokenizers.Tokenizer; everything else as `Writer`."""
-        self._tokenizer, self._config = tokenizer, config
-        self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source)
+        """As `Writer`, and:
+
+        tokenizer: a plmjax.data.tokenizers.Tokenizer.
+        run: that trained the model: its objective says how prompts are read. None: as by a language model.
+        """
+        self._tokenizer, self._config, self._run = tokenizer, config, run
+        decoding, reads_prefix = Generation(), False
+        if run is not None:
+            decoding, reads_prefix = decoding_of(run)[0], bool(run.objective.prefix)
+        self.settings = settings_of(decoding.over(GREEDY))
+        self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
 
     @classmethod
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE) -> Self:
@@ -76,25 +99,35 @@ class Generator:
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         execution = step.execution(run, jax.default_backend())
-        return cls(run.model, params, start.tokenizer_of(description), execution, mesh, checkpoint)
+        return cls(run.model, params, start.tokenizer_of(description), execution, mesh, checkpoint, run)
 
     @property
     def reads_sources(self) -> bool:
         """Whether prompts are what an encoder reads, rather than the beginning of the text."""
         return self._writer.reads_sources
 
-    def __call__(self, prompts: Sequence[str], settings: Settings = Settings()) -> list[list[Text]]:
+    @property
+    def continues(self) -> bool:
+        """Whether a text goes on from its prompt, rather than being a text of its own that the prompt leads to."""
+        return not self.reads_sources and not self._has_task
+
+    @property
+    def _has_task(self) -> bool:
+        return self._run is not None and self._run.objective.decoding() is not None
+
+    def __call__(self, prompts: Sequence[str], settings: Settings | None = None) -> list[list[Text]]:
         """The texts of each prompt, in the order of the prompts.
 
         An empty prompt begins a document: the text is written after the token that stands between documents. An
-        encoder-decoder needs some text to read.
+        encoder-decoder needs some text to read, and so does a model that was fine-tuned to write. The prompts of the
+        latter are laid out as the sources of its task.
 
         Raises:
             UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has
                 characters which the tokenizer lacks.
         """
         encoded = [self._encode(prompt) for prompt in prompts]
-        written = self._writer(encoded, settings)
+        written = self._writer(encoded, settings or self.settings)
         return [
             [self._text(prompt, ids, tokens) for tokens in texts]
             for prompt, ids, texts in zip(prompts, encoded, written, strict=True)
@@ -129,20 +162,23 @@ class Generator:
                 raise UserError(
                     f"Expected a prompt of characters that the tokenizer has, found {quoted(found)}; leave it out."
                 )
-        if not len(ids) and self.reads_sources:
-            raise UserError("Expected a text for the encoder to read, found an empty one; give some text.")
+        if not len(ids) and not self.continues:
+            raise UserError("Expected a text to read, found an empty one; give some text.")
         if not len(ids) and vocabulary.document_end < 0:
             raise UserError(
                 "Expected a prompt, found an empty one and a tokenizer without a token between documents to begin "
                 "with; give some text."
             )
+        if self._has_task:
+            (ids,) = self._run.objective.prompts([prompt], self._tokenizer, self._config, self._run.data)
+            return ids
         if self.reads_sources:
             self._config.template.check(vocabulary)
             return self._config.template.lay_out((ids.tolist(),), vocabulary).tokens
         return ids.tolist() or [vocabulary.document_end]
 
     def _text(self, prompt: str, ids: list[int], written: Tokens) -> Text:
-        before = [] if self.reads_sources else ids
+        before = ids if self.continues else []
         head, whole = self._tokenizer.decode(before), self._tokenizer.decode(before + written.tokens)
         fields = dataclasses.asdict(written) | {"tokens": len(written.tokens)}
         return Text(prompt=prompt, text=whole[_shared(head, whole) :], **fields)

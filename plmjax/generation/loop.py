@@ -111,7 +111,7 @@ def written_within(
     how = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
     source = jax.lax.stop_gradient(source)
     progress = _begun(*how, prompt, jnp.ones_like(prompt), source, keys, lengths, room)
-    return strategy.found(_proceeded(*how, progress, lengths, lengths.most).search)
+    return strategy.found(_proceeded(*how, progress, lengths, jnp.max(lengths.most)).search)
 
 
 def _begun(

@@ -56,13 +56,14 @@ class Greedy:
     ) -> tuple[Texts, None]:
         """Chooses; texts that have stopped get tokens that nobody reads."""
         written = search.written
-        tokens = self.choose(constraints(scores, written, lengths.least), search.keys, written.count).astype(jnp.int32)
+        least, most = lengths.of_rows(self.rows)
+        tokens = self.choose(constraints(scores, written, least, most), search.keys, written.count).astype(jnp.int32)
         gained = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), tokens[:, None], axis=-1)[:, 0]
-        on = ~search.stopped
+        on = ~search.stopped & (written.count < most)
         return search.replace(
             written=written.with_tokens(tokens),
             counts=search.counts + on,
-            stopped=search.stopped | constraints.stops(tokens),
+            stopped=search.stopped | (on & constraints.stops(tokens)),
             log_probabilities=search.log_probabilities + jnp.where(on, gained, 0.0),
         ), None
 
@@ -72,7 +73,7 @@ class Greedy:
 
     def over(self, search: Texts, lengths: Lengths) -> jax.Array:
         """Whether every text has stopped, or is as long as it may be."""
-        return jnp.all(search.stopped) | (search.written.count >= lengths.most)
+        return jnp.all(search.stopped | (search.written.count >= lengths.of_rows(self.rows)[1]))
 
     def found(self, search: Texts) -> Found:
         """The texts of each prompt in the order of their keys."""

@@ -1,9 +1,10 @@
 """What every strategy shares: how long texts get, and what is found."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.written import Written
@@ -11,7 +12,7 @@ from plmjax.generation.written import Written
 
 @flax.struct.dataclass
 class Lengths:
-    """Tokens that are written after a prompt, int32 scalars: another number needs no other program.
+    """Tokens that are written after each prompt, int32 [B]: other numbers need no other program.
 
     least: before which no text stops.
     most: after which every text ends, stopped or not.
@@ -19,6 +20,15 @@ class Lengths:
 
     least: jax.Array
     most: jax.Array
+
+    @classmethod
+    def alike(cls, prompts: int, least: int, most: int) -> Self:
+        """The same for so many prompts."""
+        return cls(jnp.full(prompts, least, jnp.int32), jnp.full(prompts, most, jnp.int32))
+
+    def of_rows(self, times: int) -> tuple[jax.Array, jax.Array]:
+        """(least, most) of the rows of every prompt, int32 [B times]."""
+        return jnp.repeat(self.least, times), jnp.repeat(self.most, times)
 
 
 @flax.struct.dataclass
@@ -28,7 +38,8 @@ class Found:
     tokens: int32 [B n P], prompt and text, filled up on both sides.
     counts: int32 [B n], tokens written, the one that stopped the text included.
     stopped: bool [B n], whether one did.
-    log_probabilities: float32 [B n], natural logarithm of the text's probability after its prompt, of the model alone.
+    log_probabilities: float32 [B n], natural logarithm of the text's probability after its prompt, of the model alone;
+        of a beam search as the constraints changed it.
     scores: float32 [B n], what texts are ranked by.
     """
 

@@ -6,10 +6,11 @@ of its own, so that the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,11 @@ from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop, weights
+from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.decoder import decoder_of
-from plmjax.generation.sampling import Greedy
+from plmjax.generation.options import BEAMS, DRAWN, NO_TOKEN, Decoding, Rules, WholeLengths
+from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Found, Lengths, Strategy
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
@@ -30,44 +33,107 @@ from plmjax.training import start
 from plmjax.vocabulary import Vocabulary
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)
+NEW_TOKENS = 64
+"""Tokens of a text at most where nothing says it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(WholeLengths, Rules):
     """How texts are written.
 
     strategy: Greedy(), Sampling(...) or BeamSearch(...).
-    max_new_tokens: tokens that are written of a text at most, the one that ends it included.
-    min_new_tokens: tokens before which no text ends.
-    no_repeat_ngram_size: see `Constraints`.
     seed: of everything drawn.
     batch_size: prompts that are written after at once.
+    The fields of `Rules` and `WholeLengths`, by their names; a text without a greatest length gets `NEW_TOKENS`.
 
     Raises:
         UserError: a number out of its range.
     """
 
     strategy: Strategy = Greedy()
-    max_new_tokens: int = 64
-    min_new_tokens: int = 0
-    no_repeat_ngram_size: int = 0
     seed: int = 0
     batch_size: int = 8
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        for name, least in (("max_new_tokens", 1), ("min_new_tokens", 0), ("no_repeat_ngram_size", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"Expected --{name} of at least {least}, found {getattr(self, name)}; change it.")
-        if self.min_new_tokens > self.max_new_tokens:
-            raise UserError(
-                f"Expected --min_new_tokens of at most --max_new_tokens, {self.max_new_tokens}, found "
-                f"{self.min_new_tokens}; change one."
-            )
+        self.check_rules()
         if self.batch_size < 1:
             raise UserError(f"Expected a --batch_size of at least 1, found {self.batch_size}; change it.")
         if not 0 <= self.seed < 2**32:
             raise UserError(f"Expected a --seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
+
+    def lengths(self, before: int) -> tuple[int, int]:
+        """(least, most) tokens of a text that so many tokens stand before.
+
+        `min_new_tokens` and `max_new_tokens` come before `min_length` and `max_length`, as in transformers.
+
+        Raises:
+            UserError: `max_length` leaves no room.
+        """
+        most, least = self.max_new_tokens, self.min_new_tokens
+        if most is None:
+            most = NEW_TOKENS if self.max_length is None else self.max_length - before
+        if most < 1:
+            raise UserError(
+                f"Expected --max_length above the {before} tokens of the prompt, found {self.max_length}; raise it, or "
+                f"give --max_new_tokens."
+            )
+        if least is None:
+            least = max((self.min_length or 0) - before, 0)
+        return min(least, most), most
+
+    def constraints(self, vocabulary: Vocabulary, size: int) -> Constraints:
+        """What the tokens of a text keep to. size: of the model's table of tokens.
+
+        Raises:
+            UserError: an id that the table does not have.
+        """
+        end = vocabulary.document_end
+        stop = self.eos_token_id or ((end,) if end >= 0 else ())
+        first, last = (
+            None if token in (None, NO_TOKEN) else token
+            for token in (self.forced_bos_token_id, self.forced_eos_token_id)
+        )
+        # A token that ends texts may be banned as part of a longer sequence alone, as in transformers.
+        words = tuple(word for word in self.bad_words() if not (len(word) == 1 and word[0] in stop))
+        for token in (*stop, *itertools.chain.from_iterable(words), *(one for one in (first, last) if one is not None)):
+            if token >= size:
+                raise UserError(
+                    f"Expected ids of tokens below the model's {size} in eos_token_id, bad_words_ids, "
+                    f"forced_bos_token_id and forced_eos_token_id, found {token}; correct it."
+                )
+        return Constraints(
+            tokens=vocabulary.size,
+            stop=stop,
+            no_repeat_ngram_size=self.no_repeat_ngram_size or 0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            bad_words=words,
+            first=first,
+            last=last,
+            renormalize=bool(self.renormalize_logits),
+        )
+
+
+def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = None, batch_size: int = 8) -> Settings:
+    """The settings of a writer that decoding options stand for.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+
+    def given(*names: str) -> dict[str, Any]:
+        return {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
+
+    decoding.check_rules()
+    if (decoding.beams or 1) > 1:
+        strategy: Strategy = BeamSearch(sequences=sequences, **given("beams", *BEAMS))
+    elif decoding.draws:
+        strategy = Sampling(sequences=sequences, **given(*DRAWN))
+    else:
+        strategy = Greedy()
+    names = {field.name for base in (Rules, WholeLengths) for field in dataclasses.fields(base)}
+    rules = {name: value for name, value in decoding.given().items() if name in names}
+    return Settings(strategy, seed=seed or 0, batch_size=batch_size, **rules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +144,13 @@ class Tokens:
     stopped: bool
     log_probability: float
     score: float
+
+
+class _Begun(NamedTuple):
+    """Texts that are being written, and how long each may be."""
+
+    progress: loop.Progress
+    lengths: Lengths
 
 
 class Writer:
@@ -91,6 +164,7 @@ class Writer:
         execution: Execution | None = None,
         mesh: Mesh = ONE_DEVICE,
         source: str | Path = "the parameters",
+        reads_prefix: bool = False,
     ) -> None:
         """Places the parameters.
 
@@ -101,6 +175,7 @@ class Writer:
             execution: how the model is computed; in float32 without it.
             mesh: devices to divide the rows (data, fsdp) and the heads and the vocabulary (tensor) over; 0 takes all.
             source: where the parameters are from, for messages.
+            reads_prefix: whether the tokens of a decoder's prompt see all of it (`Objective.prefix`).
 
         Raises:
             UserError: a model that writes no text, parameters of another model, or more devices than there are.
@@ -113,7 +188,7 @@ class Writer:
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
         self.longest = config.longest
         self._config, self._vocabulary = config, vocabulary
-        module, self._decoder = config.for_generation(execution), decoder_of(config, execution)
+        module, self._decoder = config.for_generation(execution), decoder_of(config, execution, reads_prefix)
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
         start.check_parameters(module, params, token, source, "it holds no model that writes text")
@@ -134,9 +209,8 @@ class Writer:
         self.check(prompts, settings)
         texts: list[list[Tokens]] = [[] for _ in prompts]
         for chosen, width in self._batches(prompts, settings.batch_size):
-            progress = self._begin(prompts, chosen, width, settings)
-            progress, _ = self._proceed(progress, settings, settings.max_new_tokens)
-            found = jax.device_get(loop.found(settings.strategy, progress.search))
+            begun, _ = self._proceed(self._begin(prompts, chosen, width, settings), settings)
+            found = jax.device_get(loop.found(settings.strategy, begun.progress.search))
             for place, prompt in enumerate(dict.fromkeys(chosen)):
                 texts[prompt] = _texts(found, place, self._before(width))
         return texts
@@ -154,10 +228,10 @@ class Writer:
             )
         self.check([prompt], settings)
         width = padded_width(len(prompt), self.longest)
-        progress, ended, count = self._begin([prompt], [0] * self._shards, width, settings), False, 1
+        begun, ended, count = self._begin([prompt], [0] * self._shards, width, settings), False, 1
         while True:
-            progress, ended = self._proceed(progress, settings, count)
-            found = jax.device_get(loop.found(settings.strategy, progress.search))
+            begun, ended = self._proceed(begun, settings, count)
+            found = jax.device_get(loop.found(settings.strategy, begun.progress.search))
             yield _texts(found, 0, self._before(width))[0], ended
             if ended:
                 return
@@ -165,17 +239,18 @@ class Writer:
 
     def check(self, prompts: Sequence[list[int]], settings: Settings) -> None:
         """Raises UserError for a prompt that is empty or too long."""
-        new = settings.max_new_tokens
-        if self.longest is not None and self.reads_sources and new + 1 > self.longest:
-            raise UserError(
-                f"Expected --max_new_tokens of at most {self.longest - 1}, since the decoder has {self.longest} "
-                f"positions, found {new}; lower it."
-            )
+        settings.constraints(self._vocabulary, self._config.vocab_size)
         for prompt in prompts:
             if not prompt:
                 raise UserError("Expected a prompt of at least one token, found an empty one; give some text.")
+            _, new = settings.lengths(self._before(len(prompt)))
             if self.longest is None:
                 continue
+            if self.reads_sources and new + 1 > self.longest:
+                raise UserError(
+                    f"Expected --max_new_tokens of at most {self.longest - 1}, since the decoder has {self.longest} "
+                    f"positions, found {new}; lower it."
+                )
             if self.reads_sources and len(prompt) > self.longest:
                 raise UserError(
                     f"Expected a prompt of at most the encoder's {self.longest} positions, found {len(prompt)} tokens; "
@@ -199,7 +274,7 @@ class Writer:
             chosen = order[first : first + count]
             yield chosen + chosen[-1:] * (count - len(chosen)), padded_width(len(prompts[chosen[-1]]), self.longest)
 
-    def _begin(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> loop.Progress:
+    def _begin(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> _Begun:
         """Reads the chosen prompts."""
         tokens = np.full((len(chosen), width), max(self._vocabulary.pad, 0), np.int32)
         mask, source = np.zeros_like(tokens), None
@@ -214,31 +289,28 @@ class Writer:
             mask = np.ones_like(tokens)
         key = jax.random.key(settings.seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.array(chosen))
-        room = tokens.shape[1] + padded_width(settings.max_new_tokens, None)
-        compiled, lengths = self._compiled(settings), _lengths(settings)
-        return loop.begin(*compiled, self._params, tokens, mask, source, keys, lengths, room=room)
+        bounds = [settings.lengths(self._before(len(prompts[number]))) for number in chosen]
+        lengths = Lengths(*(jnp.array(side, jnp.int32) for side in zip(*bounds, strict=True)))
+        room = tokens.shape[1] + padded_width(max(most for _, most in bounds), None)
+        compiled = self._compiled(settings)
+        progress = loop.begin(*compiled, self._params, tokens, mask, source, keys, lengths, room=room)
+        return _Begun(progress, lengths)
 
     def _before(self, width: int) -> int:
         """Places of a row before what is written, for prompts of this width."""
         return 1 if self.reads_sources else width
 
-    def _proceed(self, progress: loop.Progress, settings: Settings, until: int) -> tuple[loop.Progress, bool]:
-        """Writes until there are so many tokens; and whether every text has ended."""
-        count = jnp.asarray(until, jnp.int32)
-        progress, ended = loop.proceed(*self._compiled(settings), self._params, progress, _lengths(settings), count)
-        return progress, bool(ended)
+    def _proceed(self, begun: _Begun, settings: Settings, until: int | None = None) -> tuple[_Begun, bool]:
+        """Writes until there are so many tokens, without a number until the end; and whether every text has ended."""
+        count = jnp.max(begun.lengths.most) if until is None else jnp.asarray(until, jnp.int32)
+        compiled = self._compiled(settings)
+        progress, ended = loop.proceed(*compiled, self._params, begun.progress, begun.lengths, count)
+        return _Begun(progress, begun.lengths), bool(ended)
 
     def _compiled(self, settings: Settings) -> tuple[Any, ...]:
         """What the programs are compiled for."""
-        end = self._vocabulary.document_end
-        stop = (end,) if end >= 0 else ()
-        first = self._config.forced_bos_token_id
-        constraints = Constraints(self._vocabulary.size, stop, settings.no_repeat_ngram_size, first)
+        constraints = settings.constraints(self._vocabulary, self._config.vocab_size)
         return self._decoder, settings.strategy, constraints, self._mesh
-
-
-def _lengths(settings: Settings) -> Lengths:
-    return Lengths(jnp.asarray(settings.min_new_tokens, jnp.int32), jnp.asarray(settings.max_new_tokens, jnp.int32))
 
 
 def _texts(found: Found, place: int, before: int) -> list[Tokens]:

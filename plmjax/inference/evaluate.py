@@ -50,6 +50,10 @@ def evaluate(
     are not counted in full. A model that reads both ways has the perplexity and the bits of each direction,
     "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is what one of them is asked for.
 
+    A prefix language model is given a prefix that is read from both sides. Of its run's own rows it is drawn as in
+    training; in rows of a window it is what stands before the first token asked for. The result names it,
+    "eval/prefix".
+
     output: folder for evaluation.json and, for a task, its predictions; by default a task writes them to
         WORKDIR/evaluations/NAME, by the name of the file, or of an ensemble NAME_with_RUN for its further runs.
     ensemble: further runs on the same task, whose predictions are averaged with this one's; the result has the metrics
@@ -121,6 +125,7 @@ def _of_text(
         totals = evaluation.totals(program, _given(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
         metrics["perplexity"] = exponential(metrics["loss"])
+        metrics |= {"prefix": run.objective.prefix} if run.objective.prefix else {}
         ways = {f"{way}_": totals[f"{way}_nats"] for way in run.objective.directions}
         if slides:
             ways, length = {"": totals["loss"]}, run.data.sequence_length

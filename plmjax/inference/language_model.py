@@ -21,7 +21,7 @@ ROWS = 32
 
 
 class Scores(NamedTuple):
-    """Of n tokens that follow another: nats float32 [n], and whether no other token is likelier, bool [n]."""
+    """Of the n tokens asked for: nats float32 [n], and whether no other token is likelier, bool [n]."""
 
     nats: np.ndarray
     likeliest: np.ndarray
@@ -63,8 +63,17 @@ class LanguageModel:
         start.check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)
         self._params = jax.device_put(params)
 
-    def score(self, rows: Sequence[Sequence[int]]) -> list[Scores]:
-        """The scores of all tokens but the first of every row, which has one token more than the window at most."""
+    @property
+    def prefix(self) -> str:
+        """What of a row is read from both sides (`Objective.prefix`)."""
+        return self._task.prefix
+
+    def score(self, rows: Sequence[Sequence[int]], asked: Sequence[int] | None = None) -> list[Scores]:
+        """The scores of the last tokens of every row, given all those before them.
+
+        asked: of each row how many; without it all but the first. A row has one token more than the window at most.
+        """
+        asked = [len(row) - 1 for row in rows] if asked is None else asked
         scored: list[Any] = [None] * len(rows)
         pad = max(self.tokenizer.vocabulary.pad, 0)
         for chosen, inputs in batches([list(row[:-1]) for row in rows], self.window, ROWS, pad):
@@ -73,10 +82,13 @@ class LanguageModel:
                 next_ids[place, : len(rows[row]) - 1] = rows[row][1:]
             carry = nn.meta.unbox(self._task.evaluation_carry(self._config, *next_ids.shape))
             batch = _batch(**inputs, next_ids=next_ids)
+            given = np.array([len(rows[row]) - 1 - asked[row] for row in chosen])
+            given = np.pad(given, (0, len(next_ids) - len(given)))
+            batch["next_weights"] *= np.arange(next_ids.shape[1]) >= given[:, None]
             nats, likeliest = jax.device_get(_score(self._task, self._module, Given(self._params, carry=carry), batch))
             for place, row in enumerate(chosen):
-                count = len(rows[row]) - 1
-                scored[row] = Scores(nats[place, :count], likeliest[place, :count])
+                which = slice(given[place], len(rows[row]) - 1)
+                scored[row] = Scores(nats[place, which], likeliest[place, which])
         return scored
 
 

@@ -112,6 +112,12 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
     return {name: getattr(getattr(composed, group), name) for group, name in paths}
 
 
+def decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
+    """How the texts of `predict` are written with these settings, in words; empty where predictions are no texts."""
+    run = _with(_described(checkpoints.find(checkpoint)).experiment, settings)
+    return run.objective.signatures(run.data).get("decoding", "")
+
+
 def _described(checkpoint: Path) -> Description:
     description = checkpoints.describe(checkpoint)
     if not isinstance(description.experiment.data, Task):
@@ -131,11 +137,14 @@ def _groups(run: Experiment) -> dict[str, str]:
 def _with(run: Experiment, settings: dict[str, Any]) -> Experiment:
     """The experiment with settings of its task and its objective."""
     groups = _groups(run)
-    for name, value in settings.items():
+    for name in settings:
         if name not in groups:
             raise UserError(
                 f"Expected a setting of this task's predictions, found {quoted(name)}; {nearest(name, groups)}"
             )
-        group = getattr(run, groups[name])
-        run = dataclasses.replace(run, **{groups[name]: dataclasses.replace(group, **{name: value})})
-    return run
+    own = {part: {name: settings[name] for name in settings if groups[name] == part} for part in ("data", "objective")}
+    return dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, **own["data"]),
+        objective=run.objective.predicting(own["objective"]),
+    )

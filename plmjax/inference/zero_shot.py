@@ -56,7 +56,8 @@ def zero_shot(
     """
     check_choice("--task", task, TASKS)
     model, data = LanguageModel(checkpoint, window), storage.path(data)
-    metrics = {f"{task}/{name}": value for name, value in TASKS[task](model, data).items()}
+    found = TASKS[task](model, data) | ({"prefix": model.prefix} if model.prefix else {})
+    metrics = {f"{task}/{name}": value for name, value in found.items()}
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
         write_evaluation(storage.path(output), metrics, {})
@@ -96,9 +97,9 @@ def lambada(model: LanguageModel, path: Path) -> dict[str, Any]:
     unknown = model.tokenizer.vocabulary.unknown
     lacking = [unknown >= 0 and unknown in row[-count:] for row, count in zip(rows, counts, strict=True)]
     right, nats = [], []
-    for scores, count, lacks in zip(model.score(rows), counts, lacking, strict=True):
-        right.append(not lacks and bool(np.all(scores.likeliest[-count:])))
-        nats.append(_total(scores.nats[-count:]))
+    for scores, lacks in zip(model.score(rows, counts), lacking, strict=True):
+        right.append(not lacks and bool(np.all(scores.likeliest)))
+        nats.append(_total(scores.nats))
     return {
         "accuracy": float(np.mean(right)),
         "perplexity": perplexity(float(np.mean(nats))),

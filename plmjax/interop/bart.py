@@ -80,7 +80,7 @@ def read_config(found: Mapping[str, Any]) -> BartConfig:
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' BartConfig needs to build the same model."""
-    return config_json.write(model, labels, "bart") | {"forced_eos_token_id": model.config.eos_token_id}
+    return config_json.write(model, labels, "bart")
 
 
 def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:

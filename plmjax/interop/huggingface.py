@@ -46,7 +46,8 @@ ADAPTERS: dict[str, Adapter] = {
 """model_type of config.json -> adapter."""
 
 GENERATION = "generation_config.json"
-"""Holds settings of generation, which older versions of transformers keep in config.json."""
+"""Holds settings of generation, which older versions of transformers keep in config.json. Their meaning here:
+plmjax/interop/generation_settings.py."""
 
 TOLERANCE = 1e-5
 """Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
@@ -81,11 +82,17 @@ def load(
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The content of config.json, with the first token of written texts where transformers keeps it today."""
+    """The content of config.json, with the decoder's first token where only generation_config.json says it."""
     settings = json_text.read_object(directory / CONFIG, "a transformers config", "check the folder")
+    first = "decoder_start_token_id"
+    told = read_generation(directory).get(first) if settings.get(first) is None else None
+    return settings if told is None else settings | {first: told}
+
+
+def read_generation(directory: Path) -> dict[str, Any]:
+    """The content of generation_config.json; empty where there is none."""
     file, what = directory / GENERATION, "transformers' settings of generation"
-    written = json_text.read_object(file, what, "fetch it again") if file.is_file() else {}
-    return settings | {name: written[name] for name in ("forced_bos_token_id",) if name in written}
+    return json_text.read_object(file, what, "fetch it again") if file.is_file() else {}
 
 
 def assemble(
@@ -121,12 +128,14 @@ def save(
     tokenizer: str | Path | None = None,
     labels: Sequence[str] = (),
     problem_type: str | None = None,
+    generation: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
 
     architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
     tokenizer: a folder whose files are copied in. labels: names of a classifier's labels, LABEL_0 ... by default.
     problem_type: what a classifier's outputs mean; by default transformers goes by the labels it is trained with.
+    generation: content of generation_config.json; without it there is no such file.
     Files of the folder are replaced one by one, each once all of it is written. Raises UserError for
     parameters that do not fit or a folder that cannot be written.
     """
@@ -149,6 +158,11 @@ def save(
             safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
         with storage.replacing(directory / CONFIG) as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        if generation is None:
+            (directory / GENERATION).unlink(missing_ok=True)  # of a model that was there before
+        else:
+            with storage.replacing(directory / GENERATION) as path:
+                path.write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if tokenizer is not None:
             copy_tokenizer(tokenizer, directory)
     except (OSError, safetensors.SafetensorError) as error:

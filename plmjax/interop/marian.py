@@ -105,7 +105,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     config = model.config
     return config_json.write(model, labels, "marian") | {
         "decoder_vocab_size": config.vocab_size,
-        "forced_eos_token_id": config.eos_token_id,
         "share_encoder_decoder_embeddings": True,
     }
 

@@ -63,8 +63,6 @@ class ModelConfig:
     """Token that the decoder of an encoder-decoder is given first; None: the model is no encoder-decoder."""
     encoder_needs_target: bool = False
     """Whether the module of `encoder` reads no row without a second one for the decoder, `decoder_input_ids`."""
-    forced_bos_token_id: int | None = None
-    """Token that a text which the model writes begins with, whatever its scores; None: none is."""
     packs: bool = True
     """Whether a row may hold several packed sequences, each of which is read by itself."""
     token_table: str | None = None

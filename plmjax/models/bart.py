@@ -78,8 +78,6 @@ class BartConfig(EncoderDecoderConfig):
     """Id of </s>, the token that ends a text."""
     decoder_start_token_id: int = 2
     """Id that the decoder reads first: </s>."""
-    forced_bos_token_id: int | None = None
-    """Id that every written text begins with, whatever its scores: <s> of the published models; None forces none."""
 
     encoder_name: ClassVar[str] = "bart"
     encoder_needs_target: ClassVar[bool] = False

@@ -89,6 +89,9 @@ class Objective:
 
     directions: ClassVar[tuple[str, ...]] = ()
     """Of a language model that reads a text in several directions: their names, each with a metric NAME_nats."""
+    prefix: ClassVar[str] = ""
+    """Which first tokens of a row are its prefix and see each other, in words; empty: a row has none. A decoder that
+    such a task trains takes `prefix_lengths`, and reads the whole prompt of a text as its prefix."""
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The linen module that this task trains, built from the model's config."""
@@ -164,6 +167,17 @@ class Objective:
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """(ids, weights) of the tokens that a corrupted batch asks for: what the unigram entropy is taken over."""
         raise NotImplementedError(f"{type(self).__name__} must name its targets.")
+
+    def decoding(self) -> Any:
+        """How texts of this task are written, a plmjax.generation.options.Decoding; None: the task is to write none."""
+        return None
+
+    def prompts(self, texts: Sequence[str], tokenizer: Any, model: Any, data: Any) -> list[list[int]]:
+        """The tokens that the model is given of each text to write after, of a task that has `decoding`.
+
+        tokenizer: a plmjax.data.tokenizers.Tokenizer. model, data: of the experiment.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say how its prompts are laid out.")
 
     def language_model_task(self) -> "Objective | None":
         """The task of the next token for this task's module, which has a `score` and reads rows such as `Blocks` gives.

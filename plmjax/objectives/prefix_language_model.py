@@ -10,7 +10,7 @@ A row is corrupted inside the jitted step. Adds to a batch:
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ class PrefixLanguageModel(NextToken):
 
     The module takes `prefix_lengths` and returns `scores`; it may be any decoder.
     """
+
+    prefix: ClassVar[str] = "drawn for each row, from 1 token to all of them"
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Draws the cuts. A text of n tokens and the one after them has a prefix of 1 to n tokens, all alike likely.
@@ -44,5 +46,21 @@ class PrefixLanguageModel(NextToken):
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
     def language_model_task(self) -> Objective:
-        """The next token given those before it: a text without a prefix."""
-        return NextToken()
+        """The next token after a prefix: all of a row that stands before the first token asked for."""
+        return NextTokenAfterPrefix()
+
+
+@dataclasses.dataclass(frozen=True)
+class NextTokenAfterPrefix(NextToken):
+    """Mean nats of the tokens that a row asks for, given its prefix: the tokens before the first of them.
+
+    The first token of a row is of its prefix in any case, as in training. The module is the prefix language model's.
+    """
+
+    prefix: ClassVar[str] = "the tokens of a row before the first one asked for, at least 1"
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """The tokens, with their places, and how many of a row are its prefix."""
+        # Place i asks for token i + 1, so that i + 1 tokens stand before it; a row that asks for nothing has 1.
+        before = jnp.argmax(batch["next_weights"] > 0, axis=1) + 1
+        return super().model_inputs(batch) | {"prefix_lengths": before.astype(jnp.int32)}

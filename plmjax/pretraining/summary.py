@@ -60,24 +60,28 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
 def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
     """Writes a document and goes on from a few held-out beginnings, or says what an encoder-decoder makes of those.
 
+    Tokens are drawn, or chosen as a checkpoint has it that the run started from.
+
     The texts are in WORKDIR/samples.jsonl, for the report.
     """
     from plmjax.data import tokenizers
-    from plmjax.generation.generate import Generator, printable
-    from plmjax.generation.sampling import Sampling
-    from plmjax.generation.writer import Settings
+    from plmjax.generation.generate import Generator, decoding_of, printable
+    from plmjax.generation.options import Options
+    from plmjax.generation.writer import settings_of
 
-    model, tokenizer = experiment.read(workdir / "experiment.json").model, tokenizers.load(workdir / "tokenizer")
+    run, tokenizer = experiment.read(workdir / "experiment.json"), tokenizers.load(workdir / "tokenizer")
+    model = run.model
     half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
     beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
     fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
     generator = Generator.load(workdir)
     prompts = [*([] if generator.reads_sources else [""]), *itertools.islice(fitting, EXAMPLES)]
-    texts = generator(prompts, Settings(Sampling(), max_new_tokens=half, batch_size=EXAMPLES + 1))
+    decoding = Options(max_new_tokens=half).over(decoding_of(run)[0])
+    texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))
     samples = [text for of_prompt in texts for text in of_prompt]
     storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
     for text in samples[:2]:
-        between = " -> " if generator.reads_sources else " ..." if text.prompt else ""
+        between = " -> " if not generator.continues else " ..." if text.prompt else ""
         say(printable(f"generate   {text.prompt}{between}{text.text}"))
 
 

@@ -33,7 +33,7 @@ POOLER = "pooler"
 
 
 def with_model(run: Experiment, description: Description) -> Experiment:
-    """The experiment with the checkpoint's model, as its `start` maps it.
+    """The experiment with the checkpoint's model, as its `start` maps it, and its settings of generation.
 
     Raises:
         UserError: the experiment has a model, and a different one.
@@ -47,7 +47,8 @@ def with_model(run: Experiment, description: Description) -> Experiment:
                     f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
                     f"{after.get(name)} in the experiment; leave the model out (model=None)."
                 )
-    return dataclasses.replace(run, model=model)
+    generation = description.experiment.generation if run.generation is None else run.generation
+    return dataclasses.replace(run, model=model, generation=generation)
 
 
 def mapped(run: Experiment, pretrained: Any, description: Description) -> Any:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,13 @@ from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.source import Rows, TaskSource
 from plmjax.finetuning.text_generation import Summarization, Translation
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.generate import Generator
+from plmjax.generation.options import Generation
+from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.writer import Writer
 from plmjax.inference.program import program_of
+from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
@@ -219,4 +226,56 @@ def test_metrics_are_those_that_people_quote() -> None:
     scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
     expected = np.mean([scorer.score(*pair)["rougeL"].fmeasure for pair in zip(references, texts, strict=True)])
     assert metrics.summarization(references, texts)["rougeL"] == pytest.approx(100 * expected)
-    assert set(Summarization().signatures(TASK)) == {f"{name}_signature" for name in Summarization().metric_names}
+    judged = {f"{name}_signature" for name in Summarization().metric_names}
+    assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
+
+
+def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple) -> None:
+    run, _, _, given = made
+    objective, task = dataclasses.replace(GREEDY, no_repeat_ngram_size=1), dataclasses.replace(TASK, prefix="7 8 ")
+    generator = Generator(MODEL, given.params, Numbers(), run=dataclasses.replace(run, objective=objective, data=task))
+    prompts = ["11 12 13", "14 " * 15]  # longer than the rows of the training
+    rows = [[7, 8, *map(int, prompt.split()), END] for prompt in prompts]
+    expected = Writer(MODEL, given.params, Numbers.vocabulary)(rows, objective.writing())
+    assert [text.text for (text,) in generator(prompts)] == [Numbers().decode(text.tokens) for (text,) in expected]
+    with pytest.raises(UserError, match=r"a source without --data\.prefix '7 8 ', .* in line 1 of the prompts"):
+        generator(["7 8 9"])
+    with pytest.raises(UserError, match="a text to read, found an empty one"):
+        generator([""])
+
+
+def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
+    task = TextPairs(sequence_length=12, target_length=0)
+    assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]
+    params = nn.meta.unbox(DECODER.for_generation(Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    run = Experiment(model=DECODER, objective=GREEDY, data=task)
+    generator = Generator(DECODER, params["params"], Numbers(), run=run)
+    ((text,),) = generator(["14"])
+    assert not generator.continues and len(text.text.split()) == text.tokens - text.stopped
+
+
+STORED = Generation(
+    beams=3, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_new_tokens=9,
+    forced_eos_token_id=END, bad_words_ids=("3",),
+)  # fmt: skip
+
+
+def test_a_task_takes_what_it_leaves_open_from_its_checkpoint() -> None:
+    writing = Translation().starting_from(STORED).writing()
+    assert writing.strategy == BeamSearch(3, length_penalty=2.0, early_stopping="full")
+    assert (writing.max_new_tokens, writing.forced_eos_token_id, writing.bad_words_ids) == (9, END, ("3",))
+    writing = GREEDY.starting_from(STORED).writing()
+    assert (writing.strategy, writing.max_new_tokens, writing.forced_eos_token_id) == (Greedy(), 6, END)
+    assert Translation().starting_from(None).writing().strategy == BeamSearch(
+        4, length_penalty=0.6, length_normalization="gnmt"
+    )
+    assert "beams 3, length_penalty 2" in Translation().starting_from(STORED).signatures(TASK)["decoding"]
+
+
+def test_a_prediction_may_choose_tokens_in_another_way() -> None:
+    tuned = Translation().starting_from(STORED)
+    assert tuned.predicting({"beams": 1}).writing().strategy == Greedy()
+    assert tuned.predicting({"temperature": 0.5}).writing().strategy == Sampling(temperature=0.5)
+    assert tuned.predicting({"beams": 2}).writing().strategy.length_penalty == 2.0
+    with pytest.raises(UserError, match=r"no --objective\.top_k with --objective\.beams 2"):
+        Translation(beams=2, top_k=3).check_model(MODEL)

@@ -85,7 +85,7 @@ def t5_parameters() -> Any:
 BART = BartConfig.tiny(
     vocab_size=29, max_position_embeddings=48, d_model=24, encoder_layers=1, encoder_attention_heads=4,
     decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, pad_token_id=28, eos_token_id=END,
-    decoder_start_token_id=27, forced_bos_token_id=5, init_std=0.4,
+    decoder_start_token_id=27, init_std=0.4,
 )  # fmt: skip
 
 

@@ -46,11 +46,65 @@ def test_no_ngram_comes_twice(size: int) -> None:
         assert np.flatnonzero(np.isinf(scores)).tolist() == banned
 
 
+ROWS = np.array([[3, 4, 3, 4, 3, 9], [4, 3, 5, 5, 9, 4], [1, 1, 1, 1, 1, 1], [0, 7, 7, 2, 3, 4], [9, 9, 3, 4, 5, 4]])
+PROCESSORS = {
+    "repetition_penalty": ({"repetition_penalty": 1.5}, [logits_process.RepetitionPenaltyLogitsProcessor(1.5)]),
+    "repetition_reward": ({"repetition_penalty": 0.5}, [logits_process.RepetitionPenaltyLogitsProcessor(0.5)]),
+    "ngrams": ({"no_repeat_ngram_size": 2}, [logits_process.NoRepeatNGramLogitsProcessor(2)]),
+    "bad_words": (
+        {"bad_words": ((8,), (3, 9), (4, 7), (5, 9, 4, 1), (9, 3, 4, 5, 4, 11), (0,) * 9)},
+        [logits_process.NoBadWordsLogitsProcessor([[8], [3, 9], [4, 7], [5, 9, 4, 1], [9, 3, 4, 5, 4, 11], [0] * 9])],
+    ),
+    "forced_first": ({"first": 5}, [logits_process.ForcedBOSTokenLogitsProcessor(5)]),
+    "forced_last": ({"last": 5}, [logits_process.ForcedEOSTokenLogitsProcessor(9, 5)]),
+    "early_end": ({"stop": (2,)}, [logits_process.MinLengthLogitsProcessor(8, 2)]),
+    "renormalize": ({"stop": (2,), "renormalize": True}, [
+        logits_process.MinLengthLogitsProcessor(8, 2), logits_process.LogitNormalization(),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+@pytest.mark.parametrize("case", PROCESSORS)
+def test_scores_are_those_of_transformers(case: str, length: int) -> None:
+    """After a prompt of `length` - 1 tokens and one more; a text has 8 to 9 tokens, its prompt included."""
+    constraints, processors = PROCESSORS[case]
+    rows = ROWS[:, -length:]
+    written = Written.after(rows[:, : length - 1] if length > 1 else rows, np.ones((5, max(length - 1, 1))), 9)
+    written = written.with_tokens(rows[:, -1].astype(np.int32)) if length > 1 else written
+    before = max(length - 1, 1)
+    expected = logits_process.LogitsProcessorList(processors)(torch.tensor(rows), torch.tensor(SCORES)).numpy()
+    found = Constraints(23, **constraints)(SCORES, written, np.full(5, 8 - before), np.full(5, 9 - before))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_every_row_has_lengths_of_its_own_and_what_fills_it_up_is_no_repeat() -> None:
+    prompt, mask = np.array([[0, 0, 3], [4, 4, 3]], np.int32), np.array([[0, 0, 1], [1, 1, 1]], np.int32)
+    written = Written.after(prompt, mask, 9).with_tokens(np.array([6, 6], np.int32))
+    scores = np.ones((2, 8), np.float32)
+    found = Constraints(8, last=2)(scores, written, np.array([0, 0]), np.array([2, 3]))
+    assert np.isfinite(found).sum(axis=1).tolist() == [1, 8] and found[0, 2] == 0
+    found = Constraints(8, stop=(2,))(scores, written, np.array([1, 2]), np.array([9, 9]))
+    assert np.isfinite(found).sum(axis=1).tolist() == [8, 7]
+    found = Constraints(8, first=5)(scores, Written.after(prompt, mask, 9), np.array([0, 0]), np.array([9, 9]))
+    assert np.isfinite(found).sum(axis=1).tolist() == [1, 8]
+    found = Constraints(8, repetition_penalty=2.0)(scores, written, np.array([0, 0]), np.array([9, 9]))
+    assert [np.flatnonzero(row < 1).tolist() for row in np.asarray(found)] == [[3, 6], [3, 4, 6]]
+    found = Constraints(8, bad_words=((0, 3, 6, 1), (4, 3, 6, 2), (3, 6, 4)))(
+        scores, written, np.array([0, 0]), np.array([9, 9])
+    )
+    assert [np.flatnonzero(np.isinf(row)).tolist() for row in np.asarray(found)] == [[4], [2, 4]]
+
+
+def bounds(least: int, most: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(5, least), np.full(5, most)
+
+
 def test_tokens_that_there_are_not_and_an_early_end() -> None:
     written = Written.after(np.ones((5, 3), np.int32), np.ones((5, 3), np.int32), 8)
-    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, np.int32(1)))
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, *bounds(1)))
     assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {2, 6, 20, 21, 22}
-    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, np.int32(0)))
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, *bounds(0)))
     assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {20, 21, 22}
 
 

@@ -13,7 +13,6 @@ from plmjax.experiment import Mesh
 from plmjax.generation import loop
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy, Sampling
-from plmjax.generation.search import Lengths
 from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
@@ -92,8 +91,7 @@ def test_nothing_is_compiled_for_another_length() -> None:
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
     own = Writer(CONFIG, parameters(), VOCABULARY, Execution(unroll=unroll))
-    progress = own._begin(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
-    lengths = Lengths(jnp.int32(0), jnp.int32(16))
+    progress, lengths = own._begin(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
     arguments = (*own._compiled(Settings()), own._params, progress, lengths, jnp.int32(9))
     compiled = loop.proceed.lower(*arguments).compile()
     cache = re.escape("f32[2,1,4,6,32]")
@@ -110,7 +108,7 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
     for texts, others in zip(sharded(PROMPTS, settings), writer()(PROMPTS, settings), strict=True):
         assert [text.tokens for text in texts] == [text.tokens for text in others]
         np.testing.assert_allclose([text.score for text in texts], [text.score for text in others], rtol=1e-5)
-    progress = sharded._begin(PROMPTS, [0, 1, 2, 2], 16, settings)
+    progress, _ = sharded._begin(PROMPTS, [0, 1, 2, 2], 16, settings)
     rows = 4 * strategy.rows
     assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
 
@@ -124,7 +122,7 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
         np.testing.assert_allclose(text.score, text.log_probability / ((5 + len(text.tokens)) / 6) ** 0.6, rtol=1e-5)
         np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
-    source, cache = translator()._begin(PROMPTS, [0, 1, 2], 16, settings).state
+    source, cache = translator()._begin(PROMPTS, [0, 1, 2], 16, settings).progress.state
     assert source.attention_mask.tolist() == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
     assert source.key_values.keys.shape == (2, 3, 16, 4, 6)  # one source for three texts
     assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)

@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from plmjax import cli, experiment
@@ -11,6 +13,8 @@ from plmjax.data.prepare import prepare
 from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
 from tests.conftest import WINDOW
 from tests.strangers import experiments
 
@@ -46,6 +50,29 @@ def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, te
     assert (found["eval/window"], found["eval/stride"], found["eval/tokens"]) == (window, stride, len(tokens) - 1)
     assert found["eval/loss"] == pytest.approx(expected / (len(tokens) - 1), abs=1e-5)
     assert found["eval/perplexity"] == pytest.approx(math.exp(found["eval/loss"]))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(24, 7), (24, 24)])
+def test_a_prefix_language_model_takes_what_is_not_asked_for_as_its_prefix(
+    decoder_run, prefix_run, text, tokens, window, stride
+):
+    params, description = checkpoints.load_parameters(prefix_run)
+    module, expected = description.experiment.model.for_pretraining(Execution()), 0.0
+
+    @jax.jit
+    def nats(row, place, prefix):
+        likely = jax.nn.log_softmax(module.apply({"params": params}, row[None], prefix_lengths=prefix[None]).logits[0])
+        return -likely[place - 1, row[place]]
+
+    for token in range(1, len(tokens)):
+        first = stride * max(0, math.ceil((token - window) / stride))
+        row = np.pad(tokens[first : token + 1], (0, window - token + first))
+        expected += float(nats(row, token - first, np.int32(window - stride + 1 if first else 1)))
+    found = evaluate(prefix_run, text, window=window, stride=stride)
+    assert found["eval/loss"] == pytest.approx(expected / (len(tokens) - 1), abs=1e-5)
+    assert found["eval/prefix"] == "the tokens of a row before the first one asked for, at least 1"
+    causal = evaluate(decoder_run, text, window=window, stride=stride)["eval/loss"]
+    assert (found["eval/loss"] == pytest.approx(causal, rel=1e-6)) == (stride == window)  # a prefix of one token
 
 
 def test_the_window_as_stride_is_the_evaluation_of_the_run(decoder_run, prose, tmp_path):

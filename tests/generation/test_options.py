@@ -1,0 +1,96 @@
+"""Settings of how texts are written: which come first, and what has no effect."""
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.command import in_force, settings_with
+from plmjax.generation.options import Decoding, Generation, Options
+from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.writer import Settings, settings_of
+from plmjax.vocabulary import Vocabulary
+
+BEAMS = Generation(
+    beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_length=50, min_length=9,
+    no_repeat_ngram_size=3,
+)  # fmt: skip
+
+
+def test_what_is_left_open_is_as_it_is_stored() -> None:
+    settings = settings_with(Options(no_repeat_ngram_size=2), BEAMS)
+    assert settings.strategy == BeamSearch(4, length_penalty=2.0, early_stopping="full")
+    assert settings.no_repeat_ngram_size == 2 and settings.lengths(before=10) == (0, 40)
+    assert settings_with(Options(length_penalty=0.5), BEAMS).strategy.length_penalty == 0.5
+    assert settings_with(Options(), Generation()).strategy == Sampling()
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy"),
+    [
+        (Options(temperature=0.0), Greedy()),
+        (Options(beams=1), Greedy()),
+        (Options(top_k=5), Sampling(top_k=5)),
+        (Options(temperature=0.5, sequences=2), Sampling(temperature=0.5, sequences=2)),
+        (Options(beams=2), BeamSearch(2, length_penalty=2.0, early_stopping="full")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_another_way_to_choose_tokens_leaves_settings_of_the_stored_one_out(options: Options, strategy: object) -> None:
+    assert settings_with(options, BEAMS).strategy == strategy
+
+
+def test_a_stored_greedy_search_gives_way_to_options_of_what_is_drawn() -> None:
+    assert settings_with(Options(top_p=0.5), Generation(temperature=0.0)).strategy == Sampling(top_p=0.5)
+    with pytest.raises(UserError, match="no --seed with --temperature 0"):
+        settings_with(Options(seed=1), Generation(temperature=0.0))
+
+
+def test_lengths_of_the_command_line_replace_those_that_are_counted_in_another_way() -> None:
+    settings = settings_with(Options(max_new_tokens=5), BEAMS)
+    assert settings.max_length is None and settings.lengths(before=1) == (5, 5)
+    assert settings_with(Options(max_new_tokens=5), Generation(min_new_tokens=9)).min_new_tokens == 5
+    assert settings_with(Options(min_new_tokens=2), BEAMS).lengths(before=1) == (2, 49)
+    with pytest.raises(UserError, match=r"--max_length above the 50 tokens of the prompt, found 50"):
+        settings_of(BEAMS).lengths(before=50)
+
+
+def test_one_line_names_what_is_in_force() -> None:
+    stored = Generation(temperature=0.0, repetition_penalty=1.5)
+    assert in_force(Options(max_new_tokens=20), stored, "the task") == (
+        "decoding   repetition_penalty 1.5, temperature 0 of the task; max_new_tokens 20 of the command line"
+    )
+    assert in_force(Options(), Generation(), "the checkpoint") == (
+        "decoding   temperature 1, max_new_tokens 64 by default"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("repetition_penalty", 0.0), ("bad_words_ids", ("1,x",)), ("eos_token_id", (-1,)), ("beams", 0),
+        ("max_length", 0), ("min_length", -1), ("forced_eos_token_id", -2), ("forced_bos_token_id", -2),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_range(option: str, value: object) -> None:
+    with pytest.raises(UserError, match=f"--{option}"):
+        settings_with(Options(**{option: value}), Generation())
+
+
+def test_ids_that_the_model_does_not_have() -> None:
+    settings = Settings(bad_words_ids=("1", "2,3"), forced_bos_token_id=-1)
+    assert settings.constraints(Vocabulary(4, end=1), 4).bad_words == ((2, 3),)  # the end is never banned by itself
+    assert settings.constraints(Vocabulary(4, end=1), 4).first is None
+    with pytest.raises(UserError, match=r"below the model's 3 in eos_token_id, bad_words_ids, .* found 3"):
+        settings.constraints(Vocabulary(3, end=1), 3)
+    assert Settings(bad_words_ids=("none",)).bad_words() == ()
+
+
+def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> None:
+    task = Decoding(length_penalty=1.0).over(Generation(temperature=0.0)).over(Decoding(beams=3, length_penalty=0.6))
+    assert settings_of(task).strategy == BeamSearch(3, length_penalty=1.0)
+    with pytest.raises(UserError, match="no --length_penalty with no --beams"):
+        settings_with(Options(length_penalty=1.0), Generation(temperature=0.0))
+
+
+def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
+    assert Decoding(beams=2).over(BEAMS).given().keys().isdisjoint({"max_length", "min_length"})

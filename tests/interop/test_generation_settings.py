@@ -1,0 +1,109 @@
+"""generation_config.json, and the fields of an old config.json, as settings of how texts are written, and back."""
+
+from typing import Any
+
+import pytest
+import transformers
+
+from plmjax.errors import UserError
+from plmjax.generation.options import Decoding, Generation
+from plmjax.interop.generation_settings import NEUTRAL, SUPPORTED, WITHOUT_EFFECT, read, write
+
+BART = {
+    "bos_token_id": 0, "decoder_start_token_id": 2, "early_stopping": True, "eos_token_id": 2,
+    "forced_bos_token_id": 0, "forced_eos_token_id": 2, "length_penalty": 2.0, "max_length": 142, "min_length": 56,
+    "no_repeat_ngram_size": 3, "num_beams": 4, "pad_token_id": 1, "transformers_version": "4.27.0",
+}  # fmt: skip
+"""As published for summaries."""
+MARIAN = {
+    "bad_words_ids": [[58100]], "bos_token_id": 0, "decoder_start_token_id": 58100, "eos_token_id": 0,
+    "forced_eos_token_id": 0, "max_length": 512, "num_beams": 6, "pad_token_id": 58100, "renormalize_logits": True,
+}  # fmt: skip
+DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 50, "eos_token_id": [7, 9]}
+
+
+def test_what_was_published_for_bart() -> None:
+    found = read(BART, {}, whole=False, end=2)
+    assert found.generation == Generation(
+        beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_new_tokens=141,
+        min_new_tokens=55, no_repeat_ngram_size=3, forced_bos_token_id=0, forced_eos_token_id=2,
+    )  # fmt: skip
+    assert not found.unsupported
+
+
+def test_what_was_published_for_marian() -> None:
+    found = read(MARIAN, {}, whole=False, end=0)
+    assert found.generation.bad_words_ids == ("58100",) and found.generation.beams == 6
+    assert found.generation.renormalize_logits and not found.unsupported
+
+
+def test_what_is_drawn() -> None:
+    found = read(DRAWN, {}, whole=True, end=9).generation
+    assert found == Generation(temperature=0.6, top_k=50, top_p=0.9, max_length=50, eos_token_id=(7, 9))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("file", [BART, MARIAN, DRAWN, {"repetition_penalty": 1.2}, {"num_beams": 1}, {}], ids=str)
+def test_settings_come_back_as_they_were(file: dict[str, Any], whole: bool) -> None:
+    first = read(file, {}, whole=whole, end=2).generation
+    written, lost = write(first, {"pad_token_id": 3}, end=2)
+    assert not lost and written["pad_token_id"] == 3
+    assert read(written, {}, whole=whole, end=2).generation == first
+    transformers.GenerationConfig(**written).validate(strict=True)
+
+
+def test_a_run_without_settings_writes_its_tokens_alone() -> None:
+    assert write(None, {"pad_token_id": 3, "bos_token_id": None}, end=2) == ({"pad_token_id": 3, "eos_token_id": 2}, "")
+
+
+def test_the_length_of_gnmt_is_named() -> None:
+    written, lost = write(Decoding(beams=2, length_penalty=0.6, length_normalization="gnmt"), {}, end=2)
+    assert "length_normalization gnmt" in lost and written["length_penalty"] == 0.6
+
+
+def test_an_old_config_counts_where_there_is_no_other_file() -> None:
+    """As transformers reads both."""
+    old = {"num_beams": 4, "no_repeat_ngram_size": 3, "vocab_size": 9, "num_beam_groups": 1, "diversity_penalty": 0.0}
+    found = read({}, old, whole=False, end=2)
+    assert found.generation.beams == 4 and found.generation.no_repeat_ngram_size == 3 and not found.unsupported
+    assert read({"max_length": 9}, old, whole=False, end=2).generation == Generation(max_new_tokens=8)
+    first = {"force_bos_token_to_be_generated": True, "bos_token_id": 6}
+    assert read({}, first, whole=False, end=2).generation.forced_bos_token_id == 6
+    found = read({}, {"encoder_no_repeat_ngram_size": 4, "suppress_tokens": [3]}, whole=False, end=2)
+    assert found.unsupported.startswith("config.json has") and "suppress_tokens = [3]" in found.unsupported
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ({"typical_p": 0.5}, "typical_p = 0.5"), ({"num_return_sequences": 3}, "num_return_sequences = 3"),
+        ({"made_up": 1}, "made_up = 1"), ({"num_beams": 2, "do_sample": True}, "do_sample = true"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_named(file: dict[str, Any], named: str) -> None:
+    assert read(file, {}, whole=True, end=2).unsupported == (
+        f"generation_config.json has settings that plmjax does not support and leaves out, so that texts may differ: "
+        f"{named}."
+    )
+
+
+def test_every_setting_of_transformers_is_known() -> None:
+    """What transformers has and this table lacks would be named as unsupported even with its default."""
+    theirs = transformers.GenerationConfig()
+    known = {*SUPPORTED, *NEUTRAL, *WITHOUT_EFFECT}
+    assert {name for name, value in vars(theirs).items() if name not in known and value is not None} == set()
+    defaults = {name: value for name, value in theirs._get_default_generation_params().items() if value is not None}
+    assert not read(defaults, {}, whole=True, end=2).unsupported
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_beams", "4"), ("early_stopping", "soon"), ("bad_words_ids", [7]), ("forced_eos_token_id", [1, 2]),
+        ("eos_token_id", "</s>"), ("no_repeat_ngram_size", 2.5), ("repetition_penalty", float("nan")),
+        ("early_stopping", [1]),
+    ],
+)  # fmt: skip
+def test_values_of_another_type(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"as {name} of the settings of generation"):
+        read({"num_beams": 2, name: value}, {}, whole=True, end=2)
