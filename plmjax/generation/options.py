@@ -60,7 +60,9 @@ class Rules:
                 f"Expected a --{group}repetition_penalty above 0, found {self.repetition_penalty:g}; change it."
             )
         if self.eos_token_id and min(self.eos_token_id) < 0:
-            raise UserError(f"Expected ids of tokens for --{group}eos_token_id, found {min(self.eos_token_id)}.")
+            raise UserError(
+                f"Expected ids of tokens for --{group}eos_token_id, found {min(self.eos_token_id)}; change it."
+            )
         self.bad_words(group)
         for greatest, smallest in zip(GREATEST, LEAST, strict=True):
             most, fewest = getattr(self, greatest, None), getattr(self, smallest, None)

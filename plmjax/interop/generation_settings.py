@@ -64,6 +64,8 @@ SUPPORTED = frozenset(
     "max_length max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beams renormalize_logits "
     "repetition_penalty temperature top_k top_p".split()
 )
+START = "decoder_start_token_id"
+"""A setting of the model: another one than config.json's is not supported."""
 LEGACY = "force_bos_token_to_be_generated"
 """Of an old config.json of BART: every text begins with its bos_token_id."""
 
@@ -80,7 +82,7 @@ def read(file: Mapping[str, Any], config: Mapping[str, Any], *, whole: bool, end
 
     Args:
         file: content of generation_config.json, empty where there is none.
-        config: content of config.json.
+        config: content of config.json, as `huggingface.read_settings` has it.
         whole: whether the model is a decoder alone, whose lengths count the prompt.
         end: the token that texts end with by the tokenizer, -1 where it has none.
 
@@ -94,6 +96,8 @@ def read(file: Mapping[str, Any], config: Mapping[str, Any], *, whole: bool, end
             found["forced_bos_token_id"] = config.get("bos_token_id")
     found = {name: value for name, value in found.items() if value is not None}
     lacking = [name for name, value in found.items() if not _known(name, value)]
+    if found.get(START) != config.get(START) and START in found:
+        lacking.append(START)
     beams, draws = _value(found, "num_beams", int, 1), _value(found, "do_sample", bool, False)
     chosen: dict[str, Any]
     if beams > 1:

@@ -1,6 +1,8 @@
 """Settings of generation travel: import, the run, what is written by them, export, import."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,14 @@ import transformers
 from plmjax import cli
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import read
+from plmjax.finetuning.text_generation import Translation
+from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.generation.generate import generate, printable
-from plmjax.generation.options import Generation
-from plmjax.training import start
+from plmjax.generation.options import Generation, Options
+from plmjax.generation.writer import settings_of
+from plmjax.inference.predict import decoding
+from plmjax.pretraining import summary
+from plmjax.training import checkpoints, start
 from plmjax.training.checkpoints import describe, find
 
 PROMPT = "Returns the name of a"
@@ -78,3 +85,26 @@ def test_the_command_writes_what_transformers_does(published: Path, imported: Pa
     shown, noted = capsys.readouterr()
     assert "beams" not in noted and "repetition_penalty 1.3 of the checkpoint; " in noted
     assert "max_new_tokens 4, temperature 0 of the command line" in noted
+
+
+def test_the_texts_at_the_end_of_a_run_are_written_by_them(imported: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(imported, tmp_path / "run")
+    monkeypatch.setattr(summary, "_held_out", lambda *_: iter([PROMPT]))
+    said: list[str] = []
+    summary._generate(None, None, tmp_path / "run", said.append)
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    beams = settings_of(Options(max_new_tokens=32).over(read(imported / "experiment.json").generation))
+    expected = [text for of_prompt in generate(imported, ["", PROMPT], beams) for text in of_prompt]
+    assert [sample["text"] for sample in samples] == [text.text for text in expected] and len(said) == 2
+
+
+def test_a_run_that_was_fine_tuned_to_write_exports_the_settings_of_its_task(decoder_run: Path, tmp_path: Path) -> None:
+    params, description = checkpoints.load_parameters(decoder_run)
+    objective = Translation(beams=2, length_penalty=0.6)
+    run = dataclasses.replace(description.experiment, objective=objective, data=TextPairs(target_length=0))
+    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
+    assert "another length than length_normalization gnmt" in export_checkpoint(tmp_path / "run", tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert written["num_beams"] == 2 and written["max_new_tokens"] == 128
+    assert decoding(tmp_path / "run", {"beams": 1}) == "max_new_tokens 128, beams 1"
+    assert decoding(tmp_path / "run", {}).startswith("max_new_tokens 128, beams 2, length_penalty 0.6, ")

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,6 +13,8 @@ from plmjax import cli
 from plmjax.data import tokenizers
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
+from plmjax.layers.execution import Execution
+from plmjax.training import checkpoints
 from tests.conftest import WINDOW
 
 PAIRS = {
@@ -59,6 +62,21 @@ def passages(prose: Path, tokenizer, oracle) -> list[str]:
     assert right
     longer = [f"{context}{word}xq" for context, word in right]
     return [context + word for context, word in right] + longer + [f"{context} word" for context in CONTEXTS]
+
+
+def test_a_prefix_language_model_reads_the_passage_from_both_sides(prefix_run, tokenizer, passages, tmp_path):
+    (tmp_path / "lambada.txt").write_text("\n".join(passages[:2]) + "\n", encoding="utf-8")
+    params, description = checkpoints.load_parameters(prefix_run)
+    module, nats = description.experiment.model.for_pretraining(Execution()), []
+    for passage in passages[:2]:
+        ids = [tokenizer.vocabulary.end, *tokenizer.encode(passage)]
+        last = len(ids) - 1 - len(tokenizer.encode(passage.rpartition(" ")[0]))
+        prefix = np.array([len(ids) - last])
+        logits = module.apply({"params": params}, np.array([ids[:-1]]), prefix_lengths=prefix).logits[0, -last:]
+        nats.append(-float(jax.nn.log_softmax(logits)[np.arange(last), np.array(ids[-last:])].sum()))
+    found = zero_shot(prefix_run, "lambada", tmp_path / "lambada.txt")
+    assert found["lambada/perplexity"] == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
+    assert found["lambada/prefix"].startswith("the tokens of a row before the first one asked for")
 
 
 @pytest.mark.parametrize("window", [WINDOW, 6])

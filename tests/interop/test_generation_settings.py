@@ -23,7 +23,7 @@ DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 50, 
 
 
 def test_what_was_published_for_bart() -> None:
-    found = read(BART, {}, whole=False, end=2)
+    found = read(BART, {"decoder_start_token_id": 2}, whole=False, end=2)
     assert found.generation == Generation(
         beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_new_tokens=141,
         min_new_tokens=55, no_repeat_ngram_size=3, forced_bos_token_id=0, forced_eos_token_id=2,
@@ -32,7 +32,7 @@ def test_what_was_published_for_bart() -> None:
 
 
 def test_what_was_published_for_marian() -> None:
-    found = read(MARIAN, {}, whole=False, end=0)
+    found = read(MARIAN, {"decoder_start_token_id": 58100}, whole=False, end=0)
     assert found.generation.bad_words_ids == ("58100",) and found.generation.beams == 6
     assert found.generation.renormalize_logits and not found.unsupported
 
@@ -77,7 +77,8 @@ def test_an_old_config_counts_where_there_is_no_other_file() -> None:
     ("file", "named"),
     [
         ({"typical_p": 0.5}, "typical_p = 0.5"), ({"num_return_sequences": 3}, "num_return_sequences = 3"),
-        ({"made_up": 1}, "made_up = 1"), ({"num_beams": 2, "do_sample": True}, "do_sample = true"),
+        ({"made_up": 1}, "made_up = 1"), ({"decoder_start_token_id": 3}, "decoder_start_token_id = 3"),
+        ({"num_beams": 2, "do_sample": True}, "do_sample = true"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_named(file: dict[str, Any], named: str) -> None:
