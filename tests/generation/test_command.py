@@ -93,7 +93,7 @@ def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: 
     (tmp_path / "prompts.txt").write_text("The class\n" + "The class " * 30 + "\n")
     said: list[str] = []
     with pytest.raises(UserError, match="at most the model's 64 positions together"):
-        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append)
+        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append, said.append)
     assert not said
 
 
@@ -104,7 +104,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path)
 
 
 OUT_OF_RANGE = (
-    "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 1",
+    "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 0",
     "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
     "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
 )  # fmt: skip
