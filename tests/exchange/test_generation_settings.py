@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
 from plmjax import cli
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
@@ -21,6 +19,7 @@ from plmjax.inference.predict import decoding
 from plmjax.pretraining import summary
 from plmjax.training import checkpoints, start
 from plmjax.training.checkpoints import describe, find
+from tests.optional import torch, transformers
 
 PROMPT = "Returns the name of a"
 SETTINGS = {"repetition_penalty": 1.3, "num_beams": 3, "length_penalty": 0.5, "max_length": 20, "typical_p": 0.9}

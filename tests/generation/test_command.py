@@ -106,6 +106,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path)
 OUT_OF_RANGE = (
     "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 0",
     "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
+    "--repetition_penalty 0", "--bad_words_ids x", "--max_length 0", "--forced_eos_token_id -2", "--eos_token_id -1",
     "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
 )  # fmt: skip
 WITHOUT_EFFECT = (

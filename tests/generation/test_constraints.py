@@ -48,20 +48,19 @@ def test_no_ngram_comes_twice(size: int) -> None:
 
 ROWS = np.array([[3, 4, 3, 4, 3, 9], [4, 3, 5, 5, 9, 4], [1, 1, 1, 1, 1, 1], [0, 7, 7, 2, 3, 4], [9, 9, 3, 4, 5, 4]])
 PROCESSORS = {
-    "repetition_penalty": ({"repetition_penalty": 1.5}, [logits_process.RepetitionPenaltyLogitsProcessor(1.5)]),
-    "repetition_reward": ({"repetition_penalty": 0.5}, [logits_process.RepetitionPenaltyLogitsProcessor(0.5)]),
-    "ngrams": ({"no_repeat_ngram_size": 2}, [logits_process.NoRepeatNGramLogitsProcessor(2)]),
+    "repetition_penalty": ({"repetition_penalty": 1.5}, {"RepetitionPenalty": (1.5,)}),
+    "repetition_reward": ({"repetition_penalty": 0.5}, {"RepetitionPenalty": (0.5,)}),
+    "ngrams": ({"no_repeat_ngram_size": 2}, {"NoRepeatNGram": (2,)}),
     "bad_words": (
         {"bad_words": ((8,), (3, 9), (4, 7), (5, 9, 4, 1), (9, 3, 4, 5, 4, 11), (0,) * 9)},
-        [logits_process.NoBadWordsLogitsProcessor([[8], [3, 9], [4, 7], [5, 9, 4, 1], [9, 3, 4, 5, 4, 11], [0] * 9])],
+        {"NoBadWords": ([[8], [3, 9], [4, 7], [5, 9, 4, 1], [9, 3, 4, 5, 4, 11], [0] * 9],)},
     ),
-    "forced_first": ({"first": 5}, [logits_process.ForcedBOSTokenLogitsProcessor(5)]),
-    "forced_last": ({"last": 5}, [logits_process.ForcedEOSTokenLogitsProcessor(9, 5)]),
-    "early_end": ({"stop": (2,)}, [logits_process.MinLengthLogitsProcessor(8, 2)]),
-    "renormalize": ({"stop": (2,), "renormalize": True}, [
-        logits_process.MinLengthLogitsProcessor(8, 2), logits_process.LogitNormalization(),
-    ]),
-}  # fmt: skip
+    "forced_first": ({"first": 5}, {"ForcedBOSToken": (5,)}),
+    "forced_last": ({"last": 5}, {"ForcedEOSToken": (9, 5)}),
+    "early_end": ({"stop": (2,)}, {"MinLength": (8, 2)}),
+    "renormalize": ({"stop": (2,), "renormalize": True}, {"MinLength": (8, 2), "LogitNormalization": ()}),
+}
+"""Case -> what a `Constraints` is given, and the classes of transformers with their arguments."""
 
 
 @pytest.mark.parametrize("length", [1, 2, 6])
@@ -73,9 +72,12 @@ def test_scores_are_those_of_transformers(case: str, length: int) -> None:
     written = Written.after(rows[:, : length - 1] if length > 1 else rows, np.ones((5, max(length - 1, 1))), 9)
     written = written.with_tokens(rows[:, -1].astype(np.int32)) if length > 1 else written
     before = max(length - 1, 1)
-    expected = logits_process.LogitsProcessorList(processors)(torch.tensor(rows), torch.tensor(SCORES)).numpy()
+    expected = torch.tensor(SCORES)
+    for name, arguments in processors.items():
+        name = name if name == "LogitNormalization" else f"{name}LogitsProcessor"
+        expected = getattr(transformers, name)(*arguments)(torch.tensor(rows), expected)
     found = Constraints(23, **constraints)(SCORES, written, np.full(5, 8 - before), np.full(5, 9 - before))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_every_row_has_lengths_of_its_own_and_what_fills_it_up_is_no_repeat() -> None:

@@ -4,19 +4,18 @@ import functools
 from typing import Any
 
 import pytest
-import torch
-import transformers
 
 from plmjax.generation.writer import Writer, settings_of
 from plmjax.interop import generation_settings, huggingface
 from plmjax.layers.execution import Execution
 from tests.generation import model as small
+from tests.optional import torch, transformers
 
 SYSTEMS = {
-    "bart": (small.BART, small.bart_parameters, transformers.BartForConditionalGeneration),
-    "marian": (small.TRANSLATOR, small.translator_parameters, transformers.MarianMTModel),
-    "t5": (small.T5, small.t5_parameters, transformers.T5ForConditionalGeneration),
-    "gpt2": (small.CONFIG, small.parameters, transformers.GPT2LMHeadModel),
+    "bart": (small.BART, small.bart_parameters, "BartForConditionalGeneration"),
+    "marian": (small.TRANSLATOR, small.translator_parameters, "MarianMTModel"),
+    "t5": (small.T5, small.t5_parameters, "T5ForConditionalGeneration"),
+    "gpt2": (small.CONFIG, small.parameters, "GPT2LMHeadModel"),
 }
 WITH_END = {"eos_token_id": small.END, "pad_token_id": 28, "max_new_tokens": 12}
 """The tests' GPT-2 has no token of either kind; every text ends."""
@@ -61,7 +60,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         config, parameters, kind = SYSTEMS[system]
         folder = tmp_path_factory.mktemp(system)
         huggingface.save(config.for_generation(Execution()), parameters(), folder)
-        return kind.from_pretrained(folder).eval()
+        return getattr(transformers, kind).from_pretrained(folder).eval()
 
     return of
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-import transformers
 
 from plmjax.errors import UserError
 from plmjax.generation.options import Decoding, Generation
 from plmjax.interop.generation_settings import NEUTRAL, SUPPORTED, WITHOUT_EFFECT, read, write
+from tests.optional import transformers
 
 BART = {
     "bos_token_id": 0, "decoder_start_token_id": 2, "early_stopping": True, "eos_token_id": 2,
@@ -49,6 +49,11 @@ def test_settings_come_back_as_they_were(file: dict[str, Any], whole: bool) -> N
     written, lost = write(first, {"pad_token_id": 3}, end=2)
     assert not lost and written["pad_token_id"] == 3
     assert read(written, {}, whole=whole, end=2).generation == first
+
+
+@pytest.mark.parametrize("file", [BART, MARIAN, DRAWN], ids=["bart", "marian", "drawn"])
+def test_transformers_accepts_what_is_written(file: dict[str, Any]) -> None:
+    written, _ = write(read(file, {}, whole=False, end=2).generation, {}, end=2)
     transformers.GenerationConfig(**written).validate(strict=True)
 
 
