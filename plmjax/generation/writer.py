@@ -65,10 +65,11 @@ class Settings(WholeLengths, Rules):
     def lengths(self, before: int) -> tuple[int, int]:
         """(least, most) tokens of a text that so many tokens stand before.
 
-        `min_new_tokens` and `max_new_tokens` come before `min_length` and `max_length`, as in transformers.
+        `min_new_tokens` and `max_new_tokens` come before `min_length` and `max_length`, as in transformers; so does a
+        text have all its tokens if they are fewer than `min_length` asks for.
 
         Raises:
-            UserError: `max_length` leaves no room.
+            UserError: `max_length` leaves no room, or `min_new_tokens` asks for more than there is.
         """
         most, least = self.max_new_tokens, self.min_new_tokens
         if most is None:
@@ -79,8 +80,13 @@ class Settings(WholeLengths, Rules):
                 f"give --max_new_tokens."
             )
         if least is None:
-            least = max((self.min_length or 0) - before, 0)
-        return min(least, most), most
+            return min(max((self.min_length or 0) - before, 0), most), most
+        if least > most:
+            raise UserError(
+                f"Expected --min_new_tokens of at most the {most} tokens that a text may have, found {least}; lower it, "
+                f"or raise --max_new_tokens."
+            )
+        return least, most
 
     def constraints(self, vocabulary: Vocabulary, size: int) -> Constraints:
         """What the tokens of a text keep to. size: of the model's table of tokens.

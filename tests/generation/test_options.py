@@ -54,6 +54,11 @@ def test_lengths_of_the_command_line_replace_those_that_are_counted_in_another_w
         settings_of(BEAMS).lengths(before=50)
 
 
+def test_a_text_may_not_need_more_tokens_than_it_may_have() -> None:
+    with pytest.raises(UserError, match="--min_new_tokens of at most the 64 tokens that a text may have, found 65"):
+        settings_of(Decoding(min_new_tokens=65)).lengths(before=1)
+
+
 def test_one_line_names_what_is_in_force() -> None:
     stored = Generation(temperature=0.0, repetition_penalty=1.5)
     assert in_force(Options(max_new_tokens=20), stored, "the task") == (
