@@ -83,8 +83,8 @@ class Settings(WholeLengths, Rules):
             return min(max((self.min_length or 0) - before, 0), most), most
         if least > most:
             raise UserError(
-                f"Expected --min_new_tokens of at most the {most} tokens that a text may have, found {least}; lower it, "
-                f"or raise --max_new_tokens."
+                f"Expected --min_new_tokens of at most the {most} tokens that a text may have, found {least}; lower "
+                f"it, or raise --max_new_tokens."
             )
         return least, most
 
