@@ -164,7 +164,8 @@ class _Transfers:
         self._left: dict[str, float] = {}
 
     def start(self, name: str, cycles: float) -> None:
-        self._left[name] = cycles
+        if cycles:  # a copy sends nothing, so it waits for no collective that began before it
+            self._left[name] = cycles
 
     def go_on(self, cycles: float) -> None:
         for name, left in self._left.items():
@@ -174,7 +175,7 @@ class _Transfers:
     def finish(self, name: str) -> float:
         """Cycles until one of them and those before it are done."""
         if name not in self._left:
-            return 0.0  # done with a later one
+            return 0.0  # done with a later one, or there was nothing to do
         before = list(self._left)[: list(self._left).index(name) + 1]
         return sum(self._left.pop(one) for one in before)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from plmjax import __version__, experiment, storage
@@ -139,7 +138,10 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, state: State, description: Description) -> None:
-        """Begins to save; the arrays are copied before it returns, the files are written while the run continues.
+        """Begins to save the arrays as they are now; the files are written while the run continues.
+
+        The next step may donate the arrays: before this returns Orbax has them on the host. On a CPU these are views of
+        the same memory, which JAX does not overwrite as long as there is a view; the step takes other memory.
 
         Raises:
             UserError: this save cannot begin, or the one before it failed (a full disk).
@@ -151,9 +153,6 @@ class Checkpoints:
             "params": optimizers.evaluated(state.optimizer_state, state.params),
             "training": _training(state),
         }
-        if jax.default_backend() == "cpu":
-            # A copy: on CPU Orbax would read the buffers while the next step overwrites them.
-            arrays = jax.tree.map(_copied, arrays)
         text = {
             "format": FORMAT,
             "version": __version__,
@@ -254,11 +253,6 @@ class _WithoutLateWrites:
     def __call__(self, unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
             self.report(unraisable)
-
-
-def _copied(x: jax.Array) -> jax.Array:
-    shards = [jax.device_put(np.array(shard.data), shard.device) for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, shards)
 
 
 def find(path: str | Path) -> Path:

@@ -108,6 +108,58 @@ def test_what_the_schedule_hides_is_not_waited_for():
     assert refined.timeline(costs(), {"gather": 200.0}).waiting_network == 0
 
 
+def in_flight(*lines: str) -> refined.Timeline:
+    """The time of a program that moves arrays of 16, 24 and 32 numbers, in 16, 24 and 32 cycles.
+
+    %gather sends for 40 cycles. Each exponential takes 10, without the HBM and the network.
+    """
+    text = "\n  ".join(lines)
+    program = hlo.Program(f"""ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
+  %x = f32[16]{{0}} parameter(0)
+  %y = f32[24]{{0}} parameter(1)
+  %z = f32[32]{{0}} parameter(2)
+  {text}
+  ROOT %last = f32[16]{{0:S(1)}} exponential()
+}}""")
+    schedules = {one.name: Schedule(10) for one, _ in program.executed if one.opcode == "exponential"}
+    return refined.timeline(Costs(program, schedules, RATES), {"gather": 40.0})
+
+
+LOAD, LOADED = "%load = (f32[16]{0:S(1)}, f32[16]{0}, u32[]) copy-start(%x)", "%f = f32[16]{0:S(1)} copy-done(%load)"
+NEXT, NEXT_LOADED = "%next = (f32[32]{0:S(1)}, f32[32]{0}, u32[]) copy-start(%z)", "%g = f32[32]{0:S(1)} copy-done(%next)"
+GATHER, GATHERED = "%gather = (f32[24]{0}, f32[96]{0}) all-gather-start(%y)", "%h = f32[96]{0} all-gather-done(%gather)"
+ONE, OTHER = "%one = f32[16]{0:S(1)} exponential()", "%other = f32[16]{0:S(1)} exponential()"
+
+
+def test_two_transfers_in_flight_share_the_hbm_one_after_the_other():
+    # 48 cycles of transfers. The first instruction hides 10 of the first copy's; the other 10 of the second one's.
+    time = in_flight(LOAD, NEXT, ONE, LOADED, OTHER, NEXT_LOADED)
+    assert (time.computing, time.waiting_hbm, time.hbm) == (30, (16 - 10) + (32 - 10), 48)
+    # 20 cycles hide the first copy and 4 cycles of the second one.
+    assert in_flight(LOAD, NEXT, ONE, OTHER, LOADED, NEXT_LOADED).waiting_hbm == 48 - 20
+    # What is needed first began last: it waits for both, and nothing is left to wait for.
+    time = in_flight(NEXT, LOAD, ONE, LOADED, OTHER, NEXT_LOADED)
+    assert time.waiting_hbm == 48 - 10
+
+
+def test_a_copy_and_a_collective_in_flight_hide_each_other():
+    # The collective goes on while the copy is waited for, and the copy while the collective is.
+    time = in_flight(GATHER, LOAD, ONE, LOADED, OTHER, GATHERED)
+    assert (time.waiting_hbm, time.waiting_network) == (16 - 10, 40 - 10 - (16 - 10) - 10)
+    time = in_flight(NEXT, GATHER, ONE, GATHERED, OTHER, NEXT_LOADED)
+    assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 10)
+    # At the end of the program the longer of the two is waited for.
+    time = in_flight(GATHER, NEXT)
+    assert (time.waiting_hbm, time.waiting_network) == (32 - 10, 40 - 32)
+
+
+def test_a_copy_waits_for_no_collective_that_began_before_it_nor_a_collective_for_a_copy():
+    time = in_flight(GATHER, LOAD, ONE, OTHER, LOADED)
+    assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 30)  # at the end, behind the last instruction
+    time = in_flight(LOAD, GATHER, ONE, OTHER, "%third = f32[16]{0:S(1)} exponential()", GATHERED)
+    assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 30)
+
+
 # What is fused for an all-gather: its start before a loop of three trips, an exponential beside it, and its end.
 FUSED = f"""HloModule fused, is_scheduled=true, num_partitions=4
 

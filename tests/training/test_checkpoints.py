@@ -1,6 +1,7 @@
 """Checkpoints: what is saved is what was there, what is kept is what was promised, and damage is named, not read."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,17 +15,18 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax import experiment
+from plmjax import experiment, storage
 from plmjax.errors import UserError
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
-from plmjax.training import checkpoints, header, loop
+from plmjax.training import checkpoints, header, items, loop
 from plmjax.training.best import Best
 from plmjax.training.checkpoints import Checkpoints, Description
 from plmjax.training.state import State
 from tests.strangers import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
+ITEMS = ("params", "training", "description", "tokenizer")
 
 
 def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) -> State:
@@ -69,11 +71,15 @@ def saved(tmp_path_factory) -> Path:
     return directory
 
 
-def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_them(tmp_path):
-    sizes = experiment.Mesh(data=2, fsdp=2, tensor=2)
+@pytest.mark.parametrize("sizes", [None, experiment.Mesh(fsdp=8), experiment.Mesh(data=2, fsdp=2, tensor=2)])
+def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_them(tmp_path, sizes):
+    made = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
     overwrite = jax.jit(lambda state: jax.tree.map(lambda x: x * 0, state), donate_argnums=0)
-    state, expected = make_state(5, sizes, rows=1 << 14), make_state(5, sizes, rows=1 << 14)
-    writer = keeper(tmp_path / "checkpoints")
+    expected = make_state(5, sizes, rows=1 << 14)
+    donated = made(expected)
+    overwrite(donated)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(donated)), "a step takes over memory that nobody reads"
+    state, writer = made(expected), keeper(tmp_path / "checkpoints")
     writer.save(state, describe(5))
     for _ in range(3):
         state = overwrite(state)
@@ -165,6 +171,20 @@ def test_a_damaged_file_is_named_before_orbax_reads_it(saved, tmp_path, harm, ca
     assert capfd.readouterr().err == ""
     found, _ = keeper(copy).restore(1, shapes(make_state(1)))
     assert_equal(make_state(1), found)
+
+
+def test_a_file_that_is_missing_is_named_however_small_it_is(saved, tmp_path):
+    """Orbax reads on without some of them: the shardings, for one."""
+    shutil.copytree(saved / "2", copy := tmp_path / "2")
+    names = [name for name in storage.files(copy) if name.partition("/")[0] in ITEMS and "/" in name]
+    assert {name.partition("/")[0] for name in names} == set(ITEMS) and "params/_sharding" in names
+    for name in names:
+        contents = (copy / name).read_bytes()
+        (copy / name).unlink()
+        with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} is missing; remove that folder"):
+            items.verify(copy, (name.partition("/")[0],))
+        (copy / name).write_bytes(contents)
+    items.verify(copy, ITEMS)
 
 
 def test_a_checkpoint_of_another_size_or_model_is_named(saved):
