@@ -71,6 +71,38 @@ def test_folders_that_stay_empty_are_removed_again(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "there" / "kept").iterdir()] == ["made"]
 
 
+def test_a_lock_that_was_removed_before_it_was_taken_is_taken_again(tmp_path: Path, monkeypatch) -> None:
+    """A holder removes the file when it ends; whoever has opened that file would hold what nobody else sees."""
+    import fcntl
+
+    flock, calls = fcntl.flock, []
+
+    def late(file, operation: int) -> None:
+        calls.append(operation)
+        if len(calls) < 3:
+            (tmp_path / "run" / locks.NAME).unlink()
+        if len(calls) == 2:  # by the process that holds the folder next
+            (tmp_path / "run" / locks.NAME).touch()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locks.held(tmp_path / "run"):
+        assert len(calls) == 3
+        assert json.loads((tmp_path / "run" / locks.NAME).read_text())["pid"] == os.getpid()
+        with pytest.raises(UserError, match=f"process {os.getpid()} "):
+            locks.held(tmp_path / "run").__enter__()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(bucket: str) -> None:
+    folder, said = storage.path(f"gs://{bucket}/run"), []
+    left = json.loads(locks._holder()) | {"pid": os.getppid(), "started": "1"}
+    assert storage.replace(folder / locks.NAME, json.dumps(left), 0)
+    with locks.held(folder, said.append):  # at once: on this machine nothing has to be waited for
+        assert json.loads((folder / locks.NAME).read_text())["started"] == locks._started(os.getpid())
+    assert not said
+
+
 def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Leaves the lock of a process of another machine in a bucket."""
     monkeypatch.setattr(locks, "_machine", lambda: "another")
@@ -112,6 +144,29 @@ def test_a_lock_is_written_anew_while_it_is_held(bucket: str, monkeypatch) -> No
         deadline = time.monotonic() + 30
         while storage.generation(folder / locks.NAME)[0] == first:
             assert time.monotonic() < deadline
+    assert storage.generation(folder / locks.NAME) == (0, "")
+
+
+def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None:
+    """A beat after the removal would find the lock lost, and end the process."""
+    folder, replace = storage.path(f"gs://{bucket}/run"), storage.replace
+    begun, ended, lost = threading.Event(), threading.Event(), []
+
+    def slow(path: Path, contents: str, generation: int) -> int:
+        if not generation:
+            return replace(path, contents, generation)
+        begun.set()
+        time.sleep(0.2)
+        made = replace(path, contents, generation)
+        ended.set()
+        return made
+
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "_lost", lambda *where: lost.append(where) or 0)
+    monkeypatch.setattr(storage, "replace", slow)
+    with locks.held(folder):
+        assert begun.wait(30)
+    assert ended.wait(30) and not lost
     assert storage.generation(folder / locks.NAME) == (0, "")
 
 

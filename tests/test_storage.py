@@ -5,6 +5,7 @@ The service is `tests/object_store.py`, reached by the clients that reach the re
 
 import itertools
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -345,6 +346,31 @@ def test_what_grows_appears_without_an_upload_a_line(
     assert [line["step"] for line in found] == [*range(1, 122)]
     file.close()
     assert not file.folder.exists()
+
+
+def test_what_was_written_last_is_there_when_a_mirror_is_closed(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(storage.Mirror, "REST", 3600.0)  # nothing is copied before
+    for target in (storage.path(f"gs://{bucket}/run"), tmp_path):
+        mirror = storage.Mirror(target)
+        (mirror.folder / "log").write_text("the last line\n")
+        mirror.close()
+        assert (target / "log").read_text() == "the last line\n"
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a machine that loses its power leaves an empty file where a whole one was."""
+    path, fsync, synced = tmp_path / "file", os.fsync, []
+
+    def spy(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append((os.fstat(descriptor).st_ino, os.pread(descriptor, 10, 0), path.read_text()))
+
+    storage.write(path, "before")
+    monkeypatch.setattr(os, "fsync", spy)
+    storage.write(path, "after")
+    assert synced == [(path.stat().st_ino, b"after", "before")]
 
 
 def test_compiled_programs_may_lie_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:

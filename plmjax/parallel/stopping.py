@@ -44,7 +44,7 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         self._before: dict[int, Any] = {}
         if _watch is None:
-            self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._receive) for number in _not_ignored()}
         else:
             _watch.listener = self
         return self
@@ -118,17 +118,21 @@ _watch: _Watch | None = None
 def watch(program: str = "plmjax", report: Callable[[str], None] = lambda sentence: None) -> None:
     """From now on SIGTERM and Ctrl-C end this process at once, unless `StopSignals` listens with something unsaved.
 
-    Must be called in the main thread. A signal that the process was started to ignore, as nohup does, stays ignored.
+    Must be called in the main thread. A signal that the process was started to ignore stays ignored.
 
     report: called with the sentence that is printed, before the end.
     """
     global _watch
     _watch = _Watch(program, report)
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
+    for number in _not_ignored():
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(_watch.writer.fileno(), warn_on_full_buffer=False)
     _watch.start()
+
+
+def _not_ignored() -> list[signal.Signals]:
+    """SIGNALS without those that the process ignores: a shell starts what runs in its background so."""
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def unwatch() -> None:

@@ -50,12 +50,16 @@ with stopping.StopSignals() as stop:
 """
 
 
+def started(*arguments: str, ignored: str = "") -> subprocess.Popen:
+    """BUSY, started by a shell that ignores some signals."""
+    shell = ["sh", "-c", f'trap "" {ignored}; exec "$@"', "sh"] if ignored else []
+    command = [*shell, sys.executable, "-c", BUSY, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
 def ended(*arguments: str, signals: tuple[signal.Signals, ...]) -> tuple[int, str, str]:
     """Exit code, output and errors of BUSY, sent the signals one after the other has been heard."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", BUSY, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    out = ""
+    process, out = started(*arguments), ""
     for number in signals:
         out += process.stdout.readline()
         process.send_signal(number)
@@ -75,3 +79,30 @@ def test_a_watched_process_saves_first_and_a_second_ctrl_c_ends_it() -> None:
     code, out, errors = ended("unsaved", "outside", signals=(signal.SIGTERM, signal.SIGINT))
     assert (code, out) == (130, "ready\nSIGTERM\n")
     assert errors == "program: Stopped at once by a second signal, SIGINT; what is left is the last checkpoint.\n"
+
+
+def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
+    """As nohup ignores a hangup, and a shell Ctrl-C for what it runs in the background."""
+    process = started("saved", "outside", ignored="HUP INT")
+    assert process.stdout.readline() == "ready\n"
+    for number in (signal.SIGHUP, signal.SIGINT):
+        process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    process.terminate()
+    _, errors = process.communicate(timeout=300)
+    assert errors == "program: Stopped by SIGTERM with nothing new to save; run the same command again.\n"
+    assert process.returncode == 75
+
+
+def test_a_loop_in_a_process_of_its_own_leaves_ignored_signals_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.received is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.received is signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
