@@ -125,10 +125,14 @@ def in_flight(*lines: str) -> refined.Timeline:
     return refined.timeline(Costs(program, schedules, RATES), {"gather": 40.0})
 
 
-LOAD, LOADED = "%load = (f32[16]{0:S(1)}, f32[16]{0}, u32[]) copy-start(%x)", "%f = f32[16]{0:S(1)} copy-done(%load)"
-NEXT, NEXT_LOADED = "%next = (f32[32]{0:S(1)}, f32[32]{0}, u32[]) copy-start(%z)", "%g = f32[32]{0:S(1)} copy-done(%next)"
-GATHER, GATHERED = "%gather = (f32[24]{0}, f32[96]{0}) all-gather-start(%y)", "%h = f32[96]{0} all-gather-done(%gather)"
-ONE, OTHER = "%one = f32[16]{0:S(1)} exponential()", "%other = f32[16]{0:S(1)} exponential()"
+LOAD = "%load = (f32[16]{0:S(1)}, f32[16]{0}, u32[]) copy-start(%x)"
+LOADED = "%loaded = f32[16]{0:S(1)} copy-done(%load)"
+NEXT = "%next = (f32[32]{0:S(1)}, f32[32]{0}, u32[]) copy-start(%z)"
+NEXT_LOADED = "%next.loaded = f32[32]{0:S(1)} copy-done(%next)"
+GATHER = "%gather = (f32[24]{0}, f32[96]{0}) all-gather-start(%y)"
+GATHERED = "%gathered = f32[96]{0} all-gather-done(%gather)"
+ONE = "%one = f32[16]{0:S(1)} exponential()"
+OTHER = "%other = f32[16]{0:S(1)} exponential()"
 
 
 def test_two_transfers_in_flight_share_the_hbm_one_after_the_other():
