@@ -112,11 +112,13 @@ class BiattentiveConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
-        A token takes F H, 8 H (H + H) in the first biLSTM, 4 T H between the texts, and 8 H (6 H + H) in each
-        of the other two; a row takes the maxout layers on 16 H numbers. The labels' own layer is the task's to count.
+        A token takes F H, 8 H (H + H) in the first biLSTM, 4 T H between the texts, and 8 H (6 H + H) and 4 H in each
+        of the other two and its pooling; a row takes the maxout layers on 16 H numbers. The labels' own layer is the
+        task's to count.
         """
         size = self.hidden_size
         token = self.features * size + 2 * GATES * size * (2 * size + 2 * 7 * size) + 4 * sequence_length * size
+        token += 2 * 4 * size
         row = self.pieces * (4 * POOLINGS * size * 4 * size + 4 * size * 2 * size)
         own = 6.0 * batch_size * (sequence_length * token + row)
         return own + self.vectors.train_flops(batch_size, sequence_length, 0)

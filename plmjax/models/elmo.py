@@ -142,15 +142,19 @@ class ElmoConfig(ModelConfig):
         return {way: (state,) * self.n_layers for way in DIRECTIONS}
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Of both directions, which read the words separately; a prediction scores all words of the vocabulary."""
+        """Model FLOPs of one training step, matrix products only (backward = 2 x forward).
+
+        In pretraining each direction reads words of its own, and scores all words of the vocabulary for a prediction;
+        with 0 predictions both directions read the same words, whose vectors are made once.
+        """
         kernels = zip(self.filter_widths, self.filter_counts, strict=True)
         longest = self.max_characters_per_token
         word = sum((longest - width + 1) * width * self.character_dim * count for width, count in kernels)
         word += self.n_highway * 2 * self.filters**2 + self.filters * self.projection_dim
         layer = 2 * self.projection_dim * 4 * self.dim + self.dim * self.projection_dim
-        words = 2.0 * batch_size * sequence_length
-        softmax = 2.0 * batch_size * predictions * self.projection_dim * self.vocab_size
-        return 6.0 * (words * (word + self.n_layers * layer) + softmax)
+        words = (2 if predictions else 1) * word + 2 * self.n_layers * layer
+        softmax = 2 * predictions * self.projection_dim * self.vocab_size
+        return 6.0 * batch_size * (sequence_length * words + softmax)
 
     def for_pretraining(self, execution: Execution) -> "ElmoForPreTraining":
         """The two language models."""

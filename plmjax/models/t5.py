@@ -274,13 +274,15 @@ class T5Config(ModelConfig):
 
             encoder layers (4 D I + M D F + 2 S I) S
             + decoder layers ((6 D I + M D F + 2 T I + 2 S I) T + 2 D I S) + D V T
+
+        With T = 0 there is no decoder.
         """
         source, target, width = sequence_length, predictions, self.d_model
         inner = self.num_heads * self.d_kv
         feed_forward = (3 if self.gated else 2) * width * self.d_ff
         encoder = (4 * width * inner + feed_forward + 2 * source * inner) * source
         decoder = (6 * width * inner + feed_forward + 2 * (target + source) * inner) * target
-        decoder += 2 * width * inner * source
+        decoder += 2 * width * inner * source if target else 0
         head = width * self.vocab_size * target
         return 6.0 * batch_size * (self.num_layers * encoder + self.num_decoder_layers * decoder + head)
 

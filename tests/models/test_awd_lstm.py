@@ -22,6 +22,7 @@ from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
+from tests.products import step_flops
 from tests.systems.modules import random_params
 
 BATCH, LENGTH = 3, 7
@@ -242,3 +243,10 @@ def test_padding_passes_the_states_on_and_documents_begin_anew() -> None:
 def test_settings_out_of_range_are_one_sentence(field: str, value: float, said: str) -> None:
     with pytest.raises(UserError, match=f"Expected --model.{said}, found {value}; change it."):
         AwdLstmConfig(**{field: value})
+
+
+def test_train_flops_are_those_of_the_products() -> None:
+    inputs = {"input_ids": np.zeros((3, 13), np.int32)}
+    module = CONFIG.for_pretraining(Execution())
+    assert TASK.train_flops(CONFIG, inputs) == step_flops(module, lambda outputs: outputs.scores.logits(), **inputs)
+    assert CONFIG.train_flops(3, 13, 0) == step_flops(CONFIG.encoder(Execution()), **inputs)

@@ -21,6 +21,7 @@ from plmjax.models.static_vectors import StaticVectorsConfig
 from plmjax.models.word2vec import Word2VecConfig
 from tests.optional import torch
 from tests.systems.modules import boxed_shapes, random_params, recorded_draws
+from tests.products import step_flops
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
 CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)
@@ -178,3 +179,9 @@ def test_starts_from_a_translation_model_or_from_any_table() -> None:
     assert alone.model(Word2VecConfig.tiny()).vectors.vector_size == Word2VecConfig.tiny().width
     with pytest.raises(UserError, match="Expected a checkpoint of CoVe, found BertConfig; name another one, or read"):
         start.model(BertConfig.tiny())
+
+
+def test_train_flops_are_those_of_the_products() -> None:
+    """Without the last layer, from the 8 numbers of the maxout layer below it to three pieces of each label."""
+    labels = 6 * len(IDS) * 8 * 3 * MODULE.num_labels
+    assert CONFIG.train_flops(*IDS.shape, 0) == step_flops(MODULE, **BATCH) - labels

@@ -21,6 +21,7 @@ from plmjax.layers.lstm import State
 from plmjax.models.cove import CoveConfig, CoveForTranslation, DecoderState, DecoderStep, MtLstm, Source
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
+from tests.products import step_flops
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
 
 CONFIG = CoveConfig(vocab_size=19, vector_size=6, hidden_size=5, dropout=0.0)
@@ -254,3 +255,12 @@ def test_settings_out_of_range_are_one_sentence(field: str, value: Any, said: st
     with pytest.raises(UserError) as raised:
         CoveConfig(**{field: value})
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("attention", ["general", "dot"])
+def test_train_flops_are_those_of_the_products(attention: str) -> None:
+    config = dataclasses.replace(CONFIG, attention=attention, num_layers=2)
+    sides = {"input_ids": np.zeros((3, 17), np.int32), "decoder_input_ids": np.zeros((3, 13), np.int32)}
+    found = step_flops(config.for_pretraining(Execution()), lambda outputs: outputs.scores.logits(), **sides)
+    assert config.train_flops(3, 17, 13) == found
+    assert config.train_flops(3, 17, 0) == step_flops(config.encoder(Execution()), input_ids=sides["input_ids"])

@@ -14,6 +14,7 @@ from plmjax.models.cvt_parsing import PARSING_VIEWS
 from plmjax.models.cvt_translation import TRANSLATION_VIEWS
 from tests.models import cvt
 from tests.systems.modules import recorded_draws
+from tests.products import flops, step_flops
 
 
 def test_the_published_sizes():
@@ -126,3 +127,22 @@ def test_dropout_is_that_of_the_kind_of_sentence():
     keys = {"dropout": jax.random.key(0)}
     found = DropoutOfKind(config).apply({}, x, jnp.array([False, True]), False, rngs=keys)
     np.testing.assert_allclose((found == 0).mean(axis=(1, 2)), [0.75, 0.25], atol=0.02)
+
+
+def test_flops_are_those_of_the_products():
+    """Of the encoder, and of the primary modules and all views of three tasks upon it."""
+    rows = cvt.inputs([[3, 2], [4, 5]], 9)
+    read = step_flops(
+        cvt.CONFIG.encoder(Execution()), **{name: rows[name] for name in ("input_ids", "characters", "segment_ids")}
+    )
+    assert cvt.CONFIG.train_flops(2, 9, 0) == read
+    # Three translations a row, of three words each, are as many words as the nine of a row.
+    shapes = rows | {"example_ids": np.zeros((2, 3), np.int32)}
+    tasks = [task.multiplications(cvt.CONFIG, shapes) for task in cvt.OBJECTIVE.tasks]
+
+    def said(params):
+        return [scores.logits() for scores in cvt.MODULE.apply({"params": params}, **rows)["texts"].values()]
+
+    lstm = 18 * 4 * 8 * (4 + 8)  # which all decoders share: where both learn in one program, it runs once
+    assert 3 * flops(said, cvt.PARAMS) - read == 6 * (sum(primary + views for primary, views, _ in tasks) - lstm)
+    assert all(primary == teaching for primary, _, teaching in tasks)

@@ -19,6 +19,7 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.spelling import sentence_marks, spelled
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
 from tests.optional import torch
+from tests.products import step_flops
 
 SMALL = ElmoConfig(
     vocab_size=29,
@@ -223,3 +224,10 @@ def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:
 def test_sizes_that_cannot_be_are_named(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ElmoConfig(**(vars(SMALL) | sizes))
+
+
+@pytest.mark.parametrize("config", [SMALL, PLAIN], ids=["small", "plain"])
+def test_the_flops_of_the_layers_are_those_of_their_products(config: ElmoConfig) -> None:
+    """tests/objectives/test_bidirectional_language_model.py has those of pretraining."""
+    found = step_flops(config.encoder(Execution()), characters=np.zeros((2, 7, 9), np.int32))
+    assert config.train_flops(2, 7, 0) == found

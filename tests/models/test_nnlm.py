@@ -18,6 +18,7 @@ from plmjax.layers.execution import Execution
 from plmjax.models.nnlm import Nnlm, NnlmConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read
+from tests.products import step_flops
 from tests.systems.modules import boxed_shapes, count, outputs, random_params
 
 SMALL = NnlmConfig(vocab_size=23, vector_size=5, hidden_size=7, order=4)
@@ -227,3 +228,10 @@ def test_bfloat16_computes_close_by_with_float32_parameters() -> None:
     half = outputs(Nnlm(SMALL, Execution(dtype=jnp.bfloat16)), params, {"input_ids": IDS})
     assert half.last_hidden_state.dtype == jnp.bfloat16 and half.logits.dtype == jnp.float32
     np.testing.assert_allclose(half.logits, outputs(Nnlm(SMALL), params, {"input_ids": IDS}).logits, atol=0.02)
+
+
+@every_switch
+def test_train_flops_are_those_of_the_products(config: NnlmConfig) -> None:
+    module, ids = config.for_pretraining(Execution()), np.zeros((3, 13), np.int32)
+    found = step_flops(module, lambda outputs: outputs.scores.logits(), input_ids=ids)
+    assert config.train_flops(3, 13, 13) == found

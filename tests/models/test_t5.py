@@ -14,6 +14,7 @@ from plmjax.layers.execution import Execution
 from plmjax.layers.visibility import Visibility
 from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
 from tests.optional import torch
+from tests.products import flops
 from tests.systems.comparison import converted, reference
 
 CONFIG = T5Config(
@@ -154,3 +155,16 @@ def test_both_sides_must_be_packed_or_none() -> None:
     ids = jnp.ones((1, 4), jnp.int32)
     with pytest.raises(ValueError, match="segments of both sides or of neither"):
         jax.eval_shape(lambda: MODULE.init(jax.random.key(0), ids, decoder_input_ids=ids, segment_ids=ids))
+
+
+@pytest.mark.parametrize("version", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}])
+def test_train_flops_are_those_of_the_products(version: dict) -> None:
+    config, ids, targets = dataclasses.replace(CONFIG, **version), np.zeros((2, 17), int), np.zeros((2, 13), int)
+    module = config.for_pretraining(Execution())
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), ids, decoder_input_ids=targets))
+    written = 3 * flops(lambda params: module.apply(params, ids, decoder_input_ids=targets).scores.logits(), params)
+    read = 3 * flops(lambda params: module.apply(params, ids, method="encode"), params)
+    # Distances are looked up by products with rows of eight buckets; `encode` makes the keys that the decoder reads.
+    lookups, keys = 6 * 3 * 8 * np.array([17**2, 13**2]), 6 * 2 * 17 * 2 * (2 * 24 * 3 * 5)
+    assert config.train_flops(2, 17, 13) == written - lookups.sum()
+    assert config.train_flops(2, 17, 0) == read - lookups[0] - keys

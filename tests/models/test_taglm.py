@@ -22,6 +22,7 @@ from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from tests.optional import torch
 from tests.systems.modules import recorded_draws
+from tests.products import step_flops
 
 LENGTH = 9
 ELMO = ElmoConfig(
@@ -213,3 +214,16 @@ def test_layers_of_several_widths_are_not_mixed():
 def test_words_are_read_as_the_language_models_read_them():
     with pytest.raises(UserError, match=r"Expected --model.max_characters_per_token 9, .*found 12"):
         dataclasses.replace(CONFIGS["taglm"], max_characters_per_token=12)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_train_flops_are_those_of_the_products(kind):
+    """Language models, which are not trained, only forward, and without the means of their layers."""
+    config, batch = CONFIGS[kind], rows([[0], [1]], 6)
+    found = step_flops(config.encoder(Execution()), **batch)
+    if kind in HELPED:
+        inputs = {name: batch[name] for name in ("characters", "segment_ids")}
+        found -= 2 / 3 * step_flops(ElmoModel(ELMO), **inputs)
+    if kind == "elmo_tagger":
+        found -= 6 * 2 * 2 * (2 * 6 * 6)  # two mixes of two layers
+    assert config.train_flops(2, 6, 0) == pytest.approx(found, rel=1e-12)

@@ -18,6 +18,7 @@ from plmjax.objectives.bidirectional_language_model import PREFIXES, Bidirection
 from plmjax.objectives.objective import Given, Materials, Sums
 from plmjax.training.optimizers import Adagrad
 from plmjax.vocabulary import Vocabulary
+from tests.products import flops
 
 V, C = 30, 7
 CONFIG = ElmoConfig(
@@ -151,3 +152,15 @@ def test_adagrad_with_a_smaller_start_is_the_released_rule():
         sums_of_squares += clipped**2
         expected -= 0.2 * clipped / jnp.sqrt(sums_of_squares)
     np.testing.assert_allclose(found["w"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("negatives", [8, 0])
+def test_train_flops_are_those_of_the_products(given, negatives):
+    """Both directions make the vectors of their words anew, and score the words drawn and the right one, or all."""
+    objective, batch = dataclasses.replace(OBJECTIVE, negatives=negatives), rows(4)
+
+    def loss(given):
+        corrupted = objective.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
+        return objective.sums(MODULE, given, corrupted, jax.random.key(3), training=True).losses
+
+    assert objective.train_flops(CONFIG, batch) == 3 * flops(loss, given)

@@ -25,6 +25,7 @@ from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import ELECTRA as ODD
 from tests.objectives.masking import VOCABULARY, batch_of, corrupt
 from tests.optional import torch
+from tests.products import flops
 from tests.systems.comparison import converted, reference
 from tests.systems.modules import random_params
 
@@ -326,20 +327,6 @@ def test_a_tokenizer_without_a_mask_is_named() -> None:
         ElectraPretraining().corrupt(clean_batch(), jax.random.key(0), dataclasses.replace(VOCABULARY, mask=-1))
 
 
-def products(jaxpr: Any) -> float:
-    """FLOPs of the matrix products of a program: those of loops as often as they run, one branch of several."""
-    total = 0.0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (inner, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            total += 2.0 * equation.outvars[0].aval.size * np.prod([shape[axis] for axis in inner])
-        inner = [products(jaxpr) for jaxpr in jax.core.jaxprs_in_params(equation.params)]
-        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += max(inner) if equation.primitive.name == "cond" else times * sum(inner)
-    return total
-
-
 def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
     """Every product of the joint step, those of the drawing and the labels included, against the sum of both parts."""
     run = Experiment(
@@ -353,7 +340,7 @@ def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
     shapes = run.data.layout.batch(8, 128)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     built = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
-    computed = products(jax.make_jaxpr(built.train)(built.state, built.batch).jaxpr)
+    computed = flops(built.train, built.state, built.batch)
     generator = run.model.train_flops(8, 128, 19)
     head = 6 * 8 * 128 * (256**2 + 256)
     parts = generator + run.model.train_flops(8, 128, 0) + head

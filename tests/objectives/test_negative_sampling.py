@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram
+from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import Materials
 from plmjax.vocabulary import Vocabulary
@@ -69,3 +69,13 @@ def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
                 passed_over += len(predicted) - told_from
                 assert float(batch["noise_weights"][b, 0, h, k]) == pytest.approx(told_from * 5 / 50)
     assert passed_over > 0
+
+
+@pytest.mark.parametrize(("architecture", "mean"), [(SkipGram(), 6), (ContinuousBagOfWords(), 1)], ids=["sg", "cbow"])
+def test_train_flops_are_those_of_the_predictions_inside_a_text_and_of_their_negatives(architecture, mean):
+    """A window of 1 to 5 words to either side holds 6 on the mean; each is a product with the word and 5 negatives."""
+    objective, ids = NegativeSampling(architecture=architecture, threshold=0.0), np.full((3, 4000), 7)
+    assert objective.train_flops(Word2VecConfig(vector_size=7), batch_of(ids)) == 6 * ids.size * mean * (1 + 5) * 7
+    batch = corrupted(objective, batch_of(ids), VOCABULARY, constants(objective), 0)
+    predictions = float(objective.weights(batch)["negative_sampling"]) / ids.size
+    assert predictions == pytest.approx(mean, rel=0.02)  # four standard errors of windows of 2 to 10 words

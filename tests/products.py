@@ -1,0 +1,42 @@
+"""The FLOPs of a program's matrix products, counted in the program: closed forms are compared with them."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.extend.core import jaxprs_in_params
+
+
+def flops(function: Callable, *arguments: Any) -> float:
+    """FLOPs of the products and convolutions of a function of arrays or of their shapes; computes nothing."""
+    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def step_flops(module: nn.Module, scores: Callable[[Any], Any] = lambda outputs: outputs, /, **inputs: Any) -> float:
+    """FLOPs of a training step of a module: of its forward pass, and twice as many of the backward pass.
+
+    scores: what is computed of the outputs, where they hold scores that are products only when somebody asks for them.
+    """
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **inputs))
+    return 3 * flops(lambda variables: scores(module.apply(variables, **inputs)), variables)
+
+
+def _flops(jaxpr: Any) -> float:
+    """Those of loops as often as they run, one branch of several."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, numbers = equation.primitive.name, equation.params.get("dimension_numbers")
+        if name == "dot_general":
+            left = equation.invars[0].aval.shape
+            total += 2.0 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in numbers[0][0])
+        if name == "conv_general_dilated":
+            assert not any(map(any, equation.params["padding"])), "what is multiplied with padding is no product"
+            kernel = equation.invars[1].aval.shape
+            total += 2.0 * equation.outvars[0].aval.size * math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        inner = [_flops(jaxpr) for jaxpr in jaxprs_in_params(equation.params)]
+        assert name != "while" or not any(inner), "nobody knows how often this loop runs"
+        times = equation.params["length"] if name == "scan" else 1
+        total += max(inner) if name == "cond" else times * sum(inner)
+    return total
