@@ -42,7 +42,25 @@ CPU_FLAGS = os.environ["XLA_FLAGS"]
 gc.set_threshold(200_000, 50, 50)
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace(FAST_COMPILATION, "")
 
-SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+"""What some tests need beside the checkout: a text collection, and what released code computes."""
+
+
+def beside_the_checkout(name: str) -> Path:
+    """A folder of `SHARED`; the test is skipped where it is absent."""
+    folder = SHARED / name
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}")
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says at the end of a run which tests were skipped because nothing is beside the checkout."""
+    skipped = [one for one in terminalreporter.stats.get("skipped", []) if f"needs {SHARED}/" in str(one.longrepr)]
+    if skipped:
+        files = sorted({one.nodeid.partition("::")[0] for one in skipped})
+        terminalreporter.section("skipped for want of what lies beside the checkout", yellow=True)
+        terminalreporter.write_line(f"{len(skipped)} tests need {SHARED}: {', '.join(files)}")
 
 
 LONGEST = (
@@ -132,10 +150,8 @@ def devices_of_runs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real text beside the checkout; tests that need it are skipped where it is absent."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs the text collection at {SHARED}")
-    return SHARED
+    """The folder of real text beside the checkout."""
+    return beside_the_checkout("data")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,14 @@ def test_bleu_of_chinese_counts_characters() -> None:
         BleuAndChrf(tokenize="zn")
 
 
+def test_rouge_counts_words_pairs_and_the_longest_common_part() -> None:
+    """The mean over texts of F1, worked out by hand."""
+    found = Rouge().scores(["a dog runs fast today", "two men"], ["a dog runs slowly today", "men"])
+    # The first: 4 of 5 words, 2 of 4 pairs, "a dog runs today". The second: 1 of 1 word and 1 of 2, no pair.
+    one, two, longest = (4 / 5 + 2 / 3) / 2, (2 / 4 + 0) / 2, (4 / 5 + 2 / 3) / 2
+    assert found == pytest.approx({"rouge1": 100 * one, "rouge2": 100 * two, "rougeL": 100 * longest})
+
+
 def test_labels_match_whole_or_not_at_all() -> None:
     references, texts = ["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no no", "no"]
     found = ExactMatch().scores(references, texts)

@@ -22,9 +22,9 @@ from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.spelling import sentence_marks, spelled
+from tests.conftest import beside_the_checkout
 from tests.models.test_elmo import PLAIN, SMALL, drawn
 
-GOLDENS = Path(__file__).resolve().parents[2].parent / "shared" / "goldens"
 WAYS = {"forward": "fwd", "backward": "bwd"}
 CLOSE = {"rtol": 0, "atol": 2e-6}
 
@@ -32,11 +32,9 @@ CLOSE = {"rtol": 0, "atol": 2e-6}
 @pytest.fixture(scope="module")
 def released() -> dict[str, Any]:
     """The small model that the released code is tested with, its inputs, and what that code computes of them."""
-    if not GOLDENS.is_dir():
-        pytest.skip(f"needs the outputs of the released code at {GOLDENS}")
-    found = {}
+    folder, found = beside_the_checkout("goldens"), {}
     for name in ("charcnn", "lstm"):
-        with np.load(GOLDENS / f"elmo_bilmtf_{name}.npz") as arrays:
+        with np.load(folder / f"elmo_bilmtf_{name}.npz") as arrays:
             found |= dict(arrays)
     return found
 

@@ -41,3 +41,15 @@ def test_on_eight_devices_the_gradient_is_exact_to_the_sums_that_it_is_the_diffe
         np.testing.assert_allclose(found["scale"], exact.mean(), rtol=5e-6)
         np.testing.assert_allclose(found["weights"], expected, rtol=0, atol=5e-6 * 100)
         assert np.abs(found["weights"] - expected).max() > 5e-6 * np.abs(expected).max()
+
+
+def test_layers_count_by_the_softmax_of_their_weights() -> None:
+    layers = np.random.default_rng(0).normal(size=(3, 2, 4, 5)).astype(np.float32)
+    weights, scale = np.array([1.0, -0.5, 2.0], np.float32), np.float32(0.7)
+    shares = np.exp(weights) / np.exp(weights).sum()
+    expected = 0.7 * (shares[0] * layers[0] + shares[1] * layers[1] + shares[2] * layers[2])
+    params = {"params": {"weights": weights, "scale": scale}}
+    for given in (layers, tuple(layers)):
+        np.testing.assert_allclose(ScalarMix().apply(params, given), expected, rtol=1e-5, atol=1e-6)
+    first = ScalarMix().init_with_output(jax.random.key(0), layers)[0]
+    np.testing.assert_allclose(first, layers.mean(axis=0), rtol=1e-5, atol=1e-6)

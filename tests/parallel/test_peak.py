@@ -65,3 +65,20 @@ def test_a_gpu_without_a_data_sheet_here_is_measured_as_it_computes(monkeypatch)
     devices = [types.SimpleNamespace(device_kind="NVIDIA Unheard 9000", platform="gpu") for _ in range(4)]
     yardstick = peak.Yardstick(types.SimpleNamespace(devices=np.array(devices), size=4))
     assert asked == [(jnp.bfloat16, 8192)] and yardstick.rate == 400.0  # each GPU has its own units
+
+
+def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
+    """Three products of 64 x 64 matrices, of 0.2, 0.05 and 0.1 seconds."""
+    seconds, now = iter([0.0, 0.2, 0.05, 0.1]), [0.0]  # the first one compiles, before the clock is looked at
+
+    def product(function):
+        def run(a):
+            now[0] += next(seconds)
+            return function(a)
+
+        return run
+
+    monkeypatch.setattr(peak, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(peak, "jax", types.SimpleNamespace(jit=product))
+    assert peak.measured_flops(size=64, seconds=0.3) == pytest.approx(2 * 64**3 / 0.05)
+    assert next(seconds, None) is None

@@ -1,8 +1,12 @@
 """What a bench prints."""
 
 import json
+import types
 
-from plmjax import cli
+from plmjax import cli, experiment
+from plmjax.parallel import peak
+from plmjax.training import bench as benches
+from plmjax.training import feed
 from tests.conftest import SMALL
 
 
@@ -13,3 +17,27 @@ def test_a_measure_that_this_machine_lacks_is_left_out(capsys):
     assert shown["device"] == "cpu" and {"of_matmul", "step_seconds", "input"} <= shown.keys()
     cli.run(["bench", "experiments/bert_tiny.py", *SMALL, "--measured_steps", "1", "--json"])
     assert json.loads(capsys.readouterr().out)["mfu"] is None
+
+
+def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
+    """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes."""
+    taken, rate, arrays = [], 1e9, feed.on_device
+    clock = types.SimpleNamespace(perf_counter=lambda: 7.0 * len(taken), process_time=lambda: 3.0 * len(taken))
+
+    def counted(*arguments):
+        for batch in arrays(*arguments):
+            taken.append(batch)
+            yield batch
+
+    monkeypatch.setattr(benches, "time", clock)
+    monkeypatch.setattr(feed, "on_device", counted)
+    monkeypatch.setattr(peak, "measured_flops", lambda dtype, seconds: rate)
+    run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL, "")
+    (found,) = benches.bench(run, steps=3, warmup=1)
+    assert len(taken) == 1 + 3 and found["steps"] == 3
+    assert (found["step_seconds"], found["step_cpu_seconds"]) == (7.0, 3.0)
+    assert found["tokens_per_second"] == 16 * 32 / 7
+    flops = run.objective.train_flops(run.model, run.data.layout.batch(16, 32))
+    assert found["model_flops_per_second"] == flops / 7
+    assert (found["matmul_flops_per_second"], found["of_matmul"]) == (rate, flops / 7 / rate)
+    assert found["input_wait"] >= 1 / 3  # the first step at least waits for its batch

@@ -1,0 +1,31 @@
+"""What a run of the tests says of those that it skipped."""
+
+import types
+from pathlib import Path
+
+import pytest
+
+from tests import conftest
+
+
+def test_the_end_of_a_run_names_the_files_that_lack_what_lies_beside_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(conftest, "SHARED", tmp_path)
+    (tmp_path / "data").mkdir()
+    assert conftest.beside_the_checkout("data") == tmp_path / "data"
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        conftest.beside_the_checkout("goldens")
+    reasons = {
+        "a.py::x": f"Skipped: {skipped.value}",
+        "a.py::y": f"Skipped: {skipped.value}",
+        "b.py::z": "needs libtpu",
+    }
+    reports = [types.SimpleNamespace(nodeid=name, longrepr=("a.py", 1, reason)) for name, reason in reasons.items()]
+    said: list[str] = []
+    reporter = types.SimpleNamespace(stats={"skipped": reports}, section=lambda *_, **__: None, write_line=said.append)
+    conftest.pytest_terminal_summary(reporter)
+    assert said == [f"2 tests need {tmp_path}: a.py"]
+    reporter.stats = {"skipped": reports[2:]}
+    conftest.pytest_terminal_summary(reporter)
+    assert len(said) == 1
