@@ -96,10 +96,12 @@ def test_a_lock_that_was_removed_before_it_was_taken_is_taken_again(tmp_path: Pa
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(bucket: str) -> None:
     folder, said = storage.path(f"gs://{bucket}/run"), []
-    left = json.loads(locks._holder()) | {"pid": os.getppid(), "started": "1"}
-    assert storage.replace(folder / locks.NAME, json.dumps(left), 0)
-    with locks.held(folder, said.append):  # at once: on this machine nothing has to be waited for
-        assert json.loads((folder / locks.NAME).read_text())["started"] == locks._started(os.getpid())
+    known = json.loads(locks._holder())
+    lost = known | {"token": "of a lock that this process lost"}
+    for left in (known | {"pid": os.getppid(), "started": "1"}, lost):
+        assert storage.replace(folder / locks.NAME, json.dumps(left), 0)
+        with locks.held(folder, said.append):  # at once: on this machine nothing has to be waited for
+            assert json.loads((folder / locks.NAME).read_text())["token"] not in (known["token"], lost["token"])
     assert not said
 
 
@@ -121,6 +123,18 @@ def test_a_lock_of_another_machine_is_watched_before_it_is_taken_over(bucket: st
     with locks.held(folder, said.append):
         assert time.monotonic() - begun > 1.0
         assert len(said) == 1 and said[0].startswith(f"waiting    up to 1 s, whether process {os.getpid()} on ")
+
+
+def test_a_folder_that_a_holder_on_another_machine_leaves_is_taken_at_once(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    leaving = threading.Timer(0.5, lambda: storage.remove(folder / locks.NAME))
+    leaving.start()
+    begun = time.monotonic()
+    with locks.held(folder, lambda text: None):
+        assert time.monotonic() - begun < locks.SILENT_SECONDS / 2
+    leaving.join()
 
 
 def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str, monkeypatch) -> None:

@@ -359,6 +359,30 @@ def test_what_was_written_last_is_there_when_a_mirror_is_closed(
         assert (target / "log").read_text() == "the last line\n"
 
 
+def test_every_byte_of_a_long_file_counts_in_its_digest(tmp_path: Path) -> None:
+    contents = bytearray((1 << 24) + 1)  # a byte more than is read at once
+    for like in ("", "crc32c:"):
+        digests = set()
+        for last in (0, 1):
+            contents[-1] = last
+            (tmp_path / "file").write_bytes(contents)
+            digests.add(storage.files(tmp_path)["file"].digest(like))
+        assert len(digests) == 2
+
+
+@pytest.mark.parametrize("last", ["a.json", ""])
+def test_a_file_that_says_a_folder_is_whole_is_copied_last(object_store: ObjectStore, bucket: str, last: str) -> None:
+    moments = object_store.moments[bucket] = []
+    with storage.output(storage.path(f"gs://{bucket}/folder"), last) as folder:
+        for name in ("a.json", "b.txt", "c/d.txt"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+    whole = {f"folder/{name}" for name in ("a.json", "b.txt", "c/d.txt")}
+    assert object_store.buckets[bucket].keys() == whole
+    if last:
+        assert all(moment.keys() == whole for moment in moments if f"folder/{last}" in moment)
+
+
 def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a machine that loses its power leaves an empty file where a whole one was."""
     path, fsync, synced = tmp_path / "file", os.fsync, []

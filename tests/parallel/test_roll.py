@@ -76,12 +76,24 @@ def test_a_stall_names_the_host_that_is_behind_unless_somebody_takes_a_time_of_h
         assert run.roll.stopped is None
 
 
+def test_as_long_as_one_host_makes_progress_there_is_no_stall():
+    """Whoever waits for it in a collective cannot: its own count stands still."""
+    run = Run(2)
+    for now in range(0, 1800, 30):
+        run.beat(0, now, count=7)
+        run.beat(1, now, count=now // 300)
+        run.roll.tick(now)
+    assert run.roll.stopped is None
+
+
 def test_hosts_go_on_when_they_agree():
     run = Run(3)
     for host in (2, 0):
         run.roll.hear(host, {"agree": "the data", "value": "abc"}, 1.0)
         assert not any(run.said.values())
     run.roll.hear(1, {"agree": "the data", "value": "abc"}, 2.0)
+    assert all(said == [{"agreed": "the data"}] for said in run.said.values())
+    run.roll.hear(0, {"agree": "the data", "value": "abc"}, 3.0)  # once more: the others are waited for again
     assert all(said == [{"agreed": "the data"}] for said in run.said.values())
 
 

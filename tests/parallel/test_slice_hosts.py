@@ -74,12 +74,12 @@ def test_kubernetes_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_WORKER_ID", "1")
     assert slice_hosts.find() == SliceHost("job-0-0.job", 2, 1)
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "3")
-    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "1")
     monkeypatch.setenv("MEGASCALE_COORDINATOR_ADDRESS", "job-0-0.job:8080")
-    assert slice_hosts.find() == SliceHost("job-0-0.job", 6, 5)
+    assert slice_hosts.find() == SliceHost("job-0-0.job", 6, 3)
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "other-0:8476,other-1:8476")
     monkeypatch.delenv("MEGASCALE_COORDINATOR_ADDRESS")
-    assert slice_hosts.find() == SliceHost("other-0", 6, 5)
+    assert slice_hosts.find() == SliceHost("other-0", 6, 3)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from plmjax.parallel import topologies
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
 from plmjax.plan.compilation import DoesNotFit, out_of_memory
-from plmjax.plan.estimate import interconnect_seconds, prices
+from plmjax.plan.estimate import interconnect_seconds, price_of, prices
 from plmjax.plan.hlo import Collective
 from plmjax.plan.plan import plan
 from plmjax.training.optimizers import BertAdamW
@@ -162,7 +162,8 @@ def test_links_of_a_slice_carry_what_the_formulas_say():
     assert seconds(kind="all-reduce") == pytest.approx(2 * 1.5e9 / both)
     assert seconds(kind="all-gather", count=3) == pytest.approx(3 * 1.5e9 / both)
     assert seconds(kind="all-gather", group=4) == pytest.approx(1.2e9 / one)
-    assert seconds(kind="collective-permute", group=2) == pytest.approx(1.6e9 / one)
+    for group in (2, 16):  # a chip sends to one other, however many take part
+        assert seconds(kind="collective-permute", group=group) == pytest.approx(1.6e9 / one)
     # The two cores of a v3 chip share its links.
     chips = topologies.parse("v3:4x4")
     assert interconnect_seconds([Collective("all-reduce", "f32", 1.6e9, 0, 32, 1)], chips) == pytest.approx(
@@ -233,6 +234,9 @@ def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
 def test_prices_are_of_all_generations_or_of_one():
     assert prices(["1.2"]) == {"": 1.2}
     assert prices(["1.2", "v5e=0.6", "v6e=2"]) == {"": 1.2, "v5e": 0.6, "v6e": 2.0}
+    part = topologies.parse("v5e:4x4")
+    found = [price_of(part, given) for given in ({"": 1.2, "v5e": 0.6}, {"": 1.2, "v6e": 2.0}, {"v6e": 2.0}, None)]
+    assert found == [0.6, 1.2, None, None]
     for wrong in (["cheap"], ["v5e="], ["-1"], ["nan"]):
         with pytest.raises(UserError, match="Expected --price to be a number"):
             prices(wrong)

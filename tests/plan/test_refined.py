@@ -108,13 +108,26 @@ def test_what_the_schedule_hides_is_not_waited_for():
     assert refined.timeline(costs(), {"gather": 200.0}).waiting_network == 0
 
 
-def in_flight(*lines: str) -> refined.Timeline:
+def in_flight(*lines: str, looped: str = "f32[16]{0:S(1)} exponential()") -> refined.Timeline:
     """The time of a program that moves arrays of 16, 24 and 32 numbers, in 16, 24 and 32 cycles.
 
     %gather sends for 40 cycles. Each exponential takes 10, without the HBM and the network.
+
+    looped: the instruction in a loop of three trips.
     """
     text = "\n  ".join(lines)
-    program = hlo.Program(f"""ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
+    program = hlo.Program(f"""%body (p: (s32[], f32[16])) -> (s32[], f32[16]) {{
+  %p = (s32[], f32[16]{{0}}) parameter(0)
+  %i = s32[]{{:S(2)}} get-tuple-element(%p), index=0
+  %x = f32[16]{{0}} get-tuple-element(%p), index=1
+  %one = s32[]{{:S(2)}} constant(1)
+  %counted = s32[]{{:S(2)}} add(%i, %one)
+  %busy = {looped}
+  ROOT %t = (s32[], f32[16]{{0}}) tuple(%counted, %x)
+}}
+
+{WRITTEN[WRITTEN.index("%condition") : WRITTEN.index("ENTRY")]}
+ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
   %x = f32[16]{{0}} parameter(0)
   %y = f32[24]{{0}} parameter(1)
   %z = f32[32]{{0}} parameter(2)
@@ -122,7 +135,7 @@ def in_flight(*lines: str) -> refined.Timeline:
   ROOT %last = f32[16]{{0:S(1)}} exponential()
 }}""")
     schedules = {one.name: Schedule(10) for one, _ in program.executed if one.opcode == "exponential"}
-    return refined.timeline(Costs(program, schedules, RATES), {"gather": 40.0})
+    return refined.timeline(Costs(program, schedules, RATES), {"gather": 40.0, "busy": 7.0 * ("all-" in looped)})
 
 
 LOAD = "%load = (f32[16]{0:S(1)}, f32[16]{0}, u32[]) copy-start(%x)"
@@ -131,6 +144,9 @@ NEXT = "%next = (f32[32]{0:S(1)}, f32[32]{0}, u32[]) copy-start(%z)"
 NEXT_LOADED = "%next.loaded = f32[32]{0:S(1)} copy-done(%next)"
 GATHER = "%gather = (f32[24]{0}, f32[96]{0}) all-gather-start(%y)"
 GATHERED = "%gathered = f32[96]{0} all-gather-done(%gather)"
+LOOP = """%zero = s32[]{:S(2)} constant(0)
+  %start = (s32[], f32[16]{0}) tuple(%zero, %x)
+  %loop = (s32[], f32[16]{0}) while(%start), condition=%condition, body=%body"""
 ONE = "%one = f32[16]{0:S(1)} exponential()"
 OTHER = "%other = f32[16]{0:S(1)} exponential()"
 
@@ -144,6 +160,16 @@ def test_two_transfers_in_flight_share_the_hbm_one_after_the_other():
     # What is needed first began last: it waits for both, and nothing is left to wait for.
     time = in_flight(NEXT, LOAD, ONE, LOADED, OTHER, NEXT_LOADED)
     assert time.waiting_hbm == 48 - 10
+
+
+def test_every_trip_of_a_loop_hides_what_its_instructions_leave_to_others():
+    assert in_flight(NEXT, LOOP, NEXT_LOADED).waiting_hbm == 32 - 3 * 10
+    reading = "f32[16]{0:S(1)} exponential(%x)"  # for 16 cycles, all of which the HBM is busy
+    assert in_flight(NEXT, LOOP, NEXT_LOADED, looped=reading).waiting_hbm == 32
+    assert in_flight(GATHER, LOOP, GATHERED, looped=reading).waiting_network == 0
+    sending = "f32[16]{0} all-reduce(%x), to_apply=%condition"  # of 7 cycles; the links carry nothing else meanwhile
+    time = in_flight(GATHER, LOOP, GATHERED, looped=sending)
+    assert (time.network, time.waiting_network) == (40 + 3 * 7, 40 + 3 * 7)
 
 
 def test_a_copy_and_a_collective_in_flight_hide_each_other():
@@ -259,4 +285,19 @@ def test_the_categories_add_up_to_both_estimates():
 def test_scopes_name_categories(scope, expected):
     text = f'ENTRY %main (a: f32[]) -> f32[] {{\n  ROOT %c = f32[8]{{0}} exponential(), {NAMED}{scope}"}}\n}}'
     program = hlo.Program(text)
+    assert category(program, program.roots["main"], parameters=()) == expected
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [(1, "layers"), (7, "layers"), (8, "random bits")])
+def test_rounds_of_threefry_are_random_bits_and_a_few_exclusive_ors_are_not(rounds, expected):
+    lines = [f'%x{number + 1} = u32[8]{{0}} xor(%x{number}, %x0), {LAYER}/mask/xor"}}' for number in range(rounds)]
+    text = "\n  ".join(["%x0 = u32[8]{0} parameter(0)", *lines[:-1], f"ROOT {lines[-1]}"])
+    program = hlo.Program(f"""%drawn (x0: u32[8]) -> u32[8] {{
+  {text}
+}}
+
+ENTRY %main (a: u32[8]) -> u32[8] {{
+  %a = u32[8]{{0}} parameter(0)
+  ROOT %bits = u32[8]{{0}} fusion(%a), kind=kLoop, calls=%drawn
+}}""")
     assert category(program, program.roots["main"], parameters=()) == expected

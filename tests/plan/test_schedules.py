@@ -33,6 +33,8 @@ def test_bundles_count_as_often_as_they_are_issued():
     assert schedules.parse(WRITTEN) == Schedule(2 + 18 * 4 + 16 * 3 + 3)
     every_trip = WRITTEN.replace("pnand %p1_p1, %p2_p2", "por %p1_p1, %p2_p2")
     assert schedules.parse(every_trip) == Schedule(2 + 18 * 7 + 3)
+    to_the_end = WRITTEN.replace("%s13_s13, 17 }", "%s13_s13, 25 }")  # more trips than the loop has
+    assert schedules.parse(to_the_end) == Schedule(2 + 18 * 4 + 17 * 3 + 3)
 
 
 def test_a_bundle_that_delays_counts_its_delay():
@@ -47,6 +49,8 @@ def test_loops_multiply_and_one_that_ends_by_its_data_counts_once():
 """
     start = WRITTEN.index("   0x5   : >")
     nested = WRITTEN[:start] + inner + WRITTEN[start:]
+    before_the_branch = WRITTEN.replace("   0x3   : >", inner + "   0x3   : >")
+    assert schedules.parse(before_the_branch) == Schedule(2 + 18 * (4 + 2 * 5) + 16 * 3 + 3)
     assert schedules.parse(nested) == Schedule(2 + 18 * 4 + 16 * (3 + 2 * 5) + 3)
     assert schedules.parse(nested.replace(", 5 /* loop", ", %s5_s5 /* loop")) == Schedule(2 + 18 * 4 + 16 * 5 + 3, 1)
 
