@@ -383,6 +383,17 @@ def test_a_file_that_says_a_folder_is_whole_is_copied_last(object_store: ObjectS
         assert all(moment.keys() == whole for moment in moments if f"folder/{last}" in moment)
 
 
+def test_a_file_that_a_library_writes_for_its_user_alone_gets_the_usual_mode(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with storage.replacing(tmp_path / "file") as file:
+            file.unlink()
+            os.close(os.open(file, os.O_CREAT, 0o600))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a machine that loses its power leaves an empty file where a whole one was."""
     path, fsync, synced = tmp_path / "file", os.fsync, []
