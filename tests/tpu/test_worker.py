@@ -74,6 +74,7 @@ def left() -> list[str]:
         ("75@10 0@20", "done", 2, ""),  # SIGTERM, saved
         ("69 0", "done", 2, ""),  # another host died
         ("-9 -15 0", "done", 3, ""),  # killed
+        ("137 143 137 0", "done", 4, ""),  # the same, as a shell says it
         ("1 1 0", "done", 3, ""),  # crashed twice
         ("1@1 1@2 1@3 1@4 0", "done", 5, ""),  # crashed often, but went on between
         ("2 0", "failed", 1, "Expected a better run, found this one."),
