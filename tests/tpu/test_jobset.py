@@ -70,7 +70,7 @@ def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     check(found)
     (replicated,) = found["spec"]["replicatedJobs"]
     pod = replicated["template"]["spec"]["template"]["spec"]
-    assert replicated["replicas"] == 3
+    assert (replicated["replicas"], replicated["template"]["spec"]["parallelism"]) == (3, 4)
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert pod["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
     assert (pod["serviceAccountName"], pod["containers"][0]["image"]) == ("trainer", "mine:1")

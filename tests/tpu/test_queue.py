@@ -8,9 +8,11 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
+from plmjax import experiment as experiments
+from plmjax.training import metrics
 from tests.object_store import ObjectStore
+from tpu import follow, queue
 from tpu import job as jobs
-from tpu import queue
 from tpu.job import Verdict
 
 TINY = "experiments/bert_tiny.py"
@@ -192,6 +194,28 @@ def test_submitted_again_a_job_that_ended_goes_on(submit, service, bucket: Path)
     assert code == 0 and "attempt" not in printed
     job = jobs.find(str(bucket), "tiny")
     assert (job.attempt, job.first, job.overrides) == (2, 2, ("--checkpoint.keep", "7"))
+
+
+def test_a_second_submission_that_is_refused_leaves_the_record_of_the_first(submit, service, bucket: Path) -> None:
+    ends(service, bucket, 4, Verdict("failed", "no disk"))
+    assert submit()[0] == 1
+    before = jobs.find(str(bucket), "tiny")
+    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded")]
+    assert submit()[0] == 2
+    assert jobs.find(str(bucket), "tiny") == before
+
+
+def test_one_slice_of_several_that_is_lost_is_enough() -> None:
+    assert queue.State("ACTIVE", nodes=("READY", "PREEMPTED")).lost
+    assert not queue.State("ACTIVE", nodes=("READY", "READY")).lost
+
+
+def test_the_time_left_is_that_of_the_rows_that_are_left_in_every_phase(tmp_path: Path) -> None:
+    experiments.write(experiments.load("experiments/bert_large_8x8.py"), tmp_path / "experiment.json")
+    for step, tokens in ((10, (900_000 - 10) * 256 * 128 + 100_000 * 256 * 512), (999_990, 10 * 256 * 512)):
+        line = {"step": step, "time": 0.0, "train/loss": 2.0, "tokens_per_second": 1e6}
+        (tmp_path / "metrics.jsonl").write_text(metrics.to_line(line))
+        assert follow.progress(str(tmp_path)).seconds_left == pytest.approx(tokens / 1e6)
 
 
 def test_watch_follows_what_was_left_alone(tpu, submit, service, bucket: Path) -> None:

@@ -106,6 +106,13 @@ def test_limits_count_in_a_row() -> None:
     )
 
 
+def test_the_first_verdict_stands(host) -> None:
+    job, first = host("0").job, Verdict("failed", "Worker 3 has no disk.")
+    jobs.decide(job, first)
+    jobs.decide(job, Verdict("done"))
+    assert jobs.verdict(job) == first
+
+
 def test_the_verdict_of_another_host_ends_this_one(host, cloud, bucket: Path) -> None:
     worker = host("wait")
 
