@@ -5,7 +5,6 @@ after a round trip where it is not.
 """
 
 import dataclasses
-import json
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -16,18 +15,19 @@ import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
-from plmjax import json_text, storage
+from plmjax import storage
 from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.task import Task
+from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.finetuning.tasks import task_of
 from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
-from plmjax.interop import generation_settings, huggingface, labels, libraries
+from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
 from plmjax.objectives.objective import Objective
 from plmjax.training import checkpoints, start
 from plmjax.training.checkpoints import Description
@@ -68,13 +68,17 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
         raise UserError(
             f"Expected --tokenizer with a folder of the model's tokenizer, found none beside {source}; name it."
         )
-    files, vocabulary = _tokenizer(tokenizer or folder, module)
+    place = storage.path(tokenizer or folder)
+    its_tokenizer = _tokenizer(place, module)
     own = libraries.own_files(module.config)
-    found = _of_own_files(own, module, params) if own else _of_transformers(module, params, library, folder)
+    if own:
+        found = _of_own_files(own, module, params)
+    else:
+        found = _of_transformers(module, params, library, folder, its_tokenizer, place)
     tree = {found.within: params} if found.within else params
-    generation = _generation(folder, module, vocabulary) if library == "transformers" else None
+    generation = _generation(folder, module, its_tokenizer.vocabulary) if library == "transformers" else None
     run = Experiment(model=module.config, objective=found.objective, data=found.data, generation=generation)
-    checkpoints.save_parameters(workdir, tree, run, files)
+    checkpoints.save_parameters(workdir, tree, run, _files(its_tokenizer))
     _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
     return (
         f"imported   {found.name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to "
@@ -95,18 +99,16 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
     return found.generation
 
 
-def _writes(module: nn.Module) -> bool:
-    """Whether a module is the one that writes text."""
-    config = module.config
-    return writes_text(config) and type(module) is type(config.for_generation(Execution()))
-
-
-def _of_transformers(module: nn.Module, params: Mapping[str, Any], library: str, folder: Path) -> _Imported:
+def _of_transformers(
+    module: nn.Module, params: Mapping[str, Any], library: str, folder: Path, tokenizer: Any, place: Path
+) -> _Imported:
+    """tokenizer: what was read from the folder `place`."""
     name = huggingface.architecture_of(module)
     compared = library == "transformers" and huggingface.transformers_installed()
     if compared:
         difference = huggingface.compare(module, params, folder)
         checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
+        checked += _compared_tokens(module, params, folder, tokenizer, place)
     else:
         checked = _round_trip(module, params)
     adapter = huggingface.adapter_of(module)
@@ -114,8 +116,28 @@ def _of_transformers(module: nn.Module, params: Mapping[str, Any], library: str,
     names = labels.names(settings | {"num_labels": module.num_labels}) if hasattr(module, "num_labels") else ()
     objective, data = adapter.pretraining(module) or task_of(module, names)
     objective, data = problem_types.stated(objective, data, names, settings.get("problem_type"))
-    data = dataclasses.replace(data, sequence_length=min(data.sequence_length, module.config.longest))
+    longest = module.config.longest or data.sequence_length
+    data = dataclasses.replace(data, sequence_length=min(data.sequence_length, longest))
     return _Imported(name, adapter.architectures[name].within, objective, data, checked)
+
+
+def _compared_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, tokenizer: Any, own: Path) -> str:
+    """Says whether transformers, which reads some vocabularies in another way, gives a text the same ids.
+
+    It must write the same text after our ids.
+    """
+    rows = tokenizer_files.rows_with(tokenizer.vocabulary, huggingface.rows_of(module))
+    said = "; its tokenizer gives the ids of transformers"
+    try:
+        with storage.local(own) as source:
+            if difference := tokenizer_files.difference(tokenizer, rows, source):
+                said = f"; its tokenizer is another in transformers, with {difference}"
+    except UserError:
+        said = "; its tokenizer is none that transformers opens"
+    if _writes(module):
+        written.compare(module, params, folder, tokenizer, rows)
+        said += ", its texts are those of transformers"
+    return said
 
 
 def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
@@ -143,18 +165,27 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
+    module, _ = huggingface.as_architecture(model, params, architecture)
+    told = {
+        "generation": generation,
+        "labels": tuple(getattr(run.objective, "labels", ())),
+        "problem_type": problem_types.named(run.objective),
+    }
     with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
-        tokenizer = _tokenizer_folder(description, model, Path(scratch)) if description.tokenizer else None
-        told = {
-            "generation": generation,
-            "labels": tuple(getattr(run.objective, "labels", ())),
-            "problem_type": problem_types.named(run.objective),
-        }
-        huggingface.save(model, params, folder, architecture=architecture, tokenizer=tokenizer, **told)
+        if description.tokenizer:
+            tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
+            rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
+            told |= {"tokenizer": description.write_tokenizer(Path(scratch)), "rows": rows}
+        huggingface.save(model, params, folder, architecture=architecture, **told)
         checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
         if huggingface.transformers_installed():
             difference = huggingface.compare(model, params, folder, architecture)
             checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"
+        if description.tokenizer:
+            checked += f"; the ids of {tokenizer_files.compare(tokenizer, rows, folder)} texts and pairs are the run's"
+            if huggingface.transformers_installed() and _writes(module):
+                count = written.compare(model, params, folder, tokenizer, rows, architecture)
+                checked += f", so are {count} tokens that transformers writes"
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *lost))
 
 
@@ -168,14 +199,27 @@ def _written_generation(
         return None, []
     end = start.tokenizer_of(description).vocabulary.document_end if description.tokenizer else -1
     decoding = run.objective.decoding() or run.generation
-    written, lost = generation_settings.write(decoding, config, end)
+    content, lost = generation_settings.write(decoding, config, end)
     lacks = [lost] if lost else []
     if run.objective.prefix:
         lacks.append(
             f"lost: this run is a prefix language model, whose prompts are read from both sides; transformers' "
             f"{architecture} reads them from left to right"
         )
-    return written, lacks
+    return content, lacks
+
+
+def _writes(module: nn.Module) -> bool:
+    """Whether a module is the one that writes text."""
+    return writes_text(module.config) and type(module) is type(module.config.for_generation(Execution()))
+
+
+def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture: str) -> Template:
+    """How the exported module reads texts: as the run's task laid them out, or with another head as that reads them."""
+    headless = huggingface.adapter_of(exported).architectures[architecture].within
+    if isinstance(run.objective, TaskObjective) and (headless or type(exported) is type(trained)):
+        return run.objective.template(run.model)
+    return huggingface.rows_of(exported)
 
 
 def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
@@ -199,30 +243,25 @@ def can_export(checkpoint: str | Path) -> bool:
     return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
-def _tokenizer(folder: str | Path, model: nn.Module) -> tuple[dict[str, bytes], Vocabulary]:
-    """The files of a tokenizer that the model has an embedding for every token of, and its vocabulary."""
+def _tokenizer(folder: str | Path, model: nn.Module) -> Any:
+    """A tokenizer (plmjax.data.tokenizers.Tokenizer) that the model has an embedding for every token of."""
     from plmjax.data import tokenizers
 
     known = libraries.own_files(model.config) is None
-    tokenizer = tokenizers.load(folder, model_type=huggingface.model_type_of(model) if known else "")
+    tokenizer = huggingface.tokenizer_of(folder, model) if known else tokenizers.load(folder)
     if tokenizer.vocabulary.size > model.config.vocab_size:
         raise UserError(
             f"Expected a tokenizer of at most the model's {model.config.vocab_size} tokens in {folder}, found "
             f"{tokenizer.vocabulary.size}; name the tokenizer that the model was trained with."
         )
-    with tempfile.TemporaryDirectory() as copy:
-        tokenizer.save(copy)
-        return checkpoints.tokenizer_files(Path(copy)), tokenizer.vocabulary
+    return tokenizer
 
 
-def _tokenizer_folder(description: checkpoints.Description, model: nn.Module, folder: Path) -> Path:
-    """The tokenizer's files, which tell transformers where to cut a text if they did not yet."""
-    file = description.write_tokenizer(folder) / "tokenizer_config.json"
-    if file.is_file():
-        settings = {"model_max_length": model.config.longest}
-        settings |= json_text.read_object(file, "options of a tokenizer", "import the checkpoint again")
-        file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return folder
+def _files(tokenizer: Any) -> dict[str, bytes]:
+    """Name of a tokenizer's file -> its content."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return checkpoints.tokenizer_files(Path(folder))
 
 
 def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:

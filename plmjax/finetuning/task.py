@@ -247,6 +247,10 @@ class TaskObjective(Objective):
         """The objective with other values of `prediction_settings`."""
         return dataclasses.replace(self, **settings)
 
+    def template(self, model: ModelConfig) -> Template:
+        """How the rows of its examples are laid out: by default as the model's."""
+        return model.template
+
     def check_model(self, config: Any) -> None:
         """Raises UserError where a model with this config cannot be trained on the task."""
 

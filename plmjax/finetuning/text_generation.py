@@ -34,6 +34,7 @@ from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
+from plmjax.layers.template import Template
 from plmjax.layers.vocabulary_scores import VocabularyScores
 from plmjax.objectives.objective import Batch, Given, Sums, apply
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
@@ -46,11 +47,12 @@ PROMPTS = 32
 LONGEST = 2**30
 """Tokens of a source at most where the model sets no limit."""
 
-
 DEFAULTS = Decoding(
     beams=4, length_penalty=0.6, length_normalization="gnmt", early_stopping="likely", max_new_tokens=128
 )
 """How texts are written where neither the experiment nor the checkpoint says it."""
+DECODER_ROW = Template("start A delimiter", "start A delimiter B document_end", "last")
+"""The row of a decoder: what it writes after, and that with the target."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,8 +185,7 @@ class TextGeneration(Decoding, TaskObjective):
         `max_new_tokens` places of a row are the target's, in training as when a text is written.
         """
         model.template.check(vocabulary)
-        start, delimiter, end = vocabulary.id_of("start"), vocabulary.id_of("delimiter"), vocabulary.document_end
-        if min(start, delimiter, end) < 0:
+        if DECODER_ROW.missing(vocabulary):
             raise UserError(
                 "Expected a tokenizer with a start, a delimiter and an end token for a decoder that writes texts, "
                 "found one without; fine-tune a GPT or a GPT-2 whose tokenizer has an end token."
@@ -193,11 +194,15 @@ class TextGeneration(Decoding, TaskObjective):
         room = task.sequence_length - 2 - new
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         targets = fitting(examples, targets, new - 1, "target", "--objective.max_new_tokens", cut=task.cut_targets)
-        rows = [[start, *one, delimiter, *other, end] for one, other in zip(sources, targets, strict=True)]
+        rows = [DECODER_ROW.lay_out(texts, vocabulary).tokens for texts in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
         fields = next_tokens([row[1:] for row in rows], prompts)
         encoded = encoded_rows([row[:-1] for row in rows], token_fields=fields)
         return dataclasses.replace(encoded, summaries=np.array(prompts, np.int32))
+
+    def template(self, model: ModelConfig) -> Template:
+        """As the model's; of a decoder, which writes the target in the row of its source, `DECODER_ROW`."""
+        return DECODER_ROW if model.decoder_start_token_id is None else model.template
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """The tokens of one row or of both, with their places in the packed pairs."""

@@ -11,6 +11,7 @@ from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data
 from plmjax.interop.conversion import Conversion
 from plmjax.interop.tensors import Shape, Tensors
+from plmjax.layers.template import Template
 from plmjax.objectives.objective import Objective
 
 
@@ -87,6 +88,7 @@ class Adapter:
     optional: whether a tensor is part of a head that another architecture has.
     example: config -> a random batch of the inputs that every architecture takes, by the names of arguments that both
         libraries share. The shapes of the parameters are those that this example gives.
+    rows: module -> how it reads one text or a pair; by default as its config says.
     exported_as: module without a class there -> the architecture that holds the part of it that is used afterwards.
     """
 
@@ -98,6 +100,7 @@ class Adapter:
     canonical: Callable[[Tensors, Architecture], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]
+    rows: Callable[[nn.Module], Template] = lambda module: module.config.template
     exported_as: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:

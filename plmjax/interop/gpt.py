@@ -18,6 +18,7 @@ from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
 from plmjax.interop.tensors import Tensors
+from plmjax.layers.template import TEXT_ALONE, Template
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective
@@ -130,6 +131,11 @@ def example(config: GptConfig) -> dict[str, np.ndarray]:
     return example_rows(np.random.default_rng(0), length, config.vocab_size, padding)
 
 
+def rows(module: nn.Module) -> Template:
+    """A text alone for a language model and for a decoder without a head; marked as the config says for a task."""
+    return TEXT_ALONE if isinstance(module, GptForCausalLM | GptModel) else module.config.template
+
+
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """One question: [1 C T]. Of choices transformers takes no mask; nothing sees what is behind the last token."""
     return {"input_ids": rows["input_ids"][None]}
@@ -160,4 +166,5 @@ ADAPTER = Adapter(
     canonical=canonical,
     optional=optional,
     example=example,
+    rows=rows,
 )

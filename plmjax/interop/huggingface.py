@@ -6,13 +6,11 @@
 Neither needs transformers or torch. Where both are installed, `compare` runs them on the same random batch.
 """
 
-import contextlib
 import importlib.util
 import json
 import logging
 import math
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,26 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.errors import UserError, in_file, quoted
-from plmjax.interop import albert, bart, bert, config_json, electra, gpt, gpt2, marian, roberta, t5
+from plmjax.interop import (
+    albert,
+    bart,
+    bert,
+    config_json,
+    electra,
+    gpt,
+    gpt2,
+    marian,
+    notices,
+    roberta,
+    t5,
+    tokenizer_files,
+)
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened
 from plmjax.layers.execution import Execution
+from plmjax.layers.template import Template
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +63,6 @@ plmjax/interop/generation_settings.py."""
 
 TOLERANCE = 1e-5
 """Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
-
-TOKENIZER_FILES = (
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 
 
 def load(
@@ -126,6 +126,7 @@ def save(
     *,
     architecture: str = "auto",
     tokenizer: str | Path | None = None,
+    rows: Template | None = None,
     labels: Sequence[str] = (),
     problem_type: str | None = None,
     generation: Mapping[str, Any] | None = None,
@@ -133,7 +134,8 @@ def save(
     """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
 
     architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
-    tokenizer: a folder whose files are copied in. labels: names of a classifier's labels, LABEL_0 ... by default.
+    tokenizer: the folder of one, which is written in too. rows: how it lays texts out; by default as the architecture
+    reads them. labels: names of a classifier's labels, LABEL_0 ... by default.
     problem_type: what a classifier's outputs mean; by default transformers goes by the labels it is trained with.
     generation: content of generation_config.json; without it there is no such file.
     Files of the folder are replaced one by one, each once all of it is written. Raises UserError for
@@ -152,6 +154,7 @@ def save(
     config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
+    own = tokenizer_of(tokenizer, model) if tokenizer is not None else None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with storage.replacing(directory / WEIGHTS) as path:
@@ -163,8 +166,9 @@ def save(
         else:
             with storage.replacing(directory / GENERATION) as path:
                 path.write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if tokenizer is not None:
-            copy_tokenizer(tokenizer, directory)
+        if own is not None:
+            laid_out = rows or tokenizer_files.rows_with(own.vocabulary, adapter.rows(module))
+            tokenizer_files.write(own, laid_out, module.config.longest, directory)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"Expected a folder that can be written, found {directory} ({error}); name another.") from error
     _verify(directory / WEIGHTS, tensors)
@@ -186,7 +190,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     inputs = chosen.batch(adapter.example(model.config))
     model, params = _as(model, chosen, params)
     try:
-        with _quiet(transformers), torch.no_grad():
+        with notices.none_from(transformers), torch.no_grad():
             theirs, report = getattr(transformers, name).from_pretrained(
                 directory,
                 attn_implementation="eager",
@@ -202,7 +206,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
     if faults:
         raise UserError(f"Expected every tensor of transformers in {directory}, found {faults}; write it again.")
-    ours = _outputs(model, params, inputs)
+    ours = outputs(model, params, inputs)
     difference = 0.0
     for output, there in chosen.outputs.items():
         if getattr(ours, output) is None and there not in reference:  # a pooler that this model does without
@@ -274,18 +278,29 @@ def transformers_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
 
-def copy_tokenizer(source: str | Path, directory: str | Path) -> list[str]:
-    """Copies a tokenizer's files into a folder and names them. Raises UserError where there are none."""
-    names = [name for name in TOKENIZER_FILES if (Path(source) / name).is_file()]
-    if not names:
-        raise UserError(
-            f"Expected one of {', '.join(TOKENIZER_FILES)} in {source}, found none; name a tokenizer's folder."
-        )
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    for name in names:
-        with storage.replacing(Path(directory) / name) as path:
-            shutil.copyfile(Path(source) / name, path)
-    return names
+def tokenizer_of(folder: str | Path, model: nn.Module) -> Any:
+    """The tokenizer (plmjax.data.tokenizers.Tokenizer) in a folder of the model's; UserError where there is none."""
+    from plmjax.data import tokenizers
+
+    return tokenizers.load(folder, model_type=model_type_of(model))
+
+
+def rows_of(model: nn.Module) -> Template:
+    """How the model reads one text or a pair: with which special tokens around them."""
+    return adapter_of(model).rows(model)
+
+
+def as_architecture(model: nn.Module, params: Mapping[str, Any], name: str) -> tuple[nn.Module, Mapping[str, Any]]:
+    """The model and its parameters as another architecture of its system, in float32."""
+    return _as(model, adapter_of(model).architecture(name), params)
+
+
+def outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
+    """What a module says of inputs, without dropout, on the CPU."""
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu), jax.default_matmul_precision("highest"):
+        apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
+        return apply(params, {field: value.astype(np.int32) for field, value in inputs.items()})
 
 
 def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
@@ -320,13 +335,6 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
     return chosen.module(model.config, Execution(), **chosen.parts(shapes)), params
 
 
-def _outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
-    cpu = jax.local_devices(backend="cpu")[0]
-    with jax.default_device(cpu), jax.default_matmul_precision("highest"):
-        apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
-        return apply(params, {field: value.astype(np.int32) for field, value in inputs.items()})
-
-
 def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     import safetensors
 
@@ -336,18 +344,3 @@ def _verify(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
                 raise UserError(
                     f"Expected to read {name} back from {path} bit for bit, found a difference; check the disk."
                 )
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars or notices of transformers within."""
-    logging_there = transformers.utils.logging
-    verbosity, bars = logging_there.get_verbosity(), logging_there.is_progress_bar_enabled()
-    logging_there.set_verbosity_error()
-    logging_there.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging_there.set_verbosity(verbosity)
-        if bars:
-            logging_there.enable_progress_bar()

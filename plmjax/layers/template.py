@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -65,9 +65,16 @@ class Template:
         own = tuple(texts)
         return [own, own[::-1]] if self.both_orders and len(own) == 2 else [own]
 
+    def with_types(self, count: int) -> Self:
+        """The same rows for a model with so many token types; where there is one, tokens have none."""
+        if count > 1:
+            return self
+        single, pair = (" ".join(name for name, _ in self.parts(texts)) for texts in (1, 2))
+        return dataclasses.replace(self, single=single, pair=pair)
+
     def specials(self, texts: int) -> int:
         """Special tokens in a row of so many texts, 1 or 2."""
-        return len(self._parts(texts)) - texts
+        return len(self.parts(texts)) - texts
 
     def position(self, length: int) -> int:
         """The position that stands for a row of `length` tokens."""
@@ -76,7 +83,7 @@ class Template:
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles of the special tokens in its rows, in the order of a pair."""
-        return tuple(dict.fromkeys(name for row in (2, 1) for name, _ in self._parts(row) if name not in TEXTS))
+        return tuple(dict.fromkeys(name for row in (2, 1) for name, _ in self.parts(row) if name not in TEXTS))
 
     def missing(self, vocabulary: Vocabulary) -> list[str]:
         """The roles for which the tokenizer has no token."""
@@ -93,7 +100,7 @@ class Template:
 
     def lay_out(self, texts: Sequence[Sequence[int]], vocabulary: Vocabulary, length: int | None = None) -> TokenRow:
         """One or two texts as a row of at most `length` tokens; without a length nothing is cut."""
-        parts = self._parts(len(texts))
+        parts = self.parts(len(texts))
         if length is not None:
             room = length - self.specials(len(texts))
             sizes = (room,) if len(texts) == 1 else longer_first(*map(len, texts), room)
@@ -112,7 +119,8 @@ class Template:
             token_types += [token_type] * (len(tokens) - len(token_types))
         return TokenRow(tokens, token_types if self.typed else None, tuple(starts), self.position(len(tokens)))
 
-    def _parts(self, texts: int) -> list[tuple[str, int]]:
+    def parts(self, texts: int) -> list[tuple[str, int]]:
+        """(A, B or the role of a special token, token type) of every part of a row of so many texts, 1 or 2."""
         return _parts((self.single, self.pair)[texts - 1])
 
 
@@ -120,6 +128,10 @@ def _parts(written: str) -> list[tuple[str, int]]:
     """(name, token type) of every part of a template."""
     divided = (part.partition(":") for part in written.split())
     return [(name, int(token_type or 0)) for name, _, token_type in divided]
+
+
+TEXT_ALONE = Template("A", "A B", "last")
+"""The rows of a language model: no special token stands around a text."""
 
 
 def longer_first(first: int, second: int, tokens: int) -> tuple[int, int]:

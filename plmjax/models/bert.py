@@ -131,7 +131,7 @@ class EncoderConfig(ModelConfig):
     @property
     def template(self) -> Template:
         """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-        return Template()
+        return Template().with_types(self.type_vocab_size)
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.

@@ -109,7 +109,7 @@ class RobertaConfig(EncoderConfig):
     @property
     def template(self) -> Template:
         """<s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
-        return Template(pair="cls A sep sep B:1 sep:1")
+        return Template(pair="cls A sep sep B:1 sep:1").with_types(self.type_vocab_size)
 
     @property
     def initializer(self) -> Initializer:

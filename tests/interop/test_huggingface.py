@@ -350,14 +350,15 @@ def test_what_is_no_number_is_a_difference(tmp_path):
         huggingface.compare(model, params, tmp_path)
 
 
-def test_tokenizer_files_are_copied(tmp_path):
+def test_a_tokenizer_comes_with_the_model(tmp_path):
     from transformers import AutoTokenizer
 
     (tmp_path / "tokenizer").mkdir()
-    with pytest.raises(UserError, match=r"Expected one of vocab\.txt, .*, found none"):
-        huggingface.copy_tokenizer(tmp_path / "tokenizer", tmp_path)
-    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     model = BertForPreTraining(BertConfig(**SIZES))
+    with pytest.raises(UserError, match=r"Expected tokenizer\.json, vocab\.txt, .*, found none"):
+        huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("hello")["input_ids"] == [2, 5, 3]

@@ -20,8 +20,8 @@ from plmjax.models.cove import CoveConfig
 from plmjax.models.static_vectors import StaticVectorsConfig
 from plmjax.models.word2vec import Word2VecConfig
 from tests.optional import torch
-from tests.systems.modules import boxed_shapes, random_params, recorded_draws
 from tests.products import step_flops
+from tests.systems.modules import boxed_shapes, random_params, recorded_draws
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
 CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)

@@ -13,8 +13,8 @@ from plmjax.models.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt_parsing import PARSING_VIEWS
 from plmjax.models.cvt_translation import TRANSLATION_VIEWS
 from tests.models import cvt
-from tests.systems.modules import recorded_draws
 from tests.products import flops, step_flops
+from tests.systems.modules import recorded_draws
 
 
 def test_the_published_sizes():

@@ -21,8 +21,8 @@ from plmjax.models.heads import TokenClassification
 from plmjax.models.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from tests.optional import torch
-from tests.systems.modules import recorded_draws
 from tests.products import step_flops
+from tests.systems.modules import recorded_draws
 
 LENGTH = 9
 ELMO = ElmoConfig(

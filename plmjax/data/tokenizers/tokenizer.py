@@ -53,6 +53,11 @@ class Tokenizer:
         self.vocabulary = _vocabulary(engine, self.kind, special)
         self._cache = WordCache(engine, description)
 
+    @property
+    def special(self) -> Mapping[str, str]:
+        """Role (pad, unk, cls, sep, mask, bos, eos, ...) -> the special token that has it, of those there are."""
+        return self._special
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without the special tokens that a model wants around it."""
         return self.encode_arrays([text])[0].tolist()

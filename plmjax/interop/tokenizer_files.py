@@ -1,0 +1,183 @@
+"""The tokenizer of a transformers folder: our own ids, and around a text what the rows of the model have there.
+
+A tokenizer may come with special tokens around a text that are another model's: one that was trained for BERT writes
+[CLS] A [SEP], a translation Transformer reads A [SEP]. The folder has those of the model.
+"""
+
+import contextlib
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax import json_text, storage
+from plmjax.data.tokenizers.kinds import OTHERS
+from plmjax.errors import UserError, quoted
+from plmjax.interop import notices
+from plmjax.layers.template import TEXT_ALONE, TEXTS, Template, TokenRow
+from plmjax.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+SETTINGS = "tokenizer_config.json"
+ENGINE = "tokenizer.json"
+
+CLASS = "PreTrainedTokenizerFast"
+"""The class of transformers that keeps to tokenizer.json. A class of a system builds the tokenizer again from its
+vocabulary, with special tokens and often a spelling of its own."""
+
+REBUILDING = ("add_bos_token", "add_eos_token")
+"""Settings for which transformers lays texts out again, whatever tokenizer.json says."""
+
+SAMPLES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "In 1984 naïve Zoë paid € 3,50 – “twice”!",
+    "  Two  spaces, a tab\tand a full stop .",
+    "Er sagt: 日本語 (e-mail@example.org), 'un-be-lievable'.",
+)
+"""Texts whose ids are compared, each alone and before the next one."""
+
+Layout = Callable[..., tuple[Sequence[int], Sequence[int]]]
+"""One text or two -> ids and token types of their row."""
+
+
+def write(tokenizer: Any, template: Template, longest: int | None, directory: Path) -> None:
+    """Writes the files of a tokenizer that lays texts out as the template says.
+
+    tokenizer: a plmjax.data.tokenizers.Tokenizer. longest: tokens of the model's longest row, where transformers cuts a
+    text unless the tokenizer has a length of its own; None: there is no limit.
+
+    Raises:
+        UserError: the tokenizer lacks a special token of the template.
+    """
+    import tokenizers
+
+    template.check(tokenizer.vocabulary)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save(scratch)
+        files = {file.name: file.read_bytes() for file in Path(scratch).iterdir()}
+    engine = tokenizers.Tokenizer.from_str(files[ENGINE].decode("utf-8"))
+    if _difference(tokenizer, template, _laid_out_by(engine)):
+        engine.post_processor = _processor(template, tokenizer.vocabulary, engine)
+        files[ENGINE] = engine.to_str(pretty=True).encode("utf-8")
+    settings = {name: value for name, value in json_text.parse(files[SETTINGS]).items() if name not in REBUILDING}
+    lengths = {} if longest is None else {"model_max_length": longest}
+    settings = lengths | {"clean_up_tokenization_spaces": False} | settings
+    named = {role: token for role, token in tokenizer.special.items() if role not in OTHERS}
+    settings |= {f"{role}_token": _named(token, engine) for role, token in named.items()}
+    types = ["token_type_ids"] if template.typed else []
+    settings |= {"tokenizer_class": CLASS, "model_input_names": ["input_ids", *types, "attention_mask"]}
+    files[SETTINGS] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        storage.write(directory / name, content)
+
+
+def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
+    """The template; without special tokens where the tokenizer lacks one of them, as for a head that was imported.
+
+    Our own verbs lay out no rows of such a model.
+    """
+    missing = template.missing(vocabulary)
+    if missing:
+        log.warning("The tokenizer has no token for %s: texts are written without special tokens.", ", ".join(missing))
+    return TEXT_ALONE if missing else template
+
+
+def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
+    """Compares the rows of texts and pairs that a folder's tokenizer gives with our own; returns how many.
+
+    The folder's is opened by transformers, or by the library tokenizers where transformers is not installed.
+
+    Raises:
+        UserError: a row differs, or the folder does not open.
+    """
+    with opened(directory) as layout:
+        if difference := _difference(tokenizer, template, layout):
+            raise UserError(f"Expected {directory} to give the rows of this model's texts, found {difference}.")
+    return 2 * len(SAMPLES)
+
+
+def difference(tokenizer: Any, template: Template, directory: str | Path) -> str:
+    """As `compare`, of a folder that somebody else wrote: the first difference in words; empty where there is none."""
+    with opened(directory) as layout:
+        return _difference(tokenizer, template, layout)
+
+
+@contextlib.contextmanager
+def opened(directory: str | Path) -> Iterator[Layout]:
+    """The tokenizer of a folder, as transformers lays texts out with it where it is installed."""
+    import tokenizers
+
+    try:
+        import transformers
+    except ImportError:
+        yield _laid_out_by(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
+        return
+    with notices.none_from(transformers):
+        try:
+            theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
+        except Exception as error:  # of any kind: each class checks what it is given
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"Expected transformers to open the tokenizer in {directory}, found: {reason}; correct its files."
+            ) from error
+
+        def laid_out(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
+            row = theirs(*texts, return_token_type_ids=True)
+            return row["input_ids"], row["token_type_ids"]
+
+        yield laid_out
+
+
+def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
+    """One text or two as our own verbs lay them out."""
+    return template.lay_out(tokenizer.encode_batch(texts), tokenizer.vocabulary)
+
+
+def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:
+    pairs = zip(SAMPLES, (*SAMPLES[1:], SAMPLES[0]), strict=True)
+    for texts in [*((text,) for text in SAMPLES), *pairs]:
+        ours, (ids, types) = row(tokenizer, template, *texts), layout(*texts)
+        what = "a pair" if len(texts) == 2 else "a text"
+        if list(ids) != ours.tokens:
+            return f"ids of {what} that differ ({_shown(ids, ours.tokens)} of {quoted(texts[0])})"
+        if template.typed and list(types) != ours.token_types:
+            return f"token types of {what} that differ ({_shown(types, ours.token_types)} of {quoted(texts[0])})"
+    return ""
+
+
+def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
+    """Both from one place before the first number that differs."""
+    same = next((place for place, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), 0)  # noqa: B905
+    first = max(0, same - 1)
+    return f"{list(found)[first : first + 6]} for {list(expected)[first : first + 6]} from token {first + 1} on"
+
+
+def _laid_out_by(engine: Any) -> Layout:
+    def laid_out(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
+        encoding = engine.encode(*texts)
+        return encoding.ids, encoding.type_ids
+
+    return laid_out
+
+
+def _processor(template: Template, vocabulary: Vocabulary, engine: Any) -> Any:
+    from tokenizers.processors import TemplateProcessing
+
+    tokens = {role: engine.id_to_token(vocabulary.id_of(role)) for role in template.roles}
+    names = tokens | {text: f"${text}" for text in TEXTS}
+    single, pair = ([f"{names[name]}:{kind}" for name, kind in template.parts(texts)] for texts in (1, 2))
+    ids = [(token, engine.token_to_id(token)) for token in dict.fromkeys(tokens.values())]
+    return TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+
+
+def _named(token: str, engine: Any) -> str | dict[str, Any]:
+    """A special token as settings name it; by its name alone transformers would forget that it takes a space."""
+    known = engine.get_added_tokens_decoder().get(engine.token_to_id(token))
+    if known is None or not (known.lstrip or known.rstrip or known.single_word):
+        return token
+    kept = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    return {"__type": "AddedToken"} | {name: getattr(known, name) for name in kept}

@@ -1,0 +1,149 @@
+"""The text that transformers writes with a folder's model, beside what our model would write.
+
+transformers writes the likeliest token again and again. Our model reads what it wrote, must give every token the same
+scores, and must find those that were written the likeliest.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plmjax.errors import UserError, quoted
+from plmjax.interop import huggingface, notices
+from plmjax.interop.tokenizer_files import SAMPLES
+from plmjax.layers.template import Template
+from plmjax.vocabulary import Vocabulary
+
+NEW = 8
+"""Tokens that are written of a text."""
+LONGEST = 24
+"""Tokens of a prompt or a source at most."""
+CLOSE = 1e-4
+"""Difference of two scores that are taken as equal, relative to the largest score or to one."""
+KEPT = ("decoder_start_token_id", "forced_bos_token_id", "bos_token_id")
+"""Settings of generation that belong to a model; the others of a folder are somebody's choice of how to search."""
+
+
+def compare(
+    model: nn.Module,
+    params: Mapping[str, Any],
+    directory: str | Path,
+    tokenizer: Any,
+    template: Template,
+    architecture: str = "auto",
+) -> int:
+    """Compares the tokens that transformers writes after our prompts; returns how many.
+
+    model, params, architecture: as `huggingface.compare`, of a class that writes text. tokenizer: a
+    plmjax.data.tokenizers.Tokenizer. template: of the prompts, or of the sources of an encoder-decoder. Padding is
+    written by neither, nor an id for which the tokenizer has no token.
+
+    Raises:
+        UserError: our model gives other scores, or would have written another token.
+    """
+    name = huggingface.architecture_of(model) if architecture == "auto" else architecture
+    module, params = huggingface.as_architecture(model, params, name)
+    vocabulary, config = tokenizer.vocabulary, module.config
+    apart = config.decoder_start_token_id is not None
+    room = (config.longest or LONGEST + NEW) - (0 if apart else NEW)
+    prompts = _prompts(tokenizer, template, min(room, LONGEST))
+    if not prompts or (config.longest or NEW) < NEW:
+        return 0
+    never = _never(vocabulary, config.vocab_size)
+    texts, expected = _written_there(directory, name, prompts, vocabulary, never)
+    for number, scores in enumerate(_scores(module, params, prompts, texts)):
+        _check(texts[number], scores, expected[number], directory)
+        scores[:, never] = -np.inf
+        if config.forced_bos_token_id is not None:
+            scores[0] = np.where(np.arange(len(scores[0])) == config.forced_bos_token_id, 0.0, -np.inf)
+        _check_likeliest(texts[number], scores, tokenizer, directory)
+    return sum(map(len, texts))
+
+
+def _prompts(tokenizer: Any, template: Template, length: int) -> list[list[int]]:
+    if length <= template.specials(1):
+        return []
+    texts = tokenizer.encode_batch(SAMPLES[:2])
+    return [template.lay_out((text,), tokenizer.vocabulary, length).tokens for text in texts if text]
+
+
+def _never(vocabulary: Vocabulary, size: int) -> list[int]:
+    ended = (vocabulary.document_end, -1)
+    return [*([] if vocabulary.pad in ended else [vocabulary.pad]), *range(vocabulary.size, size)]
+
+
+def _written_there(
+    directory: str | Path, name: str, prompts: Sequence[list[int]], vocabulary: Vocabulary, never: list[int]
+) -> tuple[list[list[int]], list[np.ndarray]]:
+    """The tokens of each text, the end token included where there is one, and their scores [tokens V]."""
+    import torch
+    import transformers
+
+    with notices.none_from(transformers), torch.no_grad():
+        theirs = getattr(transformers, name).from_pretrained(directory, dtype=torch.float32).eval()
+        end = vocabulary.document_end
+        kept = {field: getattr(theirs.generation_config, field) for field in KEPT}
+        theirs.generation_config = transformers.GenerationConfig(
+            **kept,
+            max_new_tokens=NEW,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=end if end >= 0 else None,
+            pad_token_id=max(vocabulary.pad, 0),
+            suppress_tokens=never or None,
+        )
+        texts, scores = [], []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            before = 1 if theirs.config.is_encoder_decoder else len(prompt)
+            told = {"return_dict_in_generate": True, "output_logits": True}
+            written = theirs.generate(ids, attention_mask=torch.ones_like(ids), **told)
+            texts.append(written.sequences[0, before:].tolist())
+            scores.append(torch.cat(written.logits).numpy())
+    return texts, scores
+
+
+def _scores(
+    module: nn.Module, params: Mapping[str, Any], prompts: Sequence[list[int]], texts: Sequence[list[int]]
+) -> list[np.ndarray]:
+    """[tokens V] of each text: the scores of every token after the prompt and the tokens before it."""
+    start = module.config.decoder_start_token_id
+    if start is None:
+        inputs = _filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)])
+        firsts = [len(prompt) - 1 for prompt in prompts]
+    else:
+        inputs = _filled(prompts) | _filled([[start, *text[:-1]] for text in texts], "decoder_")
+        firsts = [0] * len(prompts)
+    logits = np.array(huggingface.outputs(module, params, inputs).logits)
+    return [row[first : first + len(text)] for row, first, text in zip(logits, firsts, texts, strict=True)]
+
+
+def _filled(rows: Sequence[list[int]], side: str = "") -> dict[str, np.ndarray]:
+    """int64 [rows T] ids, filled up on the right, and their mask."""
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows])
+    mask = np.arange(width) < np.array([[len(row)] for row in rows])
+    return {f"{side}input_ids": ids, f"{side}attention_mask": mask.astype(np.int64)}
+
+
+def _check(text: list[int], scores: np.ndarray, expected: np.ndarray, directory: str | Path) -> None:
+    difference = np.abs(scores - expected).max() / max(1.0, np.abs(expected).max())
+    if not difference <= CLOSE:
+        raise UserError(
+            f"Expected transformers to write with {directory} as this model does, found other scores of the "
+            f"{len(text)} tokens of a text, by {difference:.3g}; do not use this copy, and report the config."
+        )
+
+
+def _check_likeliest(text: list[int], scores: np.ndarray, tokenizer: Any, directory: str | Path) -> None:
+    for place, (token, row) in enumerate(zip(text, scores, strict=True), start=1):
+        best = int(row.argmax())
+        if not row[best] - row[token] <= CLOSE * max(1.0, abs(row[best])):
+            theirs, ours = tokenizer.tokens([token, best])
+            raise UserError(
+                f"Expected transformers to write with {directory} as this model does, found {quoted(theirs)} as token "
+                f"{place} of a text where ours is {quoted(ours)}; do not use this copy, and report the config."
+            )

@@ -1,0 +1,123 @@
+"""The tokenizer of an exported folder lays texts out as the model reads them, whatever system it was trained for."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.interop import huggingface, tokenizer_files
+from plmjax.layers.template import TEXT_ALONE, Template
+from plmjax.models.bert import BertConfig, BertForPreTraining
+from plmjax.models.gpt import GptConfig, GptForCausalLM, GptModel
+from plmjax.models.gpt2 import Gpt2Model
+from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
+from plmjax.vocabulary import Vocabulary
+from tests.families import FAMILIES
+from tests.optional import transformers
+from tests.systems.test_interop import stored
+
+TEXTS = ["The fox is quick.", " Two  dogs,\nand (3.5) naïve cats!", "日本 e-mail"]
+PAIR = ("A lazy dog?", "No: a fox.")
+KINDS = {"wordpiece": 120, "byte-bpe": 300, "t5-unigram": 150}
+"""Kind -> tokens; each has the special tokens of another system."""
+CASES = [
+    pytest.param(module, id=f"{name}-{number}-{type(module).__name__}")
+    for name, family in FAMILIES.items()
+    for number, module in enumerate(stored(family))
+]
+Trained = Callable[[str], tokenizers.Tokenizer]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Kind -> a tokenizer that has the special tokens of a GPT that was fine-tuned besides its own."""
+    folder, text = tmp_path_factory.mktemp("tokenizers"), " ".join([*TEXTS, *PAIR] * 3)
+    made = {kind: tokenizers.train(kind, size, [text], folder / kind) for kind, size in KINDS.items()}
+    return lambda kind: made[kind].with_special(["start", "delimiter", "extract"])
+
+
+def written(module: nn.Module, tokenizer: Any, folder: Path) -> Any:
+    """The tokenizer as transformers opens it beside the model's config.json."""
+    adapter = huggingface.adapter_of(module)
+    tokenizer_files.write(tokenizer, adapter.rows(module), module.config.longest, folder)
+    (folder / "config.json").write_text(json.dumps(adapter.write_config(module, ())))
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("module", CASES)
+def test_transformers_gives_a_text_and_a_pair_our_rows(module: nn.Module, trained: Trained, tmp_path: Path) -> None:
+    """Ids, token types where the model has several, and the names of what it is given."""
+    alone = isinstance(module, GptForCausalLM | GptModel | Gpt2Model)
+    template = Template("A", "A B") if alone else module.config.template
+    for kind in KINDS:
+        tokenizer = trained(kind)
+        if template.missing(tokenizer.vocabulary):
+            assert kind == "t5-unigram"  # which has no token that begins a text
+            continue
+        theirs = written(module, tokenizer, tmp_path / kind)
+        for texts in [*((text,) for text in TEXTS), PAIR]:
+            row, found = template.lay_out(tokenizer.encode_batch(texts), tokenizer.vocabulary), theirs(*texts)
+            types = {"token_type_ids": row.token_types} if template.typed else {}
+            assert dict(found) == {"input_ids": row.tokens, **types, "attention_mask": [1] * len(row.tokens)}, kind
+            assert theirs.decode(row.tokens, skip_special_tokens=True) == tokenizer.decode(row.tokens)
+
+
+def test_a_roberta_with_types_has_them_in_transformers_too(trained: Trained, tmp_path: Path) -> None:
+    """Its own class there marks the second text of a pair like the first."""
+    config = RobertaConfig.tiny(vocab_size=300, type_vocab_size=2)
+    found = written(RobertaForMaskedLM(config), trained("byte-bpe"), tmp_path)("a", "b")
+    assert found["token_type_ids"] == [0, 0, 0, 0, 1, 1]
+    one = RobertaForMaskedLM(RobertaConfig.tiny(vocab_size=300))
+    assert "token_type_ids" not in written(one, trained("byte-bpe"), tmp_path / "one")("a", "b")
+
+
+def test_a_mask_takes_the_space_before_it_in_transformers_too(trained: Trained, tmp_path: Path) -> None:
+    tokenizer = trained("byte-bpe")
+    theirs = written(RobertaForMaskedLM(RobertaConfig.tiny(vocab_size=300)), tokenizer, tmp_path)
+    text = "The <mask> fox"
+    assert theirs(text)["input_ids"][1:-1] == tokenizer.encode(text)
+    assert theirs.mask_token_id == tokenizer.vocabulary.mask in tokenizer.encode(text)
+
+
+def test_settings_that_transformers_lays_texts_out_by_again_are_left_out(trained: Trained, tmp_path: Path) -> None:
+    """As published decoders have them."""
+    trained("wordpiece").save(tmp_path / "source")
+    file = tmp_path / "source" / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"add_bos_token": False, "model_max_length": 7}))
+    tokenizer = tokenizers.load(tmp_path / "source")
+    theirs = written(BertForPreTraining(BertConfig.tiny(vocab_size=200)), tokenizer, tmp_path / "out")
+    ids = [tokenizer.vocabulary.cls, *tokenizer.encode("a fox"), tokenizer.vocabulary.sep]
+    assert theirs("a fox")["input_ids"] == ids and theirs.model_max_length == 7
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["transformers", "tokenizers"])
+def test_another_layout_is_found(
+    installed: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the library tokenizers alone too."""
+    if not installed:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+    tokenizer, rows = trained("wordpiece"), Template("A end", "A end B end")
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    tokenizer_files.write(tokenizer, rows, 19, tmp_path)
+    assert tokenizer_files.compare(tokenizer, rows, tmp_path) == 8
+    types = Template("A end", "A end B:1 end:1")
+    tokenizer_files.write(tokenizer, types, 19, tmp_path)
+    assert tokenizer_files.compare(tokenizer, rows, tmp_path) == 8  # a model without types is given none
+    with pytest.raises(UserError, match=r"ids of a text that differ \(.* for .* from token 1 on"):
+        tokenizer_files.compare(tokenizer, Template("cls A end", "A end B end"), tmp_path)
+    with pytest.raises(UserError, match="ids of a pair that differ"):
+        tokenizer_files.compare(tokenizer, Template("A end", "A B end"), tmp_path)
+    with pytest.raises(UserError, match="token types of a pair that differ"):
+        tokenizer_files.compare(tokenizer, Template("A end", "A end:1 B:1 end:1"), tmp_path)
+
+
+def test_texts_stand_alone_without_the_special_tokens_of_a_head(caplog: pytest.LogCaptureFixture) -> None:
+    assert tokenizer_files.rows_with(Vocabulary(9, end=1), GptConfig().template) == TEXT_ALONE
+    assert "no token for start, delimiter, extract" in caplog.text
