@@ -75,17 +75,20 @@ def read(path: Path) -> Tensors:
 def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "text") -> None:
     """Writes a file whole or not at all; reading it gives every word and every bit of the vectors back.
 
-    words: V of them, without spaces or newlines. vectors: float32 [V D].
+    words: V of them, of any characters but spaces and newlines, none empty. vectors: float32 [V D].
 
     Raises:
-        UserError: what no file of this form can hold: a word with a space or newline, a glove of one number a word.
+        UserError: what no file of this form can hold: an empty word or one with a space or newline, a glove of one
+            number a word.
     """
     chex.assert_shape(vectors, (len(words), None))
     chex.assert_type(vectors, np.float32)
     if form == "glove" and vectors.shape[1] < 2:
         raise UserError("Expected vectors of two numbers or more for the glove form, found one; choose text.")
+    if "" in words:
+        raise UserError("Expected words of at least one character, found an empty one; leave it out.")
     for word in words:
-        if not word or any(separator in word for separator in " \n"):
+        if any(separator in word for separator in " \n"):
             raise UserError(f"Expected words without spaces or newlines, found {quoted(word)}; join its parts with _.")
     with storage.replacing(path) as scratch, scratch.open("wb") as file:
         if form != "glove":
@@ -110,18 +113,32 @@ def _form(path: Path) -> tuple[Form | None, int]:
         beginning = file.read(_BEGINNING)
     first, *rest = beginning.split(b"\n", 2)
     fields, second = first.split(), rest[0] if rest else b""
-    if len(fields) == 2 and all(field.isdigit() for field in fields):
+    if first[:1].isdigit() and len(fields) == 2 and all(field.isdigit() for field in fields):
         count, size = map(int, fields)
         if not (count > 0 and 0 < size <= _WIDEST and second):
             return None, 0
         # Numbers of another count are a damaged text, which says so when its rows are read; floats in bytes never read
         # as decimals up to the next newline.
-        decimals = len(second.split()) > 1 and _vector(second, len(second.split()) - 1)
-        return ("text" if decimals or _vector(second, size) else "binary" if b" " in second else None), size
-    size = len(fields) - 1
-    if not 1 < size <= _WIDEST or not _vector(first, size) or (second and not _vector(second, size)):
-        return None, 0
-    return "glove", size
+        return ("text" if _whole(second) or _vector(second, size) else "binary" if b" " in second else None), size
+    size = min((_numbers(line) for line in (first, second) if line), default=0)
+    return ("glove", size) if 1 < size <= _WIDEST else (None, 0)
+
+
+def _whole(line: bytes) -> bool:
+    """Whether a line is a word without spaces and numbers."""
+    return 0 < _numbers(line) == line.rstrip().count(b" ")
+
+
+def _numbers(line: bytes) -> int:
+    """How many numbers stand at the end of a line, after a word that may hold any character but a newline."""
+    count = 0
+    for field in reversed(line.rstrip().split(b" ")[1:]):
+        try:
+            float(field)
+        except ValueError:
+            break
+        count += 1
+    return count
 
 
 def _vector(line: bytes, size: int) -> list[float] | None:

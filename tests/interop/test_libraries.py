@@ -207,6 +207,24 @@ def test_what_is_written_reads_back_bit_for_bit(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["text", "binary", "glove"])
+@pytest.mark.parametrize(
+    "word", ["\t", "\r", "\x0b", "\x85", "\u00a0", "\u3000", "\ta\t", "7", "-1.5", "nan"], ids=repr
+)
+def test_a_first_word_of_any_characters_reads_back(tmp_path, form, word):
+    """White ones, which are no spaces, and numbers too; the vectors are whole numbers, as those of a header."""
+    path, vectors = tmp_path / "vectors", np.array([[12, 34], [5, 6]], np.float32)
+    for words in ([word, "b"], ["b", word]):
+        word2vec.write(path, words, vectors, form)
+        assert_holds(path, form, words, vectors)
+    if form != "glove":
+        word2vec.write(path, [word], vectors[:1, :1], form)
+        assert_holds(path, form, [word], vectors[:1, :1])
+    else:  # as others write them
+        path.write_text(f"{word} 12 34\nb 5 6\n", encoding="utf-8", newline="")
+        assert_holds(path, form, [word, "b"], vectors)
+
+
+@pytest.mark.parametrize("form", ["text", "binary", "glove"])
 def test_gensim_reads_what_is_written_and_its_files_are_read(tmp_path, form):
     gensim = pytest.importorskip("gensim.models")
     kept = {"binary": form == "binary", "no_header": form == "glove"}
@@ -218,7 +236,9 @@ def test_gensim_reads_what_is_written_and_its_files_are_read(tmp_path, form):
 
 
 def test_what_no_file_can_hold_is_refused(tmp_path):
-    for word in ("", "a b", "a\nb"):
+    with pytest.raises(UserError, match="at least one character, found an empty one"):
+        word2vec.write(tmp_path / "vectors", ["a", ""], VECTORS[:2])
+    for word in ("a b", "a\nb"):
         with pytest.raises(UserError, match="Expected words without spaces or newlines"):
             word2vec.write(tmp_path / "vectors", [word], VECTORS[:1])
     with pytest.raises(UserError, match="choose text"):
