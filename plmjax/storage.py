@@ -17,12 +17,13 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from plmjax.errors import UserError, quoted
@@ -36,6 +37,9 @@ SCHEME = "gs://"
 _AT_ONCE = 8
 """Files copied at once; the client holds up to 50 MiB of each in memory."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
+_BEGINNING = 1 << 20
+"""Bytes of a file by which a command recognises one of its own."""
 _OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 
 
@@ -111,9 +115,62 @@ def write(path: Path, contents: str | bytes) -> None:
         file.write_bytes(contents)
 
 
+def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
+    """Raises UserError unless a command may write a file at `path`: a new one, one like those it writes, or a device.
+
+    option: what named it. ours: the first bytes of a file -> whether the command writes such files. An empty file may
+    be written over.
+    """
+    if path.is_dir():
+        raise UserError(f"Expected a file for {option}, found the folder {path}; name a file in it.")
+    if not path.is_file() or _is_stream(path):
+        return
+    with path.open("rb") as file:
+        beginning = file.read(_BEGINNING)
+    if beginning and not ours(beginning):
+        raise UserError(
+            f"Expected a new file for {option}, or one that this command wrote, found another one at {path}; name "
+            "another or remove it."
+        )
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file of this process that a path such as /dev/stdout stands for; None for no such path."""
+    place = path.absolute().parent.resolve() / path.name
+    place = place.readlink() if place.is_symlink() and not _OPEN.fullmatch(str(place)) else place
+    found = _OPEN.fullmatch(str(place))
+    return int(found["number"]) if found and found["process"] in ("self", str(os.getpid())) else None
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe or an open file, which is written into and never replaced."""
+    if in_bucket(path) or not path.exists():
+        return False
+    return not (path.is_file() or path.is_dir()) or _descriptor(path) is not None
+
+
+def _stream(path: Path) -> IO[bytes]:
+    """A stream to write into; an open file goes on where it is."""
+    number = _descriptor(path)
+    if number is None:
+        return path.open("wb")
+    sys.stdout.flush()
+    return os.fdopen(os.dup(number), "wb")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A local file to write, which becomes `path` when the block ends without an error."""
+    """A local file to write, which becomes `path` when the block ends without an error.
+
+    What stands in it then is written into a device, a pipe or an open file such as /dev/stdout.
+    """
+    if _is_stream(path):
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / path.name
+            yield file
+            with _stream(path) as stream, file.open("rb") as written:
+                shutil.copyfileobj(written, stream)
+        return
     if in_bucket(path):
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / path.name

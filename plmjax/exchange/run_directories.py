@@ -5,6 +5,7 @@ after a round trip where it is not.
 """
 
 import dataclasses
+import json
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ from plmjax.training.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
+
+MARK = "plmjax_export.json"
+"""In the folder of an export: what was exported."""
 
 
 def import_checkpoint(
@@ -155,7 +159,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     own is written in these, the part of it that is used after pretraining.
 
     Raises:
-        UserError: no checkpoint there, no transformers form of its model, or the check fails.
+        UserError: no checkpoint there, no transformers form of its model, files in the folder that are of no earlier
+            export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
@@ -171,7 +176,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         "labels": tuple(getattr(run.objective, "labels", ())),
         "problem_type": problem_types.named(run.objective),
     }
-    with tempfile.TemporaryDirectory() as scratch, storage.output(storage.path(directory)) as folder:
+    output = storage.path(directory)
+    _claim(output, architecture, description.step)
+    with tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         if description.tokenizer:
             tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
             rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
@@ -209,6 +216,19 @@ def _written_generation(
     return content, lacks
 
 
+def _claim(folder: Path, architecture: str, step: int) -> None:
+    """Marks a folder as an export, which a later one may replace; UserError where it holds files of somebody else."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"Expected a folder to export to, found the file {folder}; name another.")
+    if folder.exists() and not (folder / MARK).exists() and any(folder.iterdir()):
+        raise UserError(
+            f"Expected a new or empty folder to export to, or one of an earlier export, found other files in {folder}; "
+            "name another."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    storage.write(folder / MARK, json.dumps({"architecture": architecture, "step": step}) + "\n")
+
+
 def _writes(module: nn.Module) -> bool:
     """Whether a module is the one that writes text."""
     return writes_text(module.config) and type(module) is type(module.config.for_generation(Execution()))
@@ -228,6 +248,7 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
     params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
+    _claim(output, name, description.step)
     with storage.output(output) as folder:
         own.save(module, params, folder)
         if description.tokenizer:

@@ -50,6 +50,8 @@ def run(
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
+    if output is not None:
+        storage.check_file(output, "--output", lambda beginning: b'"log_probability": ' in beginning)
     prompts = prompts_of(prompt, input)
     generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)))
     generator.check(prompts, settings)  # before anything is shown

@@ -86,6 +86,7 @@ def embed(
         raise UserError(
             f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
         )
+    storage.check_file(output, "--output", _are_vectors)
     directory = checkpoints.find(checkpoint)
     lines = reading.lines(input)
     params, description = checkpoints.load_parameters(directory)
@@ -226,6 +227,12 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vect
             own = f'"embedding": {listed(next(vectors))}'
         text.append(f'{{{own}, "length": {length}, "cut": {json.dumps(cut)}}}\n')
     return "".join(text)
+
+
+def _are_vectors(beginning: bytes) -> bool:
+    """Whether a file of either form begins so."""
+    archive = beginning.startswith(b"PK") and b"embeddings.npy" in beginning
+    return archive or beginning.startswith((b'{"tokens": ', b'{"embedding": '))
 
 
 def _join(parts: list[Path], path: Path, suffix: str) -> int:

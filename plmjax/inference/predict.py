@@ -71,6 +71,8 @@ def write(
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
+    if output is not None:
+        storage.check_file(output, "--output", _are_predictions)
     count = 0
 
     def counted() -> Iterator[Record]:
@@ -87,6 +89,11 @@ def write(
             file = stack.enter_context(stack.enter_context(storage.replacing(output)).open("w", encoding="utf-8"))
         file.writelines(lines)
     return count
+
+
+def _are_predictions(beginning: bytes) -> bool:
+    """Whether a file of either format begins so; of the official ones GLUE's alone tells what it is."""
+    return beginning.startswith(b"index\tprediction\n") or (beginning[:1] == b"{" and b'"prediction": ' in beginning)
 
 
 def _line(record: Record) -> str:

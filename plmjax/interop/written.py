@@ -23,7 +23,7 @@ LONGEST = 24
 """Tokens of a prompt or a source at most."""
 CLOSE = 1e-4
 """Difference of two scores that are taken as equal, relative to the largest score or to one."""
-KEPT = ("decoder_start_token_id", "forced_bos_token_id", "bos_token_id")
+KEPT = ("decoder_start_token_id", "bos_token_id")
 """Settings of generation that belong to a model; the others of a folder are somebody's choice of how to search."""
 
 
@@ -57,8 +57,6 @@ def compare(
     for number, scores in enumerate(_scores(module, params, prompts, texts)):
         _check(texts[number], scores, expected[number], directory)
         scores[:, never] = -np.inf
-        if config.forced_bos_token_id is not None:
-            scores[0] = np.where(np.arange(len(scores[0])) == config.forced_bos_token_id, 0.0, -np.inf)
         _check_likeliest(texts[number], scores, tokenizer, directory)
     return sum(map(len, texts))
 

@@ -382,7 +382,7 @@ def save_parameters(
     if unfinished.exists():  # a process was killed here while it wrote the very same files
         for name in ("checkpoints", "experiment.json", "tokenizer"):
             storage.remove(directory / name)
-    elif (directory / "experiment.json").exists() or (directory / "checkpoints").exists():
+    elif any((directory / name).exists() for name in ("experiment.json", "checkpoints", "tokenizer")):
         raise UserError(f"Expected no run in {directory}, found one; name another folder.")
     directory.mkdir(parents=True, exist_ok=True)
     storage.write(unfinished, "")

@@ -38,6 +38,8 @@ COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d
 """Distinct, and readable on white and on black."""
 SAMPLES = "samples.jsonl"
 """File of a run directory with texts that the model has written, as `plmjax generate --output` writes them."""
+MADE_BY = '<meta name="generator" content="plmjax report">'
+"""Tells a page that was written before, which may be written again."""
 PICTURES = ("png", "svg", "pdf")
 """Formats of a picture, by the ending of its name."""
 INK = "#767676"
@@ -116,7 +118,7 @@ def report(
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
-            has no ending of PICTURES, or a file cannot be written.
+            has no ending of PICTURES, or a file cannot be written or is somebody else's.
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
@@ -126,10 +128,14 @@ def report(
             f"Expected a picture that ends in .{', .'.join(PICTURES[:-1])} or .{PICTURES[-1]} for --curve, found "
             f"{curve}; name one."
         )
+    page = storage.path(output)
+    storage.check_file(page, "--output", lambda beginning: MADE_BY.encode() in beginning)
+    if curve is not None:
+        storage.check_file(storage.path(curve), "--curve", lambda beginning: b"atplotlib" in beginning)
     runs = [_read(storage.path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
     if curve is not None:
         _write(storage.path(curve), _picture(runs, kind))
-    _write(storage.path(output), _page(runs, places).encode("utf-8"))
+    _write(page, _page(runs, places).encode("utf-8"))
 
 
 def _names(workdirs: Sequence[str | Path]) -> list[str]:
@@ -388,6 +394,7 @@ def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
+{MADE_BY}
 <style>{STYLE}</style>
 </head>
 <body>

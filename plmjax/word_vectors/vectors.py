@@ -130,10 +130,12 @@ def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
     """Writes the vectors of a file, run or checkpoint to a file; says what was written.
 
     Raises:
-        UserError: what `read` raises, or a word that files of this form cannot hold.
+        UserError: what `read` raises, a word that files of this form cannot hold, or another file at `output`.
     """
+    path = storage.path(output)
+    storage.check_file(path, "the vectors", lambda beginning: bool(word2vec.evidence(path)))
     vectors = read(source)
-    word2vec.write(storage.path(output), vectors.words, vectors.vectors, form)
+    word2vec.write(path, vectors.words, vectors.vectors, form)
     count, size = vectors.vectors.shape
     return f"exported   {count:,} vectors of {size} numbers to {output} ({form})"
 
