@@ -1,4 +1,11 @@
-"""Tables of learned vectors."""
+"""Tables of learned vectors.
+
+Deviation: the row of the padding token learns wherever that token is read. In transformers the tables of BERT, RoBERTa,
+ALBERT, ELECTRA, Marian and BART (`padding_idx` of torch's Embedding) give it no gradient from the lookup, as those of
+fairseq do; the released programs of BERT, ALBERT and ELECTRA give it one, and so does transformers' T5. Filling gives
+none in either: nothing sees it. A padding token that is read makes the difference, such as the first token of Marian's
+targets, or one that is drawn in place of a masked token.
+"""
 
 import functools
 

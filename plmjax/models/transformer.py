@@ -18,6 +18,7 @@ Deviation: norms follow the sums, as in the paper; the released code came to put
 Deviation: the projections of attention have biases, as in fairseq and in Marian; those of the released code have none.
 Deviation: initial values are those of the released code, where the paper is silent: kernels as Glorot & Bengio 2010
 draw them, words with a deviation of 1 / sqrt(D).
+Deviation: the row of the padding token learns where targets begin with it, as Marian's do (layers/embeddings.py).
 Deviation: rows may hold several packed pairs (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
 """
 

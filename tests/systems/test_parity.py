@@ -38,3 +38,43 @@ def test_outputs_and_gradients_equal_transformers(family: Family, module: nn.Mod
     extra |= {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
     model = reference(name, family.reference_config(module), **extra)
     assert_equals_transformers(family.adapter, module, model, batch(module.config))
+
+
+WITHOUT_LEARNING = ("bert", "roberta", "albert", "electra", "transformer", "bart")
+"""Systems whose tables in transformers give the padding token no gradient."""
+
+
+def tables(model: Any) -> list[Any]:
+    """The tables of a transformers model that know a padding token."""
+    return [module for module in model.modules() if getattr(module, "padding_idx", None) is not None]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_which_tables_of_transformers_know_a_padding_token(name: str) -> None:
+    family = FAMILIES[name]
+    module = family.bodies[0]
+    config = family.reference_config(module)
+    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
+    known = {type(table).__name__ for table in tables(model)} & {"Embedding", "BartScaledWordEmbedding"}
+    assert bool(known) == (name in WITHOUT_LEARNING)
+
+
+@pytest.mark.parametrize("name", [name for name in WITHOUT_LEARNING if name != "roberta"])
+def test_a_padding_token_that_is_read_learns(name: str) -> None:
+    """Deviation: not in transformers, with which all else is equal.
+
+    RoBERTa's takes the token for padding wherever it stands, and gives it a position of its own.
+    """
+    family = FAMILIES[name]
+    module = family.bodies[0]
+    config, batch = family.reference_config(module), family.batch(module)
+    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
+    ids = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"
+    batch[ids] = batch[ids].copy()
+    batch[ids][0, 0] = config.pad_token_id
+    with pytest.raises(AssertionError, match="embedding"):
+        assert_equals_transformers(family.adapter, module, model, batch)
+    model.zero_grad()
+    for table in tables(model):
+        table.padding_idx = None
+    assert_equals_transformers(family.adapter, module, model, batch)
