@@ -26,6 +26,7 @@ from plmjax.finetuning.run import resolve
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.source import Rows
 from plmjax.finetuning.tagging import TaggedExamples, Tagging
+from plmjax.finetuning.task import Task
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
 from plmjax.finetuning.with_dropouts import WithDropouts
 from plmjax.layers.model_config import ModelConfig
@@ -40,8 +41,10 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
 from plmjax.training import phases, step
+from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
+from tests.metric_names import undocumented
 from tests.test_goldens import ROOT
 
 RUNS = [
@@ -192,6 +195,9 @@ def test_its_step_can_be_traced(name, monkeypatch):
     state, metrics = jax.eval_shape(program.train, program.state, program.batch)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)
     assert metrics["loss"].shape == () and metrics["loss"].dtype == jnp.float32
+    evaluated = [] if isinstance(run.data, Task) else means(program, run.objective.coefficients())
+    tasks = [task.name for task in run.data.tasks] if isinstance(run.data, JointTask) else []
+    assert not undocumented([*metrics, *evaluated], tasks)
 
 
 def test_experiments_were_found():

@@ -49,13 +49,15 @@ class BidirectionalLanguageModel(Objective):
         """spelling: the characters of every token, int32 [V C].
 
         Raises:
-            UserError: more draws than there are words.
+            UserError: more draws than there are words, or words that are not in the order of their frequency.
         """
         if self.negatives >= config.vocab_size:
             raise UserError(
                 f"Expected --objective.negatives below the {config.vocab_size} words of the model, found "
                 f"{self.negatives}; lower it, or set 0 for all words."
             )
+        if self.negatives:
+            sampled_softmax.check_order(materials.token_counts, materials.vocabulary.special)
         vocabulary, length = materials.vocabulary, config.max_characters_per_token
         table = np.zeros((config.vocab_size, length), np.int32)
         table[: vocabulary.size] = spelled(materials.texts(), length)

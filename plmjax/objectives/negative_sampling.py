@@ -13,7 +13,7 @@ Deviation: word2vec.c takes sigmoids beyond +-6 for 0 or 1 and reads the others 
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -31,6 +31,8 @@ DRAWS = np.iinfo(np.uint32).max
 @dataclasses.dataclass(frozen=True)
 class NegativeSampling(WordPrediction):
     """Mean nats of a prediction and its negatives, of rows of consecutive words such as `Blocks` gives."""
+
+    perplexity: ClassVar[bool] = False  # each decision is between two classes
 
     negatives: int = 5
     """Words that are drawn for each prediction."""

@@ -93,6 +93,10 @@ class Objective:
     """Which first tokens of a row are its prefix and see each other, in words; empty: a row has none. A decoder that
     such a task trains takes `prefix_lengths`, and reads the whole prompt of a text as its prefix."""
 
+    perplexity: ClassVar[bool] = True
+    """Whether exp(loss) is a perplexity, as of the mean nats of tokens over the whole vocabulary. It is none of choices
+    between two classes, of squares, and of a decoder that restores a damaged text."""
+
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The linen module that this task trains, built from the model's config."""
         return config.for_pretraining(execution)

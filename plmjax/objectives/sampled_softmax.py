@@ -9,12 +9,15 @@ log-uniform, p(k) = log((k + 2) / (k + 1)) / log(V + 1): near to the frequencies
 """
 
 import functools
+from collections.abc import Sequence
 
 import chex
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
 from plmjax.layers.vocabulary_scores import VocabularyScores
 
@@ -54,6 +57,25 @@ def draw(key: jax.Array, vocabulary: int, count: int) -> Draws:
     times = jax.random.exponential(key, (vocabulary,)) / log_uniform(jnp.arange(vocabulary), vocabulary)
     earliest, ids = jax.lax.top_k(-times, count)
     return Draws(ids.astype(jnp.int32), -earliest[-1], vocabulary)
+
+
+def check_order(counts: np.ndarray, special: Sequence[int]) -> None:
+    """Raises UserError where tokens are not numbered from the frequent to the rare: rare ones would be drawn most.
+
+    The order need not be exact, as that of another text is not: the first tenth of the tokens must have half of the
+    occurrences that the most frequent tenth has.
+
+    counts: int [V], occurrences in the training text. special: ids that stand in no order.
+    """
+    words = np.delete(counts, list(special))
+    tenth = -(-len(words) // 10)
+    first, most = (np.sum(part[:tenth]) / max(words.sum(), 1) for part in (words, -np.sort(-words)))
+    if 2 * first < most:
+        raise UserError(
+            f"Expected a vocabulary in the order of frequency for --objective.negatives, found that its first tenth is "
+            f"{first:.1%} of the text and the most frequent tenth {most:.1%}; set --tokenizer.kind word, "
+            f"which has this order, or --objective.negatives 0 to draw nothing."
+        )
 
 
 def sampled_cross_entropy(scores: VocabularyScores, targets: jax.Array, draws: Draws) -> jax.Array:

@@ -16,7 +16,7 @@ and to look up and update these alone takes longer (`Objective.rows`).
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -34,6 +34,8 @@ TERM = "least_squares"
 @dataclasses.dataclass(frozen=True)
 class WeightedLeastSquares(Objective):
     """Mean loss of a cell, of rows such as `Cooccurrences` gives."""
+
+    perplexity: ClassVar[bool] = False
 
     x_max: float = 100.0
     """Cooccurrences from which on all weigh the same."""

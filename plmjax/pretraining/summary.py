@@ -24,23 +24,22 @@ SAMPLED = 48
 def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
     """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
     if "eval/loss" in result.metrics:
-        _show_losses(result.metrics, say)
-        if isinstance(experiment.read(workdir / "experiment.json").objective, MaskedLanguageModel):
+        objective = experiment.read(workdir / "experiment.json").objective
+        _show_losses(result.metrics, objective.perplexity, say)
+        if isinstance(objective, MaskedLanguageModel):
             _fill(result, source, workdir, say)
     if writes_text(experiment.read(workdir / "experiment.json").model):
         _generate(result, source, workdir, say)
     _export(workdir, say)
 
 
-def _show_losses(metrics: dict[str, float], say: Callable[[str], None]) -> None:
+def _show_losses(metrics: dict[str, float], has_perplexity: bool, say: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     if "eval/unigram_loss" in metrics:  # of a loss that is no probability's, whose exponential says nothing
         say(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
         return
-    say(
-        f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}; "
-        f"perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}"
-    )
+    compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
+    say(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")
 
 
 def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
 from plmjax.layers.execution import Execution
 from plmjax.models.word2vec import Word2VecConfig
@@ -47,6 +48,7 @@ def run(tmp_path_factory) -> Path:
 def test_learns_which_words_stand_in_the_same_places(run):
     found = metrics.read(run / "metrics.jsonl")[-1]
     assert found["eval/loss"] < found["eval/unigram_loss"] - 0.2
+    assert "eval/perplexity" not in evaluate(run)  # of choices between two classes
     vectors = read(run)
     assert vectors.vectors.shape == (25, 12)
     alike_words.check_neighbours(vectors)

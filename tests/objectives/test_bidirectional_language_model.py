@@ -164,3 +164,17 @@ def test_train_flops_are_those_of_the_products(given, negatives):
         return objective.sums(MODULE, given, corrupted, jax.random.key(3), training=True).losses
 
     assert objective.train_flops(CONFIG, batch) == 3 * flops(loss, given)
+
+
+def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():
+    """Words are drawn by their numbers, as if they were numbered by frequency."""
+    counts = np.zeros(V, np.int64)
+    counts[5:] = 1000 // np.arange(1, V - 4)
+    OBJECTIVE.constants(CONFIG, dataclasses.replace(MATERIALS, token_counts=counts))
+    shaken = counts.copy()
+    shaken[[5, 6, 7, 9]] = counts[[6, 5, 9, 7]]  # as another text has them
+    OBJECTIVE.constants(CONFIG, dataclasses.replace(MATERIALS, token_counts=shaken))
+    alphabetical = dataclasses.replace(MATERIALS, token_counts=np.concatenate([counts[:5], counts[:4:-1]]))
+    with pytest.raises(UserError, match=r"first tenth is 3\.\d% of the text and the most frequent tenth \d\d\.\d%"):
+        OBJECTIVE.constants(CONFIG, alphabetical)
+    BidirectionalLanguageModel(negatives=0).constants(CONFIG, alphabetical)

@@ -11,6 +11,7 @@ from plmjax.interop import word2vec
 from plmjax.word_vectors import scores
 from plmjax.word_vectors import vectors as word_vectors
 from plmjax.word_vectors.vectors import WordVectors
+from tests.metric_names import undocumented
 
 QUESTIONS = ": capitals\nAthens Greece Oslo Norway\n: gram1-plural\ncar cars bird birds\ncar cars pig pigs\n"
 
@@ -84,6 +85,7 @@ def test_both_kinds_of_analogies_and_words_without_vectors(tmp_path):
         "analogy/questions": 2,
         "analogy/unknown_questions": 1,
     }
+    assert not undocumented([*found, *(f"similarity/words{name}" for name in ("", "/pairs", "/unknown_pairs"))])
 
 
 def test_lists_that_are_none_are_one_sentence(fails, tmp_path):

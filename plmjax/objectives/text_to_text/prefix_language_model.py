@@ -7,6 +7,7 @@ whose rests fill a row each, as segments of their own (`pack_prefix_lm_encoder_d
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ class TextToTextPrefixLanguageModel(TextToText):
 
     Rows of an even number N of tokens become sources and targets of N / 2 + 2, without padding.
     """
+
+    perplexity: ClassVar[bool] = True
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """As many tokens of text as one half, and two end tokens."""

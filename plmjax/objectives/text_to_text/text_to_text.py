@@ -41,6 +41,7 @@ class TextToText(SequenceToSequence):
     `target_loss` is the mean over all targets, which is trained.
     """
 
+    perplexity: ClassVar[bool] = False  # most of them restore a damaged text
     start: ClassVar[str] = "pad"
     """The role of the token that the decoder is given first."""
 

@@ -4,6 +4,7 @@ Neither has padding: rows of N tokens become targets of N + 1.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ class TextToTextLanguageModel(TextToText):
 
     Deviation: the source is an end token alone. In the released code it is empty, and the decoder attends to padding.
     """
+
+    perplexity: ClassVar[bool] = True
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """The end token, and the text with one."""
