@@ -6,10 +6,12 @@ import functools
 import inspect
 import io
 import itertools
+import logging
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,6 +100,11 @@ def parse(
         # Where several options end alike, the one of the whole run comes before those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
+        if not unknown[0].startswith("-"):
+            raise UserError(
+                f"Expected nothing more after {program} {shlex.join(arguments[: arguments.index(unknown[0])])}, found "
+                f"{quoted(unknown[0])}; put a text of several words in quotes, or see {program} --help."
+            )
         option = unknown[0].partition("=")[0]
         hint = nearest(experiment.normalized_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
@@ -110,7 +117,8 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
     On several hosts this host ends at once, and the other hosts receive the reason.
     """
     try:
-        command()
+        with _warnings_in_plain_words():
+            command()
     except BrokenPipeError:
         sys.exit(0)
     except (Exception, KeyboardInterrupt) as error:
@@ -123,6 +131,26 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
         peers.failed(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
         peers.leave(code)
         sys.exit(code)
+
+
+class _PlainWords(logging.Handler):
+    """Prints what the project logs on the standard error, without the names of levels and modules."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _warnings_in_plain_words() -> Iterator[None]:
+    """Libraries add a handler to the root logger, which would print `WARNING:plmjax.finetuning.run:` before a text."""
+    log, handler = logging.getLogger("plmjax"), _PlainWords()
+    propagated, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagated
 
 
 def _ending(error: BaseException) -> tuple[int, str]:

@@ -167,6 +167,12 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):
         return _export_own(own, params, description, storage.path(directory), architecture)
+    if not huggingface.has_form(model):
+        advice = ", or write the vectors of its words with --vectors text" if run.model.token_table else ""
+        raise UserError(
+            f"Expected a model that transformers has too in {checkpoint}, found {type(run.model).__name__}; export "
+            f"another checkpoint{advice}."
+        )
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)

@@ -9,7 +9,7 @@ What is said here holds for files that are read and for the transitions that a c
 
 from collections.abc import Sequence
 
-from plmjax.errors import UserError, listed, nearest, quoted
+from plmjax.errors import UserError, check_choice, quoted
 from plmjax.layers.crf import Possible
 
 OUTSIDE = "O"
@@ -19,11 +19,8 @@ SCHEMES = ("", "IOB1", "IOB2", "IOBES")
 
 def check_scheme(scheme: str) -> None:
     """Raises UserError for a scheme that is none of `SCHEMES`."""
-    if scheme not in SCHEMES:
-        raise UserError(
-            f"Expected --data.scheme to be one of {listed(SCHEMES[1:])}, found {quoted(scheme)}; "
-            f"{nearest(scheme, SCHEMES)}"
-        )
+    if scheme:
+        check_choice("--data.scheme", scheme, SCHEMES[1:])
 
 
 def check_label(label: str, scheme: str, where: str) -> None:

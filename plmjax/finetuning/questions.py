@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError, beginning, listed, nearest, quoted
+from plmjax.errors import UserError, beginning, check_choice, listed, quoted
 from plmjax.finetuning import answers, files, metrics
 from plmjax.finetuning.answers import Candidate, Window
 from plmjax.finetuning.task import (
@@ -67,7 +67,7 @@ class Questions(FileTask):
 
     examples: ClassVar[type[Examples]] = QuestionExamples
     contents: ClassVar[str] = "questions"
-    prediction_settings: ClassVar[tuple[str, ...]] = ("stride",)
+    prediction_settings: ClassVar[tuple[str, ...]] = ("stride", "question_length")
 
     sequence_length: int = 384
     """Tokens in a row, special ones included."""
@@ -207,11 +207,7 @@ class SpanExtraction(TaskObjective):
 
     def learn(self, train: QuestionExamples) -> Self:
         """The objective, which then knows whether some questions have no answer."""
-        if self.language not in SCORES:
-            raise UserError(
-                f"Expected --objective.language to be one of {listed(SCORES)}, found {quoted(self.language)}; "
-                f"{nearest(self.language, SCORES)}"
-            )
+        check_choice("--objective.language", self.language, SCORES)
         return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
 
     def module(self, config: Any, execution: Execution) -> nn.Module:

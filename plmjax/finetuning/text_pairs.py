@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from plmjax import storage
 from plmjax.errors import FROM_0, UserError, beginning, check_ranges, nearest, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.task import Examples, FileTask, Row
@@ -16,10 +17,15 @@ from plmjax.finetuning.task import Examples, FileTask, Row
 
 @dataclasses.dataclass(frozen=True)
 class TextPairExamples(Examples):
-    """sources, with the prefix; targets: None where there are none."""
+    """sources, with the prefix. targets: None where there are none. target_path: their file, if it is another."""
 
     sources: list[str]
     targets: list[str | None]
+    target_path: str = ""
+
+    def of_targets(self) -> "TextPairExamples":
+        """The same examples with the file of the targets as their place, for messages."""
+        return dataclasses.replace(self, path=self.target_path or self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +58,10 @@ class TextPairs(PairColumns, FileTask):
 
     examples: ClassVar[type[Examples]] = TextPairExamples
     contents: ClassVar[str] = "pairs of texts"
-    prediction_settings: ClassVar[tuple[str, ...]] = ("source", "columns", "prefix", "cut_sources", "cut_targets")
+    prediction_settings: ClassVar[tuple[str, ...]] = (
+        "target_length", "source", "columns", "prefix", "cut_sources", "cut_targets",
+    )  # fmt: skip
+    label_settings: ClassVar[tuple[str, ...]] = ("target", "words")
 
     target_length: int = 128
     """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
@@ -68,8 +77,8 @@ class TextPairs(PairColumns, FileTask):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, source, target."""
         for line, source, target in self._texts(path, labelled):
-            where = f"line {line} of {path}"
-            yield line, self._prefixed(source, where), self._in_words(target, where)
+            target = self._in_words(target, f"line {line} of {self._target_path(path)}")
+            yield line, self._prefixed(source, f"line {line} of {path}"), target
 
     def of_sources(self, sources: Sequence[str]) -> TextPairExamples:
         """Examples of sources that come from no file."""
@@ -85,6 +94,18 @@ class TextPairs(PairColumns, FileTask):
             )
         return self.prefix + source
 
+    def to_examples(self, path: str, rows: list[Row]) -> TextPairExamples:
+        """Rows as the examples of a file of pairs or of sources."""
+        lines, sources, targets = map(list, zip(*rows, strict=True))
+        return TextPairExamples(path, lines, sources, targets, self._target_path(path))
+
+    def _target_path(self, path: str) -> str:
+        """The file of the targets: of parallel files that beside the sources, else the same."""
+        if files.suffix(path) != f".{self.source}":
+            return path
+        packed = ".gz" if path.endswith(".gz") else ""
+        return path.removesuffix(packed).removesuffix(self.source) + self.target + packed
+
     def texts(self, examples: TextPairExamples) -> Iterator[str]:
         """The sources and the targets."""
         return itertools.chain(examples.sources, examples.targets)
@@ -95,6 +116,11 @@ class TextPairs(PairColumns, FileTask):
         elif not labelled and files.suffix(path) == ".txt":
             for line, source in _lines(path):
                 yield line, source, None
+        elif files.suffix(path) not in files.TABLES:
+            raise UserError(
+                f"Expected a .tsv, .csv or .jsonl file of pairs, or a file of sources that ends in .{self.source}, "
+                f"found {path}; name such a file, or set --data.source to the suffix of the sources."
+            )
         else:
             spare = "" if labelled else self.target
             for line, row in files.table(path, self.columns, spare=spare):
@@ -122,8 +148,12 @@ class TextPairs(PairColumns, FileTask):
             for line, source in _lines(path):
                 yield line, source, None
             return
-        packed = ".gz" if path.endswith(".gz") else ""
-        other = path.removesuffix(packed).removesuffix(self.source) + self.target + packed
+        other = self._target_path(path)
+        if storage.path(path).is_file() and not storage.path(other).is_file():
+            raise UserError(
+                f"Expected the targets of {path} in {other}, found no such file; name it so, or set --data.target to "
+                f"the suffix of the targets."
+            )
         for source, target in itertools.zip_longest(_lines(path), _lines(other)):
             if source is None or target is None:
                 longer, shorter = (path, other) if target is None else (other, path)

@@ -32,11 +32,16 @@ def average(run: str | Path, output: str | Path, last: int = 5) -> list[int]:
     if last < 1:
         raise UserError(f"Expected --last of at least 1, found {last}; change it.")
     folder = storage.path(run) / "checkpoints"
+    if not storage.finished_steps(folder):
+        raise UserError(
+            f"Expected a run directory with checkpoints at {run}, found no finished checkpoint; name the workdir of a "
+            f"run."
+        )
     steps = sorted(storage.finished_steps(folder))[-last:]
     if len(steps) < last:
         raise UserError(
-            f"Expected {last} checkpoints in {run}, found {len(steps)}; lower --last, or train with a larger "
-            f"--checkpoint.keep."
+            f"Expected {last} checkpoints in {run}, found {len(steps)}; lower --last, or keep more of a new run "
+            f"(plmjax pretrain --checkpoint.keep)."
         )
     total = None
     for step in steps:

@@ -113,7 +113,7 @@ def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, 
         if not any(one.covers(name) for name in stacked):
             raise UserError(
                 f"Expected {OPTION} to name the path of stacked layers before [], found {quoted(one.prefix)}; "
-                f"{nearest(one.prefix, _beginnings(stacked))}"
+                f"{_nearest(one.prefix, stacked)}"
             )
     for name, leaf in stacked.items():
         axis = leaf.names.index(paths.LAYERS)
@@ -132,7 +132,7 @@ def _check(frozen: Sequence[str], params: Params) -> None:
         if not any(one.covers(name) for name in names):
             raise UserError(
                 f"Expected {OPTION} to name the beginning of a parameter's path, found {quoted(one.prefix)}; "
-                f"{nearest(one.prefix, _beginnings(names))}"
+                f"{_nearest(one.prefix, names)}"
             )
     if all(any(one.layers is None and one.covers(name) for one in parsed) for name in names):
         raise UserError(
@@ -141,6 +141,13 @@ def _check(frozen: Sequence[str], params: Params) -> None:
         )
 
 
-def _beginnings(names: Iterable[str]) -> set[str]:
-    """All that the paths begin with."""
-    return {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
+def _nearest(name: str, paths: Iterable[str]) -> str:
+    """The nearest beginning of a path, or of what follows one; where none is near, the parts of the model.
+
+    All that paths begin with would fill a page.
+    """
+    split = [path.split("/") for path in paths]
+    levels = [sorted({"/".join(parts[:depth]) for parts in split}) for depth in range(1, max(map(len, split)) + 1)]
+    aliases = {one.rpartition("/")[2]: one for level in reversed(levels) for one in level}
+    aliases |= {one: one for level in levels for one in level}
+    return nearest(name, next((level for level in levels if len(level) > 1), levels[-1]), aliases)

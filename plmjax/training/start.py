@@ -39,6 +39,11 @@ def with_model(run: Experiment, description: Description) -> Experiment:
         UserError: the experiment has a model, and a different one.
     """
     model = run.start.model(description.experiment.model)
+    if run.model is not None and type(run.model) is not type(model):
+        raise UserError(
+            f"Expected the experiment's model in the checkpoint, {type(run.model).__name__}, found "
+            f"{type(model).__name__}; name another checkpoint in --from."
+        )
     if run.model is not None:
         before, after = experiments.flatten(model), experiments.flatten(run.model)
         for name in sorted(before.keys() | after.keys()):

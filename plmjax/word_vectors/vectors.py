@@ -14,10 +14,12 @@ import flax.traverse_util
 import numpy as np
 
 from plmjax import storage
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, listed, quoted
 from plmjax.interop import word2vec
 from plmjax.training import checkpoints, start
 
+ZERO = 1e-6
+"""Length of a sum of directions, by their number, below which it is what float32 leaves of zero."""
 _SCORES = 1 << 24
 """Scores of words that are held at once."""
 
@@ -60,7 +62,7 @@ class WordVectors:
         CoNLL 2014, section 3).
 
         Raises:
-            UserError: no word, a word without a vector, or not one to choose.
+            UserError: no word, a word without a vector, directions that add up to zero, or not one word to choose.
         """
         if not words:
             raise UserError("Expected a word whose neighbours are asked for, found none; name one.")
@@ -68,7 +70,13 @@ class WordVectors:
             raise UserError(f"Expected --top of at least 1, found {top}; change it.")
         added, removed = ([self.row(word) for word in side] for side in (words, minus))
         direction = self.directions[added].sum(axis=0) - self.directions[removed].sum(axis=0)
-        cosines = self.directions @ direction / max(float(np.linalg.norm(direction)), np.finfo(np.float32).tiny)
+        length = float(np.linalg.norm(direction))
+        if length < ZERO * (len(added) + len(removed)):
+            raise UserError(
+                f"Expected words whose vectors do not add up to zero in {self.origin}, found "
+                f"{listed([*words, *(f'minus {word}' for word in minus)])}; name other words, as none is near to zero."
+            )
+        cosines = self.directions @ direction / length
         left_out = {*words, *minus}
         found = []
         for row in np.argsort(-cosines, kind="stable"):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,8 +149,15 @@ def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
 
 
 def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, monkeypatch):
-    monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: type("T", (), {"vocabulary": Vocabulary(SIZE)}))
+    def made_with(vocabulary: Vocabulary) -> None:
+        monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: SimpleNamespace(vocabulary=vocabulary))
+
     command = ["cooccurrence", dataset.directory, "--output"]
+    for vocabulary in (Vocabulary(SIZE), Vocabulary(SIZE, continuation=np.arange(SIZE) > SIZE // 2)):
+        made_with(vocabulary)
+        said = fails(*command, tmp_path / "a")
+        assert f"Expected a dataset of whole words to count, found that {dataset.directory} has parts of words" in said
+    made_with(Vocabulary(SIZE, continuation=np.zeros(SIZE, bool)))
     assert "Expected words that stand 9999 times" in fails(*command, tmp_path / "a", "--least", 9999)
     assert "Expected a window from 1 to 22 words, found 23" in fails(*command, tmp_path / "a", "--window", 23)
     assert "Expected a memory of at least 133 MiB for 1 processes" in fails(*command, tmp_path / "a", "--memory", 132)

@@ -7,6 +7,7 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
+from plmjax import cli
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
@@ -299,3 +300,11 @@ def test_every_file_follows_the_umask(tmp_path, tokenizer):
 def test_nothing_to_export_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="found no finished checkpoint"):
         export_checkpoint(tmp_path, tmp_path / "out")
+
+
+def test_word_vectors_are_exported_alone(fails, tmp_path):
+    (tmp_path / "vectors.txt").write_text("3 2\na 1 2\nb 3 4\nc 5 6\n")
+    cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
+    said = fails("export", tmp_path / "run", tmp_path / "out")
+    assert "found StaticVectorsConfig" in said and "or write the vectors of its words with --vectors text" in said
+    assert not (tmp_path / "out").exists()

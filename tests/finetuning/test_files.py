@@ -6,6 +6,7 @@ import gzip
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.finetuning.mixture import Mixture, TextTask
 from plmjax.finetuning.sentences import SentenceExamples, Sentences
 
 ROWS = [("a fine film", "it is good", "yes"), ('he said "no"', "nobody spoke", "no")]
@@ -126,3 +127,11 @@ def test_real_files(shared_data):
     assert len(examples.texts) == 8000 and set(examples.labels) == {"subjective", "objective"}
     pairs = Sentences(validation=task.validation, text="premise", text_pair="hypothesis").read("validation")
     assert len(pairs.texts) == 9842 and len(set(pairs.labels)) == 3
+
+
+def test_a_file_that_is_trained_on_and_evaluated_on():
+    assert Sentences(train="a.tsv", validation="./a.tsv").trained_and_evaluated() == ["a.tsv"]
+    assert Sentences(folder="x", train="a.tsv", validation="b.tsv").trained_and_evaluated() == []
+    tasks = [TextTask(name=one, prefix=f"{one}:", train=one, validation=other) for one, other in ("ab", "cc", "de")]
+    assert Mixture(tasks=tuple(tasks)).trained_and_evaluated() == ["c"]
+    assert Mixture(tasks=tuple(tasks), only=("a", "d")).trained_and_evaluated() == []

@@ -38,6 +38,17 @@ def test_parallel_files_and_tables_hold_the_same(parallel: str, tmp_path: Path) 
     assert there_and_back[0] == (1, "to English: zwei Hunde", "two dogs")
 
 
+def test_a_file_that_does_not_end_as_the_sources_do(parallel: str, tmp_path: Path) -> None:
+    message = r"or a file of sources that ends in \.fr, found \S*train\.en; .* set --data\.source to the suffix"
+    with pytest.raises(UserError, match=message):
+        read(parallel, source="fr", target="de")
+
+
+def test_a_label_is_named_where_it_stands(parallel: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a label of --data\.words, found 'ein Mann' in line 2 of \S*train\.de"):
+        read(parallel, source="en", target="de", words=("zwei Hunde=two", "Schnee=snow"))
+
+
 def test_sources_alone(parallel: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("snow\n")
     (tmp_path / "rows.jsonl").write_text('{"en": "snow"}\n')
@@ -59,7 +70,8 @@ def test_texts_for_a_tokenizer_are_those_of_both_sides(parallel: str) -> None:
         ("train.de", "a\nb\nc\nd\n", r"as many lines in \S*train\.en as in \S*train\.de, found 3 and more"),
         ("train.de", "zwei Hunde\n \nSchnee\n", r"text in line 2 of \S*train\.de, found it empty"),
         ("train.en", "two dogs\na man\n\n", r"text in line 3 of \S*train\.en, found it empty"),
-        ("train.de", None, r"a file of examples, found no file .*train\.de"),
+        ("train.de", None, r"the targets of \S*train\.en in \S*train\.de, found no such file; .* set --data\.target"),
+        ("train.en", None, r"a file of examples, found no file .*train\.en"),
         ("train.en", "two dogs\nto German: a man\nsnow\n", r"without --data\.prefix .* in line 2 of \S*train\.en"),
     ],
 )

@@ -32,3 +32,5 @@ def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path) -> None:
         average(small_run, tmp_path / "mean", 0)
     with pytest.raises(UserError, match=r"Expected no run in .*, found one; name another folder"):
         average(small_run, small_run, 1)
+    with pytest.raises(UserError, match=r"Expected a run directory with checkpoints at .*nothere, found no finished"):
+        average(tmp_path / "nothere", tmp_path / "mean")

@@ -1,5 +1,6 @@
 """What is wrong with a run is found before any text is read, whichever command is given it."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from plmjax import cli, experiment
 from plmjax.errors import UserError
 from plmjax.experiment import Data, catalogue
-from plmjax.training import checks
+from plmjax.models.bert import BertConfig
+from plmjax.training import checkpoints, checks, start
 from tests.strangers import experiments
 
 TEXT = ["--data.input", "no_such_text"]  # a command that reads text before it looks at the options trips over this
@@ -146,3 +148,12 @@ def test_a_published_run_is_what_its_slice_takes() -> None:
     checks.pretraining(run, devices=128)
     with pytest.raises(UserError, match="divides by 96 devices x 1 microbatches, found 256; take 192 or 288"):
         checks.pretraining(run, devices=96)
+
+
+def test_a_checkpoint_of_another_kind_of_model_is_named_by_its_kind(decoder_run: Path) -> None:
+    description = checkpoints.describe(checkpoints.find(decoder_run))
+    run = dataclasses.replace(description.experiment, model=BertConfig.tiny())
+    with pytest.raises(
+        UserError, match="Expected the experiment's model in the checkpoint, BertConfig, found Gpt2Conf"
+    ):
+        start.with_model(run, description)

@@ -52,6 +52,7 @@ def test_the_mean_of_frozen_layers_is_what_they_are() -> None:
     [
         ("embeddings[1:]", "the path of stacked layers before .., found 'embeddings'"),
         ("layer[1:]", "found 'layer'; did you mean 'layers'"),
+        ("quite another", "parameter's path, found 'quite another'; known: .{,80}$"),
         ("layers[]", r"layers such as \[0\] or \[1:3\] in --optimizer.frozen, found 'layers\[\]'"),
     ],
 )

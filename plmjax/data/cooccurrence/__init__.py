@@ -15,6 +15,6 @@ of the result depends on where the text is cut, on the memory or on the number o
 """
 
 from plmjax.data.cooccurrence.cells import CELL, LEDGER, Cells, Counting, open_cells
-from plmjax.data.cooccurrence.counting import MEMORY, count
+from plmjax.data.cooccurrence.counting import MEMORY, check_words, count
 
-__all__ = ["CELL", "LEDGER", "MEMORY", "Cells", "Counting", "count", "open_cells"]
+__all__ = ["CELL", "LEDGER", "MEMORY", "Cells", "Counting", "check_words", "count", "open_cells"]

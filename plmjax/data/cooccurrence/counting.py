@@ -24,6 +24,7 @@ from plmjax.data.cooccurrence import cells, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
+from plmjax.vocabulary import Vocabulary
 
 MEMORY = 1024
 """MiB of all processes together."""
@@ -33,6 +34,15 @@ PIECE = 1 << 16
 """Tokens whose pairs are numbered at once: few enough for the processor's cache."""
 LOOK_BACK = 1 << 10
 """Tokens before a range that are read at once, until they hold the words of a window."""
+
+
+def check_words(vocabulary: Vocabulary, dataset: str | os.PathLike) -> None:
+    """Raises UserError where tokens are parts of words: what stands near a part is mostly the rest of its word."""
+    if vocabulary.continuation is None or vocabulary.continuation.any():
+        raise UserError(
+            f"Expected a dataset of whole words to count, found that {dataset} has parts of words; prepare it with a "
+            f"tokenizer of the kind word."
+        )
 
 
 def count(

@@ -38,8 +38,13 @@ class Cooccurrences(Layout):
         self._counting()
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Counts the text, unless `path` names a count or it was counted before."""
+        """Counts the text, unless `path` names a count or it was counted before.
+
+        Raises:
+            UserError: the tokens are no words, or as `count`.
+        """
         if not self.path:
+            cooccurrence.check_words(vocabulary, dataset.directory)
             cooccurrence.count(dataset, vocabulary.special, self._folder(dataset), self._counting())
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_1, SHARE, check_choice, check_ranges
 from plmjax.training.optimizers import averaging
 from plmjax.training.optimizers.averaging import AverageState
 from plmjax.training.optimizers.optimizer import map_states
@@ -51,11 +51,7 @@ class StochasticGradientDescent(Decaying):
         """Checks the numbers and the kind of averaging."""
         super().__post_init__()
         check_ranges("optimizer", self, momentum=SHARE, average_share=SHARE, patience=FROM_1)
-        if self.averaging not in AVERAGINGS:
-            raise UserError(
-                f"Expected --optimizer.averaging to be one of {', '.join(AVERAGINGS)}, found "
-                f"{quoted(self.averaging)}; {nearest(self.averaging, AVERAGINGS)}"
-            )
+        check_choice("--optimizer.averaging", self.averaging, AVERAGINGS)
 
     @property
     def by_rows(self) -> bool:

@@ -1,5 +1,7 @@
 """Rows of cells: each cell once an epoch, the held-out ones with their mirrors, and counts of something else."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 SIZE, LENGTH, ROWS = 40, 16, 4
-VOCABULARY = Vocabulary.placeholder(SIZE)
+VOCABULARY = dataclasses.replace(Vocabulary.placeholder(SIZE), continuation=np.zeros(SIZE, bool))
 LAYOUT = Cooccurrences(window=3, least=2, held_out=0.1)
 
 
