@@ -6,6 +6,7 @@ import difflib
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 DONE = 0
@@ -72,6 +73,19 @@ def listed(names: Iterable[str], most: int = 4000) -> str:
     shown = max(bisect.bisect_right(ends, most), 1)
     more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
     return f"{', '.join(names[:shown])}{more}" or "none"
+
+
+@contextlib.contextmanager
+def options_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Gives the options in messages the names that they have in the command that runs: {"--format": "--data.format"}.
+
+    names: option as the code inside calls it -> its name here.
+    """
+    pattern = "|".join(rf"{re.escape(name)}(?![\w.]*\w)" for name in names)
+    try:
+        yield
+    except UserError as error:
+        raise UserError(re.sub(pattern, lambda found: names[found[0]], str(error))) from None
 
 
 def check_choice(option: str, found: str, known: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from plmjax.errors import UserError, beginning, listed, nearest, quoted
+from plmjax.errors import UserError, beginning, listed, nearest, options_named, quoted
 from plmjax.finetuning import files
 from plmjax.finetuning.sentences import numbered
 
@@ -17,6 +17,20 @@ def test_what_is_short_is_shown_whole() -> None:
     assert nearest("lable", ["label", "text"]) == "did you mean 'label'?"
     path = "/folder" * 20 + "/train.tsv"
     assert nearest(path.replace("train", "trian"), [path]) == f"did you mean {path!r}?"
+
+
+def test_options_have_the_names_of_the_command_that_runs() -> None:
+    names = {"--format": "--data.format", "--input": "--data"}
+    for said, meant in (
+        ("check --format.", "check --data.format."),
+        (
+            "give --input or --data.input, --inputs or --format.x;",
+            "give --data or --data.input, --inputs or --format.x;",
+        ),
+    ):
+        with pytest.raises(UserError) as caught, options_named(names):
+            raise UserError(said)
+        assert str(caught.value) == meant
 
 
 def test_what_is_long_is_cut_and_measured() -> None:

@@ -165,5 +165,8 @@ def _hopeless(job: Job, found: State, seconds: float) -> Verdict | None:
     if found.lost and found.by_user:
         return Verdict("failed", "The queued resource was suspended by a user.")
     if found.lost and job.attempt - job.first + 1 >= job.attempts:
-        return Verdict("failed", f"The slice was lost {job.attempts} times, which is all --attempts allows.")
+        return Verdict(
+            "failed",
+            f"The slice was lost {job.attempts} times, which is all that python -m tpu submit --attempts allows.",
+        )
     return None

@@ -240,9 +240,10 @@ def _parquet(path: Path, key: str, parts: records.Parts | None, progress: Callab
             strings = (pyarrow.string(), pyarrow.large_string())
             for name in parts.streams.values() if parts else (key,):
                 if name not in schema.names or schema.field(name).type not in strings:
+                    option = "--streams" if parts else "--text_key"
                     raise UserError(
                         f"Expected a column of text named {quoted(name)} in {path}, found the columns "
-                        f"{listed(schema.names)}; name the one that is meant in {'--streams' if parts else 'text_key'}."
+                        f"{listed(schema.names)}; name the one that is meant in {option}."
                     )
             columns = list(parts.keys) if parts else [key]
             for batch in file.iter_batches(batch_size=256, columns=columns):
@@ -416,7 +417,7 @@ def _text_feature(name: str, features, key: str) -> str:
         return (usual or strings)[0]
     raise UserError(
         f"Expected one feature of text named {quoted(key)} in the TFDS dataset {quoted(name)}, found "
-        f"{listed(strings)}; name the one that is meant in text_key."
+        f"{listed(strings)}; name the one that is meant in --text_key."
     )
 
 
@@ -442,7 +443,7 @@ def _wikiextractor_prose(document: Document) -> list[str]:
 
 def _jsonl_prose(document: Document) -> list[str]:
     record = records.parse(document.text, document.place)
-    return _text_prose(document._replace(text=records.text(record, document.key, document.place, "text_key")))
+    return _text_prose(document._replace(text=records.text(record, document.key, document.place, "--text_key")))
 
 
 _CUT: dict[str, Callable[[Path, Iterable[str]], Iterator[tuple[str, str]]]] = {

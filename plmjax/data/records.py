@@ -85,7 +85,9 @@ def number(record: dict[str, Any], key: str, place: str) -> float:
         return float(record[key])
     except (KeyError, TypeError, ValueError):
         found = quoted(str(record[key])) if key in record else f"the keys {listed(record)}"
-        raise UserError(f"Expected a number {quoted(key)} in {place}, found {found}; change --fields.") from None
+        raise UserError(
+            f"Expected a number {quoted(key)} in {place}, found {found}; change plmjax prepare --fields."
+        ) from None
 
 
 def table(path: Path, lines: Iterator[tuple[str, str]], keys: Sequence[str]) -> Iterator[tuple[str, str]]:

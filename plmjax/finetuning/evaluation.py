@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Mesh
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Encoded, Examples, Outputs, TaskObjective
@@ -87,7 +87,9 @@ class Forward:
         settings, count = self._objective.writing(), jax.process_count()
         _, most = settings.lengths(before=1)
         own = np.full((-(-len(prompts) // count), most), _NOTHING, np.int32)
-        for row, (text,) in zip(own, writer(prompts[jax.process_index() :: count], settings), strict=False):
+        with options_named({"--max_new_tokens": "--objective.max_new_tokens"}):
+            texts = writer(prompts[jax.process_index() :: count], settings)
+        for row, (text,) in zip(own, texts, strict=False):
             row[: len(text.tokens)] = text.tokens
         written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, most)[: len(prompts)]
         return [self._tokenizer.decode(row[row != _NOTHING].tolist()) for row in written]

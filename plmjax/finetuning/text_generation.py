@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, options_named
 from plmjax.finetuning.judges import BleuAndChrf, Judge, Rouge
 from plmjax.finetuning.task import Answers, Encoded, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
@@ -53,6 +53,8 @@ DEFAULTS = Decoding(
 """How texts are written where neither the experiment nor the checkpoint says it."""
 DECODER_ROW = Template("start A delimiter", "start A delimiter B document_end", "last")
 """The row of a decoder: what it writes after, and that with the target."""
+WRITING = tuple(field.name for field in dataclasses.fields(Decoding))
+"""Options of plmjax generate that a task has too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ class TextGeneration(Decoding, TaskObjective):
     generates: ClassVar[bool] = True
     judge: ClassVar[Judge]
     """How what was written is judged; a field of those that have one task."""
-    prediction_settings: ClassVar[tuple[str, ...]] = tuple(field.name for field in dataclasses.fields(Decoding))
+    prediction_settings: ClassVar[tuple[str, ...]] = WRITING
 
     label_smoothing: float = 0.0
     """Share of the probability that is asked for at the tokens that are not the target."""
@@ -97,7 +99,8 @@ class TextGeneration(Decoding, TaskObjective):
 
     def writing(self) -> Settings:
         """The best text of a beam search, or another one if the options say so."""
-        return settings_of(self.decoding(), batch_size=PROMPTS)
+        with options_named({f"--{name}": f"--objective.{name}" for name in WRITING}):
+            return settings_of(self.decoding(), batch_size=PROMPTS)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: TextPairs) -> list[list[int]]:
         """What a text is written after, or what an encoder reads: sources as in training, the prefix before each.
@@ -295,6 +298,7 @@ def fitting(
     Raises:
         UserError: there is no room at all; or, without `cut`, a text is longer.
     """
+    examples = examples.of_targets() if side == "target" else examples
     if most < 1:
         raise UserError(f"Expected room for a {side} of at least one token, found {most}; raise {option}.")
     longer = [number for number, text in enumerate(texts) if len(text) > most]

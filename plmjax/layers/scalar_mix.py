@@ -20,7 +20,7 @@ def mixed(
         if len(set(widths)) > 1:
             raise UserError(
                 f"Expected layers of one width to mix, found widths of {', '.join(map(str, widths))}; take one layer "
-                f"(--layer), or the last (--objective.mix False)."
+                f"(plmjax embed --layer), or the last (plmjax finetune --objective.mix False)."
             )
         hidden_states = jnp.stack(hidden_states)
     shares = jax.nn.softmax(weights.astype(jnp.float32))

@@ -73,7 +73,7 @@ class TaggerConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
         check_ranges("model", self, filter_width=(0, self.max_characters_per_token))
-        check_choice("--model.cell", self.cell, tuple(CELLS))
+        check_choice("--start.tagger.cell", self.cell, tuple(CELLS))
 
     @classmethod
     def named_entities(cls, **overrides: Any) -> Self:
@@ -147,8 +147,8 @@ class LanguageModelTaggerConfig(TaggerConfig):
         own, theirs = self.max_characters_per_token, self.language_model.max_characters_per_token
         if own != theirs:
             raise UserError(
-                f"Expected --model.max_characters_per_token {theirs}, as the language models read words, found {own}; "
-                f"set it."
+                f"Expected --start.tagger.max_characters_per_token {theirs}, as the language models read words, found "
+                f"{own}; set it."
             )
 
     @property

@@ -81,5 +81,5 @@ def check_batch(batch_size: int, accumulation: int, mesh: jax.sharding.Mesh) -> 
         sizes = f"{smaller} or {larger}" if smaller else str(larger)
         raise UserError(
             f"Expected a batch size that divides by {batch_shards(mesh)} devices x {accumulation} microbatches, found "
-            f"{batch_size}; take {sizes}, or change --training.accumulation or --mesh."
+            f"{batch_size}; take {sizes}, or change --training.accumulation or --mesh.data."
         )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh
 
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import mesh as meshes
@@ -100,7 +100,8 @@ def text(run: Experiment, brought: bool = False) -> None:
         )
     if brought or run.tokenizer.path:
         return
-    tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size)
+    with options_named({"--vocab_size": "--tokenizer.vocab_size"}):
+        tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size)
     if run.tokenizer.vocab_size > run.model.vocab_size:
         raise UserError(
             f"Expected a tokenizer of at most the model's {run.model.vocab_size} tokens, found --tokenizer.vocab_size "

@@ -129,7 +129,7 @@ def test_a_vocabulary_is_never_larger_than_it_was_asked_for(kind, tmp_path):
         try:
             trained = tokenizers.train(kind, size, PROSE, tmp_path / str(size))
         except UserError as error:
-            assert f"found {size}; ask for more" in str(error)
+            assert f"found {size}; raise --vocab_size." in str(error)
         else:
             assert trained.vocabulary.size <= size
 
@@ -381,8 +381,8 @@ def test_bad_vocabularies_are_named(prepare, message, tmp_path):
         ("byte-bpe", 100, PROSE, "at least 261 tokens for byte-bpe, 5 special ones and 256 bytes, found 100"),
         ("byte-bpe", 260, PROSE, "at least 261"),
         ("wordpiece", 100, ["", "  "], "found none"),
-        ("sentencepiece-unigram", 40, PROSE, "at least 83 tokens for sentencepiece-unigram, .* found 40; ask"),
-        ("sentencepiece-bpe", 20, PROSE, "at least 83 tokens for sentencepiece-bpe, .* found 20; ask"),
+        ("sentencepiece-unigram", 40, PROSE, "at least 83 tokens for sentencepiece-unigram, .* found 40; raise"),
+        ("sentencepiece-bpe", 20, PROSE, "at least 83 tokens for sentencepiece-bpe, .* found 20; raise"),
     ],
 )
 def test_bad_training_is_named(kind, size, texts, message, tmp_path):

@@ -186,6 +186,11 @@ def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
     cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
     asked = cut.token_fields["next_ids"][cut.offsets[1] : cut.offsets[2]]
     assert len(asked) == 3 and asked[-1] == END and "targets in dev.en are longer than 2" in caplog.text
+    parallel = dataclasses.replace(EXAMPLES, target_path="dev.de")
+    GREEDY.encode(parallel, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True))
+    assert "targets in dev.de are longer than 2" in caplog.text
+    with pytest.raises(UserError, match=r"found 3 in line 2 of dev\.de"):
+        GREEDY.encode(parallel, Numbers(), MODEL, short)
     with pytest.raises(UserError, match=r"target of at most 2 tokens, .* raise --objective\.max_new_tokens"):
         one_row = TextPairs(sequence_length=12, target_length=0)
         dataclasses.replace(GREEDY, max_new_tokens=3).encode(EXAMPLES, Numbers(), DECODER, one_row)

@@ -212,7 +212,7 @@ def test_layers_of_several_widths_are_not_mixed():
 
 
 def test_words_are_read_as_the_language_models_read_them():
-    with pytest.raises(UserError, match=r"Expected --model.max_characters_per_token 9, .*found 12"):
+    with pytest.raises(UserError, match=r"Expected --start.tagger.max_characters_per_token 9, .*found 12"):
         dataclasses.replace(CONFIGS["taglm"], max_characters_per_token=12)
 
 

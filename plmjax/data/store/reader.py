@@ -138,7 +138,7 @@ class Dataset:
         if stream not in self.streams:
             raise UserError(
                 f"Expected the stream {quoted(stream)} in the dataset {self.directory}, found {listed(self.streams)}; "
-                f"choose a layout for these, or prepare the text with other --streams."
+                f"choose a layout for these, or prepare the text with other streams (plmjax prepare --streams)."
             )
 
 

@@ -88,7 +88,7 @@ def check(kind: str, vocab_size: int) -> None:
         rest = f"{BYTES} bytes" if kind in BYTE_LEVEL else "2 of the text"
         raise UserError(
             f"Expected a vocabulary of at least {least} tokens for {kind}, {special} special ones and {rest}, "
-            f"found {vocab_size}; ask for more."
+            f"found {vocab_size}; raise --vocab_size."
         )
 
 
@@ -156,7 +156,7 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
         if characters := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", str(error)):
             raise UserError(
                 f"Expected a vocabulary of at least {int(characters[1]) + sentinels} tokens for {kind}, the special "
-                f"ones and the characters of this text, found {vocab_size}; ask for more."
+                f"ones and the characters of this text, found {vocab_size}; raise --vocab_size."
             ) from error
         reason = " ".join(str(error).split())
         raise UserError(

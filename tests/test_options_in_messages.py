@@ -1,0 +1,244 @@
+"""Every option that a message names is one of the commands that can print the message.
+
+The messages are the strings of the code that hold `--name`. A table says which commands print those of a room, a module
+or a function, and by which names a command gives another's options (`errors.options_named`). A string that names the
+command of an option, as `plmjax prepare --fields`, is held to that one.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pytest
+from plmjax.inference.task_settings import OF_TEXT
+
+from plmjax import cli
+from plmjax import experiment as experiments
+from plmjax.experiment import Experiment, Phase
+from plmjax.experiment.override import choices
+from plmjax.finetuning.run import OF_TOKENIZERS
+from plmjax.finetuning.task import Task
+from plmjax.inference import evaluate as evaluation
+from plmjax.pretraining import run as pretraining
+from tests.test_experiments import RUNS
+from tests.test_goldens import ROOT
+from tpu import __main__ as tpu
+
+
+class By(NamedTuple):
+    """A command that prints messages, and its names for options in them."""
+
+    command: str
+    names: Mapping[str, str] = {}
+
+
+PRETRAIN, EVALUATE = By("pretrain", pretraining.NAMES), By("evaluate", evaluation.OF_TEXT)
+RUNNING = (By("pretrain"), By("finetune"))
+MEASURED = (*RUNNING, By("plan"), By("bench"))
+OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
+ON_TASKS = (By("finetune"), By("evaluate", evaluation.OF_TASK), By("predict"))
+WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
+READING = (By("tokenizer"), By("prepare"), PRETRAIN, EVALUATE)
+OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
+PRINTED_BY = {
+    "cli": (), "command_line": (), "option_values": RUNNING,
+    "data/formats": READING, "data/records": READING, "data/wikitext": READING,
+    "data/tokenizers/training": (By("tokenizer"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
+    "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
+    "data/unknown_tokens": (
+        By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
+    ),
+    "data/layouts": (By("pretrain"), By("plan"), By("bench")),
+    "data/layouts/blocks": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
+    "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
+    "data/pipeline": (By("pretrain"), By("bench")),
+    "data/store": (By("pretrain"), By("evaluate")),
+    "exchange": (By("import"),),
+    "exchange/run_directories:export_checkpoint": (By("export"),),
+    "exchange/run_directories:_export_own": (By("export"),),
+    "experiment": MEASURED,
+    "experiment/settings:Data.__post_init__": (By("pretrain"), By("plan"), By("bench")),
+    "experiment/record": OF_CHECKPOINTS,
+    "finetuning": (By("finetune"),),
+    "finetuning/choices": ON_TASKS, "finetuning/files": ON_TASKS, "finetuning/joint": (By("finetune"),),
+    "finetuning/joint:parts": (By("predict"),), "finetuning/joint:evaluated_on": (By("evaluate"),),
+    "finetuning/label_schemes": (By("finetune"), By("evaluate")),
+    "finetuning/label_schemes:possible": (By("finetune"),),
+    "finetuning/label_sets:__post_init__": ON_TASKS,
+    "finetuning/parsing:rows": (By("finetune"), By("evaluate")),
+    "finetuning/questions:encode": ON_TASKS,
+    "finetuning/task:check_length": ON_TASKS, "finetuning/task:parts": (By("predict"),),
+    "finetuning/task:read": (By("finetune"), By("evaluate", evaluation.OF_TASK)),
+    "finetuning/task:averaged": (By("evaluate"), By("predict")),
+    "finetuning/text_generation:encode": ON_TASKS, "finetuning/text_generation:fitting": ON_TASKS,
+    "finetuning/cross_view_translation:encode": ON_TASKS,
+    "finetuning/text_pairs": (By("finetune"), By("evaluate")),
+    "finetuning/text_pairs:rows": ON_TASKS, "finetuning/text_pairs:_texts": ON_TASKS,
+    "generation": (By("generate"),), "generation/writer:check": (By("generate"), WRITTEN),
+    "inference/embed": (By("embed"),), "inference/fill_mask": (By("fill-mask"),),
+    "inference/evaluate": (By("evaluate"),), "inference/perplexity": (By("evaluate"),),
+    "inference/zero_shot": (By("evaluate"),), "inference/members": (By("evaluate"), By("predict")),
+    "inference/predict": (By("predict"),), "inference/task_settings": (By("evaluate"), By("predict")),
+    "interop": (By("import"), By("export")),
+    "layers": (By("finetune"), By("pretrain")), "models": (By("pretrain"), By("plan"), By("bench")),
+    "models/cove": OF_FINETUNING, "models/tagger": OF_FINETUNING,
+    "models/elmo_tagger": (By("finetune"),), "models/taglm": (By("finetune"),),
+    "objectives": MEASURED,
+    "parallel": RUNNING, "parallel/mesh": MEASURED,
+    "plan": (By("plan"),),
+    "pretraining": (By("pretrain"),),
+    "training": RUNNING, "training/averaging": (By("average"),), "training/bench": (By("bench"),),
+    "training/checks:pretraining": (By("pretrain"), By("plan"), By("bench")), "training/checks:text": (By("pretrain"),),
+    "training/evaluation": (By("evaluate"),), "training/report": (By("report"),),
+    "word_vectors/first_rows": RUNNING, "word_vectors/plane": (By("report"),), "word_vectors/scores": (By("evaluate"),),
+    "word_vectors/vectors": (By("nearest"),),
+    "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
+    "tpu/__main__:_bucket": (By("tpu watch"),),
+}  # fmt: skip
+"""Room, module, or module:function -> the commands that print its messages; the longest that fits counts."""
+
+
+@functools.cache
+def accepted(command: str) -> set[str]:
+    """The options of a command, those of the experiments that it runs included; numbers in them are 0."""
+    verbs = cli.VERBS | {f"tpu {name}": verb for name, verb in (tpu.VERBS | tpu.ON_THE_SLICE).items()}
+    verb = verbs[command]
+    names = {"help"}
+    for name, parameter in inspect.signature(verb).parameters.items():
+        group = parameter.default if dataclasses.is_dataclass(parameter.default) else None
+        before = "mesh." if name == "mesh" else ""
+        names |= {f"{before}{field.name}" for field in dataclasses.fields(group)} if group else {name.strip("_")}
+    found = {f"--{name}" for name in names}
+    if command in ("pretrain", "finetune", "plan", "bench", "tpu submit"):
+        kinds = {"pretrain": [False], "finetune": [True]}.get(command, [False, True])
+        found |= {option for run in runs() if isinstance(run.data, Task) in kinds for option in of_experiment(run)}
+    for run in runs() if command in ("evaluate", "predict") else ():
+        if isinstance(run.data, Task):
+            found |= {f"--data.{name}" for name in run.data.settings(command == "evaluate")}
+            found |= {f"--objective.{name}" for name in run.objective.prediction_settings}
+        elif command == "evaluate":
+            found |= {f"--data.{name}" for name in OF_TEXT}
+    return {re.sub(r"\.\d+\b", ".0", option) for option in found}
+
+
+@functools.cache
+def runs() -> list[Experiment]:
+    return [experiments.load(str(ROOT / name)) for name in RUNS]
+
+
+def of_experiment(run: Experiment) -> Iterator[str]:
+    """Its options, and those of every class that an option can choose or a file can name in its place."""
+    yield from experiments.options(run)
+    for option, chosen in choices(run).items():
+        yield option
+        for one in chosen.choices().values():
+            yield from (f"{option}.{field.name}" for field in dataclasses.fields(one))
+    yield from (f"--phases.0.{field.name}" for field in dataclasses.fields(Phase))  # a file may name some
+    places = {"--objective": run.objective, "--data": run.data, "--model": run.model, "--start": run.start}
+    places |= {"--data.layout": run.data.layout} if not isinstance(run.data, Task) else {}
+    for place, value in places.items():
+        if value is None:  # fine-tuning takes the checkpoint's model
+            continue
+        base = next(one for one in reversed(type(value).__mro__) if one is not object and dataclasses.is_dataclass(one))
+        for one in (base, *descendants(base)):
+            if dataclasses.is_dataclass(one):
+                yield from (f"{place}.{field.name}" for field in dataclasses.fields(one))
+
+
+def descendants(base: type) -> Iterator[type]:
+    for one in base.__subclasses__():
+        yield one
+        yield from descendants(one)
+
+
+def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(Class.function, string) of every string that is no docstring and no name for `options_named`.
+
+    What is filled in is {}.
+    """
+    inner: dict[int, str] = {}
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)):
+        for node in ast.walk(owner):  # the innermost function comes last
+            kept = inner.get(id(node), "").partition(".")[0] if isinstance(owner, ast.FunctionDef) else ""
+            inner[id(node)] = f"{owner.name}." if isinstance(owner, ast.ClassDef) else f"{kept}.{owner.name}"
+    passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "options_named"
+    ]
+    constants = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    passed |= {id(node) for names in (*calls, *constants) for node in ast.walk(names)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and id(node) not in passed:
+            passed |= {id(part) for part in node.values}
+            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            yield inner.get(id(node), ""), "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            yield inner.get(id(node), ""), node.value
+
+
+OPTION = re.compile(r"(?:(plmjax|python -m tpu) ([a-z-]+)(?: train)? )?(?<![\w-])(--[a-z][\w.{}-]*)")
+OF_OTHERS = ("--xla_", "--multiprocessing-fork", "--force")
+"""Options of other programs."""
+
+
+def options(message: str) -> Iterator[tuple[str, str]]:
+    """(command that stands before it, option) of every option in a message."""
+    for program, command, option in OPTION.findall(message):
+        if not option.startswith(OF_OTHERS):
+            yield f"tpu {command}" if program.startswith("python") else command, option.rstrip(".")
+
+
+def lacks(by: By, option: str) -> bool:
+    """Whether a command has no such option."""
+    named = by.names.get(option, option)
+    named = "--" + re.sub(r"(?<!\.)\{\}$", "", named[2:]).replace("-", "_")  # a word may follow, filled in
+    pattern = re.escape(named).replace(r"\{\}", r"[\w.]+").replace(r"\.N\.", r"\.0\.")
+    pattern = re.sub(r"\\\.\d+\b", r"\\.0", pattern)
+    # A group of options, such as --phases.0 or --mesh, is named without its last part.
+    return not any(re.fullmatch(rf"{pattern}(\..+)?", known) for known in accepted(by.command))
+
+
+def printing(module: str, function: str) -> tuple[By, ...]:
+    places = [f"{module}:{function}", f"{module}:{function.rpartition('.')[2]}"]
+    places += [module.rsplit("/", number)[0] for number in range(module.count("/") + 1)]
+    return next((PRINTED_BY[place] for place in places if place in PRINTED_BY), ())
+
+
+def unaccepted(module: str, source: str) -> list[str]:
+    """The options that messages of a module name and a command that prints them lacks."""
+    found = []
+    for function, message in messages(ast.parse(source)):
+        for command, option in options(message):
+            by = (By(command),) if command else printing(module, function)
+            if module == "commands":
+                verb = next((name for name, one in cli.VERBS.items() if f".{one.__name__}" == function), "")
+                by = (By(command or verb),) if command or verb else ()
+            found += [f"{module}:{function} {one.command} {option}" for one in by if lacks(one, option)]
+            if not by and module not in ("cli", "command_line", "commands", "errors"):
+                found.append(f"{module}:{function} by no command {option}")
+    return found
+
+
+@pytest.mark.parametrize("room", ["plmjax", "tpu"])
+def test_every_option_in_a_message_is_one_of_the_commands_that_print_it(room: str) -> None:
+    found = []
+    for file in sorted((ROOT / room).rglob("*.py")):
+        module = str(file.relative_to(ROOT if room == "tpu" else ROOT / room).with_suffix(""))
+        found += unaccepted(module, file.read_text(encoding="utf-8"))
+    assert not found
+
+
+def test_a_wrong_option_is_found() -> None:
+    def of(module: str, message: str) -> list[str]:
+        return unaccepted(module, f"def fitting():\n    raise UserError(f{message!r})\n")
+
+    assert of("finetuning/text_generation", "raise --data.sequence_length or --objective.{option}") == []
+    assert [one.split()[1] for one in of("finetuning/text_generation", "name --data.validation")] == ["predict"]
+    assert of("data/formats", "check --format or --processes") != []
+    assert of("data/formats", "check --format or plmjax prepare --processes") == []
+    assert of("data/formats", "check plmjax evaluate --format") != []
+    assert of("locks", "take --format") == ["locks:.fitting by no command --format"]
