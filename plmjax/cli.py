@@ -35,6 +35,9 @@ VERBS: dict[str, Callable] = {
     "report": commands.report,
 }
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
+"""Commands that take every option of an experiment."""
+OF_TASKS = ("evaluate", "predict")
+"""Commands that take those of a run which tell how another file is read."""
 
 
 def usage() -> str:
@@ -62,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
             raise UserError(f"Expected train after plmjax tokenizer, found {found}; write plmjax tokenizer train.")
         rest = rest[rest[0] == "train" :]
     verb = VERBS[name]
-    if name not in (*OF_EXPERIMENTS, "predict"):
+    if name not in (*OF_EXPERIMENTS, *OF_TASKS):
         parse(verb, "plmjax tokenizer train" if name == "tokenizer" else f"plmjax {name}", rest)()
         return
     if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):

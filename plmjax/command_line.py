@@ -133,23 +133,17 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
         sys.exit(code)
 
 
-class _PlainWords(logging.Handler):
-    """Prints what the project logs on the standard error, without the names of levels and modules."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(record.getMessage(), file=sys.stderr)
-
-
 @contextlib.contextmanager
 def _warnings_in_plain_words() -> Iterator[None]:
-    """Libraries add a handler to the root logger, which would print `WARNING:plmjax.finetuning.run:` before a text."""
-    log, handler = logging.getLogger("plmjax"), _PlainWords()
+    """Prints the texts of warnings alone, as Python does for a logger without a handler (logging.lastResort).
+
+    Libraries give the root logger a handler, which would print `WARNING:plmjax.finetuning.run:` before each.
+    """
+    log = logging.getLogger("plmjax")
     propagated, log.propagate = log.propagate, False
-    log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
         log.propagate = propagated
 
 

@@ -13,11 +13,14 @@ from typing import Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, UseAppendAction, arg
 
 from plmjax.command_line import Location
-from plmjax.errors import UserError
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
+from plmjax.errors import UserError, options_named
 from plmjax.generation.options import Devices, Options
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import Meeting
 
+OF_ANOTHER_FILE = {"--experiment": "an import in the file of this run's experiment"}
+"""Where a command that has an experiment of its own learns of the classes of another file."""
 Overrides = Suppress[tuple[str, ...]]
 Reference = Annotated[str, arg(metavar="EXPERIMENT")]
 Kind = Literal[
@@ -77,7 +80,7 @@ def prepare(
     fields: tuple[str, ...] = (),
     held_out: float = 0.005,
     language: str = "en",
-    max_unknown: float = 0.2,
+    max_unknown: float = MAX_UNKNOWN,
     processes: int | None = None,
 ) -> None:
     """Turns raw text into a prepared dataset, once.
@@ -140,12 +143,13 @@ def cooccurrence(
         processes: Worker processes; all cores by default, as far as the memory reaches.
     """
     from plmjax.data import store, tokenizers
-    from plmjax.data.cooccurrence import Counting, count
+    from plmjax.data.cooccurrence import Counting, check_words, count
 
     opened = store.open_dataset(dataset, say=print)
-    special = tokenizers.load(opened.directory / "tokenizer").vocabulary.special
+    vocabulary = tokenizers.load(opened.directory / "tokenizer").vocabulary
+    check_words(vocabulary, dataset)
     counting = Counting(window, symmetric, least)
-    cells = count(opened, special, output, counting, memory=memory, processes=processes)
+    cells = count(opened, vocabulary.special, output, counting, memory=memory, processes=processes)
     print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")
 
 
@@ -180,7 +184,8 @@ def pretrain(
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
-    run(composed, workdir, checkpoint=from_)
+    with options_named(OF_ANOTHER_FILE):
+        run(composed, workdir, checkpoint=from_)
 
 
 def finetune(
@@ -211,11 +216,13 @@ def finetune(
 
     composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
-    if seeds:
-        print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
-        return
-    metrics = run(composed, from_, workdir, like)
-    print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    with options_named(OF_ANOTHER_FILE):
+        if seeds:
+            print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
+            return
+        metrics = run(composed, from_, workdir, like)
+    shown = (f"{name} {value if isinstance(value, int) else format(value, '.4f')}" for name, value in metrics.items())
+    print("  ".join(shown))
 
 
 def _load_classes(experiment: str | None) -> None:
@@ -234,13 +241,16 @@ def evaluate(
     stride: int | None = None,
     output: Location | None = None,
     ensemble: tuple[Location, ...] = (),
+    max_unknown: float | None = None,
     json_: Annotated[bool, arg(name="json")] = False,
     experiment: Reference | None = None,
+    overrides: Overrides = (),
 ) -> None:
     """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
 
     Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
-    trained for. Word vectors are scored on word similarities and analogies.
+    trained for. Word vectors are scored on word similarities and analogies. The columns of a task's file have the names
+    of the task, or are named by options: --data.text review --data.label stars.
 
     Args:
         checkpoint: Run directory or checkpoint; of word vectors also a file of word2vec or GloVe.
@@ -253,16 +263,32 @@ def evaluate(
             default what the rows of the run move by.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         ensemble: Further runs on the same task, whose predictions are averaged with this one's.
+        max_unknown: Largest share of unknown tokens of raw text or of examples, 0.2 without it; with more, the
+            checkpoint does not fit the text, which is refused.
         json_: Print JSON.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
-    from plmjax.inference.evaluate import evaluate as run
+    from plmjax.exchange.word_vectors import is_file_of_vectors
+    from plmjax.inference import evaluate as evaluation
     from plmjax.inference.zero_shot import zero_shot
     from plmjax.training.metrics import to_json
 
+    if output is not None and output.is_file():
+        raise UserError(f"Expected a folder for --output, found the file {output}; name another.")
+    if task is None and is_file_of_vectors(checkpoint):
+        raise UserError(
+            f"Expected --task similarity or analogy for the word vectors in {checkpoint}, found none; add it, and the "
+            f"words to judge them by in --data."
+        )
+    share = {} if max_unknown is None else {"max_unknown": max_unknown}
     if task is None:
-        found = run(checkpoint, data, output, ensemble=ensemble, window=window, stride=stride)
+        settings = evaluation.settings_of(checkpoint, overrides)
+        found = evaluation.evaluate(
+            checkpoint, data, output, ensemble=ensemble, window=window, stride=stride, **share, **settings
+        )
+    elif overrides:
+        raise UserError(f"Expected no {overrides[0]} with --task {task}, found it; leave it out.")
     elif ensemble:
         raise UserError(f"Expected no --ensemble with --task {task}, found {len(ensemble)} runs; leave it out.")
     elif data is None:
@@ -272,11 +298,13 @@ def evaluate(
     elif task in ("similarity", "analogy"):
         if window is not None:
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
+        if max_unknown is not None:
+            raise UserError(f"Expected no --max_unknown with --task {task}, found {max_unknown}; leave it out.")
         from plmjax.word_vectors import scores, vectors
 
         found = scores.score(vectors.read(checkpoint), task, data, output)
     else:
-        found = zero_shot(checkpoint, task, data, output, window=window)
+        found = zero_shot(checkpoint, task, data, output, window=window, **share)
     if json_:
         print(to_json(found))
     else:
@@ -291,6 +319,7 @@ def predict(
     output: Location | None = None,
     format: Literal["jsonl", "official"] = "jsonl",
     ensemble: tuple[Location, ...] = (),
+    max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
@@ -304,6 +333,7 @@ def predict(
         output: File to write; standard output without it.
         format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
         ensemble: Further runs on the same task, whose predictions are averaged with this one's.
+        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
@@ -312,7 +342,7 @@ def predict(
     settings = predictions.settings_of(checkpoint, overrides)
     if said := predictions.decoding(checkpoint, settings):
         print(f"decoding   {said}", file=sys.stderr)
-    count = predictions.write(checkpoint, input, output, format, ensemble, **settings)
+    count = predictions.write(checkpoint, input, output, format, ensemble, max_unknown=max_unknown, **settings)
     if output is not None:
         print(f"{count} predictions in {output}")
 
@@ -325,6 +355,7 @@ def embed(
     mix: tuple[str, ...] = (),
     pooling: Literal["cls", "mean", "none"] = "mean",
     batch_size: int = 32,
+    max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
     """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
@@ -338,12 +369,14 @@ def embed(
             `learned` for the weights that the checkpoint was fine-tuned with.
         pooling: The [CLS] vector, the mean over tokens, or every token's vector.
         batch_size: Lines computed at once.
+        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
     from plmjax.inference.embed import embed as run
 
-    rows = run(checkpoint, input, output, layer=layer, pooling=pooling, mix=mix, batch_size=batch_size, say=print)
+    how = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
+    rows = run(checkpoint, input, output, **how, say=print)
     print(f"{rows} rows in {output}")
 
 
@@ -370,6 +403,7 @@ def nearest(
     words: Positional[Annotated[tuple[str, ...], arg(help_behavior_hint="(one or more)")]],
     minus: tuple[str, ...] = (),
     top: int = 10,
+    experiment: Reference | None = None,
 ) -> None:
     """Lists the words whose vectors are nearest to those of the given words.
 
@@ -380,7 +414,9 @@ def nearest(
         words: Words whose directions are added.
         minus: Words whose directions are subtracted.
         top: Words listed, the nearest first, each with its cosine.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
+    _load_classes(experiment)
     from plmjax.word_vectors.vectors import read
 
     for word, cosine in read(vectors).nearest(words, minus, top):
@@ -394,6 +430,7 @@ def generate(
     output: Location | None = None,
     writing: OmitArgPrefixes[Options] = Options(),
     mesh: Devices = Devices(),
+    max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
     """Writes on after a prompt, or what a source becomes, and shows the text as it is written.
@@ -405,14 +442,18 @@ def generate(
         checkpoint: Run directory or checkpoint of a model that predicts the next token.
         prompt: Text to go on from, of which an empty one begins a document; or what an encoder is to read.
         input: File with one prompt per line, also compressed; - for the standard input.
-        output: File to write instead, a JSON object a line: text, tokens, stopped, log_probability, score.
+        output: File to write instead, a JSON object a line: prompt, text, tokens, stopped, log_probability, score,
+            unknown_tokens.
+        max_unknown: Largest share of unknown tokens of a prompt; with more, the checkpoint does not fit the text, which
+            is refused.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
     from plmjax.generation.command import run
 
     say = functools.partial(print, end="", flush=True)
-    run(checkpoint, prompt, input, output, writing, mesh, say, functools.partial(print, file=sys.stderr))
+    note = functools.partial(print, file=sys.stderr)
+    run(checkpoint, prompt, input, output, writing, mesh, say, note, max_unknown)
 
 
 def plan(

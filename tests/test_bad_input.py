@@ -3,12 +3,13 @@
 import gzip
 import io
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax import cli, command_line
 from plmjax.errors import UserError
 from tests.conftest import SMALL
 
@@ -159,6 +160,7 @@ def test_paths_that_cannot_be_written(fails, tmp_path: Path, small_run: Path) ->
         ["embed", small_run, "--input", file, "--output", tmp_path / ("x" * 300 + ".npz")],
         ["embed", small_run, "--input", file / "input", "--output", tmp_path / "x.npz"],
         ["report", small_run, "--output", tmp_path],
+        ["evaluate", small_run, "--output", file],
     ):
         assert str(tmp_path) in fails(*command)
 
@@ -200,6 +202,24 @@ def test_arguments_are_named_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) 
         cli.run(["fill-mask"])
     with pytest.raises(UserError, match=r"--top.*'x'"):
         cli.run(["fill-mask", "run", "text", "--top", "x"])
+
+
+def test_warnings_are_plain_words(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever handler a library has given to the root logger."""
+    root, handler = logging.getLogger(), logging.StreamHandler(io.StringIO())
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    monkeypatch.setattr(root, "handlers", [handler])
+    log = logging.getLogger("plmjax.finetuning.run")
+    command_line.answer(lambda: log.warning("%s is given twice.", "dev.tsv"))
+    assert capsys.readouterr().err == "dev.tsv is given twice.\n" and not handler.stream.getvalue()
+    log.warning("without a command")
+    assert handler.stream.getvalue() == "WARNING:plmjax.finetuning.run:without a command\n"
+
+
+def test_word_vectors_are_evaluated_on_a_task(fails, tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("3 2\na 1 2\nb 3 4\nc 5 6\n")
+    said = fails("evaluate", tmp_path / "vectors.txt")
+    assert f"Expected --task similarity or analogy for the word vectors in {tmp_path / 'vectors.txt'}" in said
 
 
 def test_plan_of_what_is_not(fails) -> None:
@@ -265,7 +285,7 @@ def test_files_of_tasks(fails, tmp_path: Path, small_run: Path, mistake: str) ->
     assert not (tmp_path / "run").exists()
 
 
-def test_tasks_of_another_kind(fails, tmp_path: Path, small_run: Path) -> None:
+def test_tasks_of_another_kind(fails, caplog: pytest.LogCaptureFixture, tmp_path: Path, small_run: Path) -> None:
     mixed = tmp_path / "mixed.py"
     mixed.write_text(
         "import dataclasses\nfrom experiments.finetune_tagging import entities\n"
@@ -287,6 +307,7 @@ def test_tasks_of_another_kind(fails, tmp_path: Path, small_run: Path) -> None:
     short = "--finetuning.epochs 0 --finetuning.warmup 0 --finetuning.evaluations 0 --training.steps 1".split()
     short += ["--data.sequence_length", "16"]
     cli.run([*run, "--data.train", file, "--data.validation", file, *short])
+    assert f"of examples that are trained on: {file} is --data.validation too." in caplog.text
     said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "questions.json")
     assert "Expected a .conll, .conllu or .jsonl file" in said and "questions.json" in said
     said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "choices.jsonl")

@@ -22,6 +22,7 @@ import numpy as np
 from plmjax import json_text, locks, storage
 from plmjax.data import checksums, formats, records, sentences, store
 from plmjax.data.tokenizers import Tokenizer
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.data.workers import WAITING, Workers
 from plmjax.errors import UserError
 
@@ -53,7 +54,7 @@ def prepare(
     text_key: str = "text",
     streams: Mapping[str, str] | None = None,
     fields: Sequence[str] = (),
-    max_unknown: float = 0.2,
+    max_unknown: float = MAX_UNKNOWN,
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
@@ -82,10 +83,7 @@ def prepare(
         raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
     if processes is not None and processes < 1:
         raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
-    if not 0 <= max_unknown <= 1:
-        raise UserError(
-            f"Expected a share of unknown tokens from 0 to 1 for max_unknown, found {max_unknown}; try 0.2."
-        )
+    unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     if fields and not streams:
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None
@@ -105,7 +103,7 @@ def prepare(
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
             batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts))
-            tokenized = _known(_tokenized(batches, work, processes or os.cpu_count() or 1), tokenizer, max_unknown)
+            tokenized = _known(_tokenized(batches, work, processes or os.cpu_count() or 1), unknown)
             shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
                 names = ", ".join(source["path"] for source in sources[:3])
@@ -119,7 +117,7 @@ def prepare(
         ) from error
     dataset = store.open_dataset(output)
     if progress:
-        print(f"unknown    {_unknown_share(dataset, tokenizer):.2%} of the tokens of the training text")
+        print(unknown)
     documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
     if progress and validation and not documents["validation"]:
         print(_nothing_held_out(documents["train"], validation))
@@ -197,33 +195,15 @@ def _clear(output: Path) -> None:
             storage.remove(path)
 
 
-def _known(
-    batches: Iterator[dict[str, Tokenized]], tokenizer: Tokenizer, limit: float
-) -> Iterator[dict[str, Tokenized]]:
-    """The batches, as long as no larger share of their tokens is unknown than `limit`; early, for hours may follow."""
-    unknown = total = 0
-
-    def judge() -> None:
-        if unknown > limit * total:
-            raise UserError(
-                f"Expected text that the tokenizer knows, found {unknown / total:.1%} of the first {total:,} tokens "
-                f"unknown, more than max_unknown ({limit:g}); take a tokenizer that was trained on such text, or raise "
-                f"max_unknown to go on with it."
-            )
-
+def _known(batches: Iterator[dict[str, Tokenized]], unknown: UnknownTokens) -> Iterator[dict[str, Tokenized]]:
+    """The batches, as long as not too many of their tokens are unknown; judged early, for hours may follow."""
     for batch in batches:
         for tokens in itertools.chain.from_iterable(part.texts.values() for part in batch.values()):
-            unknown += np.count_nonzero(tokens.ids == tokenizer.vocabulary.unknown)
-            total += len(tokens.ids)
-        if total >= JUDGED_TOKENS:
-            judge()
+            unknown.add(tokens.ids)
+        if unknown.total >= JUDGED_TOKENS:
+            unknown.check()
         yield batch
-    judge()
-
-
-def _unknown_share(dataset: store.Dataset, tokenizer: Tokenizer) -> float:
-    counts = sum(dataset.unigram_counts(stream) for stream in dataset.streams)
-    return counts[tokenizer.vocabulary.unknown] / counts.sum() if tokenizer.vocabulary.unknown >= 0 else 0.0
+    unknown.check()
 
 
 def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
@@ -336,7 +316,7 @@ def _tokenized(
     batches = itertools.chain(first, batches)
     if len(first) < WAITING * processes:
         processes = 1
-    advice = "repeat with fewer --processes"
+    advice = "repeat with fewer processes (plmjax prepare --processes)"
     with Workers(processes, _Work, *work, doing="tokenizing", advice=advice) as workers:
         yield from workers.results(_Work.__call__, ((batch,) for batch in batches))
 

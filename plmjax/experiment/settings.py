@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data.layouts import Layout
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.objectives.objective import Objective
 
@@ -50,7 +51,7 @@ class Data:
     """Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them)."""
     held_out: float = 0.05
     """Share of the documents that is held out for evaluation when a dataset is prepared."""
-    max_unknown: float = 0.2
+    max_unknown: float = MAX_UNKNOWN
     """Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused."""
     sequence_length: int = 128
     """Tokens in a row, special ones included."""

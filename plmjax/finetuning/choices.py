@@ -53,6 +53,7 @@ class Choices(FileTask):
     examples: ClassVar[type[Examples]] = ChoiceExamples
     contents: ClassVar[str] = "rows"
     prediction_settings: ClassVar[tuple[str, ...]] = ("context", "question", "choices", "columns")
+    label_settings: ClassVar[tuple[str, ...]] = ("label",)
 
     context: str = "context"
     """Column of the text that every choice is read with."""

@@ -49,6 +49,18 @@ class JointTask(Task, abc.ABC):
     only: tuple[str, ...] = ()
     """Names of the tasks that are trained on, evaluated or predicted; empty takes all."""
 
+    def settings(self, labelled: bool) -> tuple[str, ...]:
+        """Also those of each task, as tasks.1.source."""
+        shared, own = list(super().settings(labelled)), []
+        for place, task in enumerate(self.tasks):
+            fields = {field.name for field in dataclasses.fields(task)}
+            for name in self.alone(task).settings(labelled):
+                if name in fields:
+                    own.append(f"tasks.{place}.{name}")
+                elif name not in shared:
+                    shared.append(name)
+        return (*shared, *own)
+
     def __post_init__(self) -> None:
         """Checks the names."""
         super().__post_init__()
@@ -97,6 +109,10 @@ class JointTask(Task, abc.ABC):
                 parts.append(self.alone(task).read(split))
         path = "tasks" if len(parts) > 1 else f"{self.chosen[0].name}-{Path(parts[0].path).name}"
         return joined_examples(path, parts, self.chosen)
+
+    def trained_and_evaluated(self) -> list[str]:
+        """Those of every chosen task."""
+        return [file for task in self.chosen for file in self.alone(task).trained_and_evaluated()]
 
     def parts(self, path: str, size: int) -> Iterator[JointExamples]:
         """The examples of a file of the one task that `only` names."""

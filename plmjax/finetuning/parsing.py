@@ -53,6 +53,7 @@ class Parsing(TreeColumns, FileTask):
     examples: ClassVar[type[Examples]] = ParsedExamples
     contents: ClassVar[str] = "parsed sentences"
     prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
+    label_settings: ClassVar[tuple[str, ...]] = ("head", "relation")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, heads, relations."""

@@ -14,7 +14,8 @@ import flax.traverse_util
 
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
-from plmjax.errors import UserError
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
+from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning import special_tokens
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
@@ -31,6 +32,8 @@ from plmjax.word_vectors import first_rows
 
 log = logging.getLogger(__name__)
 
+OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_size"}
+"""Options of plmjax tokenizer train -> their names here."""
 ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
 
@@ -47,8 +50,8 @@ def finetune(
     like: with "random", a checkpoint whose model config and tokenizer are taken; without it the experiment's own are.
 
     Returns:
-        the evaluation of the checkpoint that WORKDIR stands for, the last one or the best: "eval/loss" and the task's
-        metrics, "eval/f1", ..., which WORKDIR/evaluation.json keeps beside the predictions.
+        the evaluation of the checkpoint that WORKDIR stands for, the last one or the best: "eval/loss", the task's
+        metrics, "eval/f1", ..., and "eval/unknown_tokens", which WORKDIR/evaluation.json keeps beside the predictions.
 
     Raises:
         UserError: the experiment, the checkpoint or a file of the task is wrong.
@@ -83,6 +86,9 @@ def finetune(
     run = dataclasses.replace(run, objective=run.objective.starting_from(run.generation))
     run.objective.check_model(run.model)
     train, validation = (run.data.read(split) for split in ("train", "validation"))
+    if hosts.speaks():
+        for file in run.data.trained_and_evaluated():
+            log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
     if description is None:
         checks.special_tokens(run.model, tokenizer.vocabulary)
@@ -97,6 +103,10 @@ def finetune(
     elif pretrained is None:
         _check_frozen_table(run)
     evaluation = TaskEvaluation(run, validation, source, tokenizer)
+    unknown = UnknownTokens(tokenizer.vocabulary)
+    validation_rows.encoded.count(unknown)
+    if unknown.share > MAX_UNKNOWN and hosts.speaks():
+        log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.share, validation.path)
     hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
     with hosts.in_turn("the run directory"):
         start.check(workdir, checkpoint, begun if vectors is None else vectors.vectors)
@@ -110,7 +120,7 @@ def finetune(
         if vectors is not None:
             params, said = first_rows.begun(params, run.model.token_table, tokenizer, vectors)
             if hosts.speaks():
-                log.warning("%s.", said)
+                print(f"start      {said}")
             return params
         if pretrained is None:
             return params
@@ -132,6 +142,7 @@ def finetune(
     if int(preferred.name) != int(result.state.step) or not evaluation.predictions:
         given = checkpoints.load_given(preferred, result.program.state)
         metrics = {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
+    metrics |= {"eval/unknown_tokens": unknown.count}
     if hosts.speaks():
         write_evaluation(workdir, metrics | evaluation.signatures(), evaluation.predictions)
     hosts.agree("the end")
@@ -257,7 +268,8 @@ def _tokenizer(
     if (workdir / "experiment.json").exists():
         return tokenizers.load(workdir / "tokenizer")
     settings, texts = run.tokenizer, run.data.texts(train)
-    with tempfile.TemporaryDirectory() as folder:  # the run saves it when everything else has been checked
+    # The run saves it when everything else has been checked.
+    with tempfile.TemporaryDirectory() as folder, options_named(OF_TOKENIZERS):
         return tokenizers.train(settings.kind, settings.vocab_size, texts, folder, lowercase=settings.lowercase)
 
 

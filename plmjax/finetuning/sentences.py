@@ -54,6 +54,7 @@ class Sentences(FileTask):
 
     examples: ClassVar[type[Examples]] = SentenceExamples
     prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
+    label_settings: ClassVar[tuple[str, ...]] = ("label",)
 
     text: str = "text"
     """Column of the sentence, or of the first of a pair."""

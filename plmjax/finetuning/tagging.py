@@ -85,6 +85,7 @@ class Tagging(TagColumns, FileTask):
     examples: ClassVar[type[Examples]] = TaggedExamples
     contents: ClassVar[str] = "tagged sentences"
     prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
+    label_settings: ClassVar[tuple[str, ...]] = ("label", "scheme")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""

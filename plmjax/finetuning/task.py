@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax import storage
+from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.finetuning.mixing import Mixing
 from plmjax.generation.writer import Settings
@@ -50,6 +52,8 @@ class Task:
 
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that can be set for another file to predict, such as the names of its columns."""
+    label_settings: ClassVar[tuple[str, ...]] = ()
+    """Fields that can be set for another labelled file besides those, such as the names of the labels' columns."""
 
     folder: str = ""
     """Folder of the files; empty takes their paths as they are."""
@@ -64,6 +68,13 @@ class Task:
     def __post_init__(self) -> None:
         """Checks the numbers."""
         check_ranges("data", self, sequence_length=FROM_1, pack=FROM_1)
+
+    def settings(self, labelled: bool) -> tuple[str, ...]:
+        """Names of the fields that can be set for another file to predict or, if `labelled`, to evaluate.
+
+        A field of one of several tasks has a dotted name, such as tasks.1.source.
+        """
+        return ("sequence_length", *self.prediction_settings, *(self.label_settings if labelled else ()))
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
         """Tokens of one global batch, padding included."""
@@ -80,6 +91,10 @@ class Task:
     def evaluated_on(self, data: str) -> Self:
         """The task with another validation file."""
         raise NotImplementedError(f"{type(self).__name__} must say how another file is evaluated.")
+
+    def trained_and_evaluated(self) -> list[str]:
+        """Files that are both trained on and evaluated on."""
+        return []
 
     def without_labels(self) -> "Examples | None":
         """Examples whose labels are not known, trained on in turn with those of "train"; None: there are none."""
@@ -121,6 +136,11 @@ class FileTask(Task):
         if not path:
             raise UserError(f"Expected a file of examples in --data.{split}, found none; name one.")
         return f"{self.folder.rstrip('/')}/{path}" if self.folder else path
+
+    def trained_and_evaluated(self) -> list[str]:
+        """The file, if both names are of one."""
+        train, validation = self.path("train"), self.path("validation")
+        return [train] if storage.path(train) == storage.path(validation) else []
 
     def read(self, split: str) -> "Examples":
         """The examples of one of the two files."""
@@ -202,6 +222,12 @@ class Encoded:
         begins = self.offsets[:-1]
         ends = begins + self.summaries + 1
         return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
+
+    def count(self, unknown: UnknownTokens) -> None:
+        """Counts the tokens, those of the decoder included."""
+        unknown.add(self.tokens)
+        if self.decoder is not None:
+            self.decoder.count(unknown)
 
     def arrays(self) -> Iterator[np.ndarray]:
         """All that its batches are made from."""

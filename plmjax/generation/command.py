@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from plmjax import storage
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation.generate import Generator, Text, decoding_of, printable
@@ -15,7 +17,10 @@ from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_w
 from plmjax.generation.writer import NEW_TOKENS, Settings, settings_of
 from plmjax.training import checkpoints
 
+log = logging.getLogger(__name__)
+
 STANDARD_INPUT = "-"
+STANDARD_INPUT_NAME = "the standard input"
 
 
 def run(
@@ -27,6 +32,7 @@ def run(
     devices: Devices,
     say: Callable[[str], None],
     note: Callable[[str], None],
+    max_unknown: float = MAX_UNKNOWN,
 ) -> None:
     """Writes after a prompt, or after every line of a file.
 
@@ -40,6 +46,7 @@ def run(
     Args:
         say: shows a piece of text, without a new line.
         note: shows a line that is no text: the settings that are in force.
+        max_unknown: largest share of unknown tokens of a prompt.
 
     Raises:
         UserError: options that do not fit together, no prompt or two, no text in the file, or as `Generator`.
@@ -53,9 +60,14 @@ def run(
     if output is not None:
         storage.check_file(output, "--output", lambda beginning: b'"log_probability": ' in beginning)
     prompts = prompts_of(prompt, input)
-    generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)))
-    generator.check(prompts, settings)  # before anything is shown
+    file = STANDARD_INPUT_NAME if str(input) == STANDARD_INPUT else input
+    places = [f"line {number} of {file}" for number in range(1, len(prompts) + 1)] if prompt is None else [""]
+    generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)), max_unknown)
+    generator.check(prompts, settings, places)  # before anything is shown
     note(in_force(options, stored, owner))
+    unknown = generator.unknown(prompts)
+    if unknown.count:
+        log.warning("%s", unknown)
     if output is not None:
         texts = generator(prompts, settings)
         with storage.replacing(output) as path, path.open("w", encoding="utf-8") as file:
@@ -64,8 +76,10 @@ def run(
     elif settings.strategy.rows == 1:
         for one in prompts:
             say(printable(one) if generator.continues else "")
-            generator.stream(one, settings, lambda piece: say(printable(piece)))
-            say("\n")
+            try:
+                generator.stream(one, settings, lambda piece: say(printable(piece)))
+            finally:
+                say("\n")  # after Ctrl-C too, before the line that says so
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
@@ -114,7 +128,7 @@ def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
     given = sys.stdin.buffer.read()
     if not given:
         raise UserError("Expected prompts on the standard input, found none; write one per line.")
-    return reading.divided("".join(reading.characters(Path("the standard input"), [given])))
+    return reading.divided("".join(reading.characters(Path(STANDARD_INPUT_NAME), [given])))
 
 
 def json_line(text: Text) -> str:

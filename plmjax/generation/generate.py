@@ -1,6 +1,7 @@
 """Prompts in, texts out: what `plmjax generate` does, and the same from Python."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any, Self
 
 import jax
 
-from plmjax.errors import UserError, quoted
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
+from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
 from plmjax.generation.options import GREEDY, Decoding, Generation
 from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
@@ -26,6 +28,7 @@ class Text:
     stopped: whether the model ended the text itself.
     log_probability: natural logarithm of the model's probability of what was written, after the prompt.
     score: what the texts of a prompt are ranked by: the same, divided by a beam search's length penalty.
+    unknown_tokens: how many tokens of the prompt stand for what the tokenizer lacks.
     """
 
     prompt: str
@@ -34,6 +37,7 @@ class Text:
     stopped: bool
     log_probability: float
     score: float
+    unknown_tokens: int
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -76,13 +80,17 @@ class Generator:
         mesh: Mesh = ONE_DEVICE,
         source: str | Path = "the parameters",
         run: Experiment | None = None,
+        max_unknown: float = MAX_UNKNOWN,
     ) -> None:
         """As `Writer`, and:
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         run: that trained the model: its objective says how prompts are read. None: as by a language model.
+        max_unknown: largest share of unknown tokens of a prompt.
         """
         self._tokenizer, self._config, self._run = tokenizer, config, run
+        self._unknown = functools.partial(UnknownTokens, tokenizer.vocabulary, max_unknown)
+        self._unknown()  # checks the share
         decoding, reads_prefix = Generation(), False
         if run is not None:
             decoding, reads_prefix = decoding_of(run)[0], bool(run.objective.prefix)
@@ -90,7 +98,7 @@ class Generator:
         self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
 
     @classmethod
-    def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE) -> Self:
+    def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
         """The model of a run directory or checkpoint.
 
         Raises:
@@ -99,7 +107,8 @@ class Generator:
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         execution = step.execution(run, jax.default_backend())
-        return cls(run.model, params, start.tokenizer_of(description), execution, mesh, checkpoint, run)
+        tokenizer = start.tokenizer_of(description)
+        return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
 
     @property
     def reads_sources(self) -> bool:
@@ -123,8 +132,8 @@ class Generator:
         latter are laid out as the sources of its task.
 
         Raises:
-            UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has
-                characters which the tokenizer lacks.
+            UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has too
+                many unknown tokens.
         """
         encoded = [self._encode(prompt) for prompt in prompts]
         written = self._writer(encoded, settings or self.settings)
@@ -133,9 +142,21 @@ class Generator:
             for prompt, ids, texts in zip(prompts, encoded, written, strict=True)
         ]
 
-    def check(self, prompts: Sequence[str], settings: Settings) -> None:
-        """Raises UserError, as `__call__`, for the first prompt that nothing can be written after."""
-        self._writer.check([self._encode(prompt) for prompt in prompts], settings)
+    def check(self, prompts: Sequence[str], settings: Settings, places: Sequence[str] = ()) -> None:
+        """Raises UserError, as `__call__`, for the first prompt that nothing can be written after.
+
+        places: where each prompt stands, such as "line 3 of prompts.txt", for messages.
+        """
+        places = places or [""] * len(prompts)
+        encoded = [self._encode(prompt, place) for prompt, place in zip(prompts, places, strict=True)]
+        self._writer.check(encoded, settings, places)
+
+    def unknown(self, prompts: Sequence[str]) -> UnknownTokens:
+        """The count of the unknown tokens of all prompts."""
+        count = self._unknown()
+        for prompt in prompts:
+            count.add(self._tokenizer.encode(prompt))
+        return count
 
     def stream(self, prompt: str, settings: Settings, say: Callable[[str], None]) -> Text:
         """One text, whose pieces `say` gets as soon as they are written.
@@ -152,21 +173,17 @@ class Generator:
             shown = max(shown, len(whole))
         return text
 
-    def _encode(self, prompt: str) -> list[int]:
-        """The tokens of a prompt."""
-        vocabulary = self._tokenizer.vocabulary
-        ((ids, spans),) = self._tokenizer.encode_spans([prompt])
-        for token, (first, last) in zip(ids.tolist(), spans.tolist(), strict=True):
-            found = prompt[first:last]
-            if token == vocabulary.unknown and found != self._tokenizer.tokens([token])[0]:
-                raise UserError(
-                    f"Expected a prompt of characters that the tokenizer has, found {quoted(found)}; leave it out."
-                )
-        if not len(ids) and not self.continues:
-            raise UserError("Expected a text to read, found an empty one; give some text.")
-        if not len(ids) and vocabulary.document_end < 0:
+    def _encode(self, prompt: str, place: str = "") -> list[int]:
+        """The tokens of a prompt; place: where it stands, for messages."""
+        vocabulary, at = self._tokenizer.vocabulary, f" in {place}" if place else ""
+        ids, unknown = self._tokenizer.encode(prompt), self._unknown()
+        unknown.add(ids)
+        unknown.check(place)
+        if not ids and not self.continues:
+            raise UserError(f"Expected a text to read{at}, found an empty one; give some text.")
+        if not ids and vocabulary.document_end < 0:
             raise UserError(
-                "Expected a prompt, found an empty one and a tokenizer without a token between documents to begin "
+                f"Expected a prompt{at}, found an empty one and a tokenizer without a token between documents to begin "
                 "with; give some text."
             )
         if self._has_task:
@@ -174,14 +191,15 @@ class Generator:
             return ids
         if self.reads_sources:
             self._config.template.check(vocabulary)
-            return self._config.template.lay_out((ids.tolist(),), vocabulary).tokens
-        return ids.tolist() or [vocabulary.document_end]
+            return self._config.template.lay_out((ids,), vocabulary).tokens
+        return ids or [vocabulary.document_end]
 
     def _text(self, prompt: str, ids: list[int], written: Tokens) -> Text:
         before = ids if self.continues else []
         head, whole = self._tokenizer.decode(before), self._tokenizer.decode(before + written.tokens)
         fields = dataclasses.asdict(written) | {"tokens": len(written.tokens)}
-        return Text(prompt=prompt, text=whole[_shared(head, whole) :], **fields)
+        lacking = self._unknown().add(ids)
+        return Text(prompt=prompt, text=whole[_shared(head, whole) :], unknown_tokens=lacking, **fields)
 
 
 def _shared(first: str, second: str) -> int:

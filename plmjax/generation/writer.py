@@ -243,12 +243,13 @@ class Writer:
                 return
             count += 1
 
-    def check(self, prompts: Sequence[list[int]], settings: Settings) -> None:
-        """Raises UserError for a prompt that is empty or too long."""
+    def check(self, prompts: Sequence[list[int]], settings: Settings, places: Sequence[str] = ()) -> None:
+        """Raises UserError for a prompt that is empty or too long; places: where each stands, for messages."""
         settings.constraints(self._vocabulary, self._config.vocab_size)
-        for prompt in prompts:
+        for prompt, place in zip(prompts, places or [""] * len(prompts), strict=True):
+            at = f" in {place}" if place else ""
             if not prompt:
-                raise UserError("Expected a prompt of at least one token, found an empty one; give some text.")
+                raise UserError(f"Expected a prompt of at least one token{at}, found an empty one; give some text.")
             _, new = settings.lengths(self._before(len(prompt)))
             if self.longest is None:
                 continue
@@ -259,13 +260,13 @@ class Writer:
                 )
             if self.reads_sources and len(prompt) > self.longest:
                 raise UserError(
-                    f"Expected a prompt of at most the encoder's {self.longest} positions, found {len(prompt)} tokens; "
-                    f"shorten it."
+                    f"Expected a prompt of at most the encoder's {self.longest} positions{at}, found {len(prompt)} "
+                    f"tokens; shorten it."
                 )
             if not self.reads_sources and len(prompt) + new > self.longest:
                 raise UserError(
-                    f"Expected a prompt and --max_new_tokens of at most the model's {self.longest} positions together, "
-                    f"found {len(prompt)} and {new} tokens; shorten one."
+                    f"Expected a prompt and --max_new_tokens of at most the model's {self.longest} positions together"
+                    f"{at}, found {len(prompt)} and {new} tokens; shorten one."
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import json_text, storage
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
@@ -58,6 +59,7 @@ def embed(
     pooling: str = "mean",
     mix: Sequence[str] = (),
     batch_size: int = 32,
+    max_unknown: float = MAX_UNKNOWN,
     say: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Writes the vectors of the lines of `input`, each laid out as a row, and returns how many lines there are.
@@ -72,9 +74,12 @@ def embed(
     [lines] counts the tokens read, `cut` bool [lines] whether a line was cut. A .jsonl file has an object a line:
     `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
+    max_unknown: largest share of unknown tokens of the lines; `say` gets how many there are. Words that a model reads
+    by their characters count too where the tokenizer lacks them.
+
     Raises:
-        UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, or parts of
-            another embedding beside the output.
+        UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
+            tokens, or parts of another embedding beside the output.
     """
     from plmjax.data import reading
 
@@ -99,6 +104,12 @@ def embed(
     wanted = _wanted(layer, pooling, mix, run.model.depth, params)
     tokenizer = start.tokenizer_of(description)
     run.model.template.check(tokenizer.vocabulary)
+    unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
+    for first in range(0, len(lines), BLOCK):
+        unknown.add(tokenizer.encode_arrays(lines[first : first + BLOCK])[0])
+    unknown.check()
+    if unknown.count:
+        say(str(unknown))
     module = run.model.encoder(step.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
     start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
@@ -131,8 +142,8 @@ def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: A
     if list(mix) == [LEARNED]:
         if MIX not in params:
             raise UserError(
-                "Expected a checkpoint that was fine-tuned with --objective.mix True for --mix learned, found none in "
-                "it; give numbers."
+                "Expected a checkpoint that was fine-tuned with a mix (plmjax finetune --objective.mix True) for --mix "
+                "learned, found none in it; give numbers."
             )
         learned = params[MIX]
         return Vectors(layer, pooling, tuple(map(float, learned["weights"])), float(learned["scale"]))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
+from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Examples, Task
-from plmjax.inference import members, perplexity
+from plmjax.inference import members, perplexity, task_settings
 from plmjax.inference.program import program_of
 from plmjax.objectives.objective import Given
 from plmjax.training import checkpoints, start
@@ -22,6 +23,16 @@ from plmjax.training.evaluation import HeldOut
 from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.step import Program
+
+OF_TEXT = {
+    **{f"--{name}": f"--data.{name}" for name in ("format", "streams", "text_key")},
+    "--input": "--data",
+    "--data.sequence_length": "--window",
+    "--data.layout.overlap": "--stride",
+}
+"""Options of the commands that read text, and of a run on it -> their names here."""
+OF_TASK = {"--data.validation": "--data"}
+"""The same of a run on a task."""
 
 
 def evaluate(
@@ -32,11 +43,14 @@ def evaluate(
     ensemble: Sequence[str | Path] = (),
     window: int | None = None,
     stride: int | None = None,
+    max_unknown: float | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Evaluates a checkpoint on its run's held-out data, or on `data`.
 
     For a pretraining checkpoint `data` is a prepared dataset (its validation split) or raw text (all of it); the result
-    has "eval/loss" (nats a target), "eval/perplexity", "eval/unigram_entropy" and the other metrics of its objective.
+    has "eval/loss", "eval/unigram_entropy" and the other metrics of its objective; and "eval/perplexity", where the
+    loss is the mean nats of tokens over the vocabulary.
     For a fine-tuned one it is a file of labelled examples like its validation file, and for a run on a mixture
     NAME=FILE, a file of the task NAME; the result has "eval/loss" and the metrics of the task, of a mixture
     "eval/TASK/METRIC" and "eval/mean", and of BLEU and its like also their signatures.
@@ -45,10 +59,13 @@ def evaluate(
     `stride` further tokens, by default as many as the rows of its run (`perplexity.sliding`); given either, it reads
     the run's held-out data so too. The result then has "eval/window", "eval/stride" and "eval/tokens", the number of
     tokens asked for; of raw text also "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity", of
-    "eval/bytes", "eval/characters" and "eval/words" before any normalisation (`TextSize`); "eval/lowercased", whether
-    the tokenizer drops capitals; and "eval/unknown_tokens", how many tokens stand for text that it lacks, whose bits
-    are not counted in full. A model that reads both ways has the perplexity and the bits of each direction,
-    "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is what one of them is asked for.
+    "eval/bytes", "eval/characters" and "eval/words" before any normalisation (`TextSize`); and "eval/lowercased",
+    whether the tokenizer drops capitals. A model that reads both ways has the perplexity and the bits of each
+    direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is what one of them is
+    asked for.
+
+    Every result has "eval/unknown_tokens": how many tokens of the text stand for what the tokenizer lacks. Their nats
+    and bits do not count what was written there, and many of them look easy to a model.
 
     A prefix language model is given a prefix that is read from both sides. Of its run's own rows it is drawn as in
     training; in rows of a window it is what stands before the first token asked for. The result names it,
@@ -58,13 +75,19 @@ def evaluate(
         WORKDIR/evaluations/NAME, by the name of the file, or of an ensemble NAME_with_RUN for its further runs.
     ensemble: further runs on the same task, whose predictions are averaged with this one's; the result has the metrics
         of the task and no loss.
+    max_unknown: largest share of unknown tokens of raw text or of examples; 0.2 without it. A prepared dataset was
+        judged when it was prepared.
+    settings: of the task, how the file is read (`text="review"`, `label="stars"`); of the objective, how a prediction
+        is chosen; of a run on text, how raw text is read (`text_key="body"`).
 
     Raises:
-        UserError: no checkpoint, no data, data that does not fit it, or a window or a stride that does not.
+        UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride or
+            a setting that does not fit.
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
-    run = description.experiment
+    run = task_settings.with_settings(description.experiment, settings, labelled=True)
+    limit = MAX_UNKNOWN if max_unknown is None else max_unknown
     signatures: dict[str, str] = {}
     predictions: dict[str, str] = {}
     if window is not None or stride is not None:
@@ -74,24 +97,40 @@ def evaluate(
     if isinstance(run.data, Task) and ensemble:
         if data is not None:
             run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
-        runs = [members.Member(directory, run), *members.others(run, ensemble)]
-        examples = run.data.read("validation")
+        first = members.Member(directory, run, limit)
+        runs = [first, *members.others(first, ensemble, limit)]
+        examples = _examples(run)
         names = "".join(f"_with_{Path(other).name}" for other in ensemble)
         output = output or _evaluations(directory) / f"{Path(examples.path).name.split('.')[0]}{names}"
         metrics, predictions = run.objective.answer(examples, *members.together(runs, examples))
+        metrics |= {"unknown_tokens": first.unknown.count}
     elif isinstance(run.data, Task):
         tokenizer = start.tokenizer_of(description)
         if data is not None:
             run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
         examples, source = _task_source(run, tokenizer)
+        unknown = UnknownTokens(tokenizer.vocabulary, limit)
+        source.validation_rows.encoded.count(unknown)
+        unknown.check()
         output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
         evaluation = TaskEvaluation(run, examples, source, tokenizer)
         program = program_of(run, source)
-        metrics = evaluation(program, _given(directory, program))
+        metrics = evaluation(program, _given(directory, program)) | {"unknown_tokens": unknown.count}
         signatures, predictions = evaluation.signatures(), evaluation.predictions
     elif isinstance(run.data, Data):
         text = None if data is None else storage.path(data)
-        metrics = _of_text(description, directory, text, window, stride)
+        raw = text is not None and not _is_prepared(text)
+        given = [f"--data.{name}" for name in settings] + ([] if max_unknown is None else ["--max_unknown"])
+        if given and not raw:
+            raise UserError(
+                f"Expected raw text in --data for {given[0]}, found {data or 'none'}; leave {given[0]} out, as a "
+                f"prepared dataset stays as it was prepared."
+            )
+        if raw:  # its format is not that of the run's own text
+            run = dataclasses.replace(run, data=dataclasses.replace(run.data, format=settings.get("format", "auto")))
+        described = dataclasses.replace(description, experiment=run)
+        with options_named(OF_TEXT):
+            metrics = _of_text(described, directory, text, window, stride, limit)
     else:
         raise UserError(
             f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
@@ -103,8 +142,25 @@ def evaluate(
     return metrics
 
 
+def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any]:
+    """The settings of `evaluate` that options of a command line stand for: `--data.label stars`.
+
+    Raises:
+        UserError: an option that does not change how a file is read or judged, or a value of the wrong type.
+    """
+    if not options:
+        return {}
+    run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
+    return task_settings.from_options(run, options, "plmjax evaluate", labelled=True)
+
+
 def _of_text(
-    description: Description, directory: Path, data: Path | None, window: int | None, stride: int | None
+    description: Description,
+    directory: Path,
+    data: Path | None,
+    window: int | None,
+    stride: int | None,
+    max_unknown: float,
 ) -> dict[str, Any]:
     """The means of the objective on a run's held-out text, on a prepared dataset or on raw text."""
     from plmjax.data import pipeline
@@ -116,7 +172,7 @@ def _of_text(
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = start.tokenizer_of(description)
-        dataset = _dataset(run, tokenizer, directory, data, Path(scratch))
+        dataset = _dataset(run, tokenizer, directory, data, Path(scratch), max_unknown)
         if raw and slides:
             perplexity.check_length(dataset, data)
         source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
@@ -124,7 +180,7 @@ def _of_text(
         program = program_of(run, source)
         totals = evaluation.totals(program, _given(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
-        metrics["perplexity"] = exponential(metrics["loss"])
+        metrics |= {"perplexity": exponential(metrics["loss"])} if run.objective.perplexity else {}
         metrics |= {"prefix": run.objective.prefix} if run.objective.prefix else {}
         ways = {f"{way}_": totals[f"{way}_nats"] for way in run.objective.directions}
         if slides:
@@ -136,7 +192,8 @@ def _of_text(
             if size is not None:
                 metrics |= {f"{prefix}{name}": value for name, value in perplexity.by_size(nats, size).items()}
         if size is not None:
-            metrics |= dataclasses.asdict(size) | perplexity.normalisation(tokenizer, dataset)
+            metrics |= dataclasses.asdict(size) | {"lowercased": perplexity.lowercases(tokenizer)}
+        metrics["unknown_tokens"] = perplexity.unknown_tokens(tokenizer, dataset).count
     return metrics
 
 
@@ -147,9 +204,14 @@ def _evaluations(checkpoint: Path) -> Path:
 
 
 def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]:
-    examples = run.data.read("validation")
+    examples = _examples(run)
     rows = finetuning.rows(run, examples, tokenizer)
     return examples, TaskSource([rows], rows, tokenizer.vocabulary, run.training.seed)
+
+
+def _examples(run: Experiment) -> Examples:
+    with options_named(OF_TASK):
+        return run.data.read("validation")
 
 
 def _given(directory: Path, program: Program) -> Given:
@@ -162,7 +224,9 @@ def _is_prepared(data: Path) -> bool:
     return (data / store.LEDGER).exists()
 
 
-def _dataset(run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path) -> Any:
+def _dataset(
+    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, max_unknown: float
+) -> Any:
     """The run's dataset (plmjax.data.store.Dataset), another one, or raw text, prepared here."""
     from plmjax.data import records, store
     from plmjax.data.prepare import prepare
@@ -177,14 +241,14 @@ def _dataset(run: Experiment, tokenizer: Any, directory: Path, data: Path | None
         return dataset
     dataset = prepare(
         [data],
-        "auto",
+        run.data.format,
         tokenizer,
         scratch / "dataset",
         validation=0,
         language=run.data.language,
         text_key=run.data.text_key,
         streams=records.streams(run.data.streams),
-        max_unknown=1,  # the evaluation is about this text
+        max_unknown=max_unknown,
         progress=False,
     )
     return dataset.all_held_out()  # the run has seen none of it

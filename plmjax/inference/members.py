@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Experiment
 from plmjax.finetuning import run as finetuning
@@ -11,7 +12,7 @@ from plmjax.finetuning.evaluation import Forward
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Encoded, Examples, Outputs, Task
 from plmjax.inference.program import program_of
-from plmjax.training import checkpoints, start
+from plmjax.training import checkpoints, items, start
 from plmjax.training.step import Program
 
 
@@ -19,21 +20,30 @@ class Member:
     """One run; its program is compiled once, for the first examples.
 
     directory: of the checkpoint. run: its experiment, with settings of the task that a user may have changed.
+    unknown: the count of all tokens that it was given.
     """
 
-    def __init__(self, directory: Path, run: Experiment) -> None:
-        self.run = run
-        self._directory, self._tokenizer = directory, start.tokenizer_of(checkpoints.describe(directory))
+    def __init__(self, directory: Path, run: Experiment, max_unknown: float = MAX_UNKNOWN) -> None:
+        """The member; max_unknown: largest share of unknown tokens of the examples read so far."""
+        self.run, self.directory = run, directory
+        self._tokenizer = start.tokenizer_of(checkpoints.describe(directory))
+        self.unknown = UnknownTokens(self._tokenizer.vocabulary, max_unknown)
         self._forward = Forward(run, self._tokenizer)
         self._program: Program | None = None
 
     @functools.cached_property
     def _given(self):
-        return checkpoints.load_given(self._directory, self._program.state)
+        return checkpoints.load_given(self.directory, self._program.state)
 
     def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
-        """The examples as the model reads them, and what it makes of each sequence."""
+        """The examples as the model reads them, and what it makes of each sequence.
+
+        Raises:
+            UserError: a wrong example, or too many unknown tokens.
+        """
         rows = finetuning.rows(self.run, examples, self._tokenizer)
+        rows.encoded.count(self.unknown)
+        self.unknown.check()
         source = TaskSource([rows], rows, self._tokenizer.vocabulary, self.run.training.seed)
         if self._program is None:
             self._program = program_of(self.run, source)
@@ -41,15 +51,20 @@ class Member:
         return rows.encoded, outputs
 
 
-def others(run: Experiment, paths: Sequence[str | Path]) -> list[Member]:
+def others(first: Member, paths: Sequence[str | Path], max_unknown: float = MAX_UNKNOWN) -> list[Member]:
     """The further members of an ensemble.
 
     Raises:
-        UserError: no checkpoint, one that was not fine-tuned on a task, or one on a task other than that of `run`.
+        UserError: no checkpoint, one that was not fine-tuned on a task, one on a task other than that of the first, or
+            one that is a member already.
     """
-    found = []
+    run, found = first.run, []
     for path in paths:
         directory = checkpoints.find(path)
+        if _contents(directory) in [_contents(member.directory) for member in (first, *found)]:
+            raise UserError(
+                f"Expected different runs in an ensemble, found {path} twice; leave one out or name another --ensemble."
+            )
         own = checkpoints.describe(directory).experiment
         known, labels = (getattr(one.objective, "labels", ()) for one in (run, own))
         same = isinstance(own.data, Task) and type(own.objective) is type(run.objective)
@@ -60,8 +75,13 @@ def others(run: Experiment, paths: Sequence[str | Path]) -> list[Member]:
                 f"Expected runs of {type(run.objective).__name__}{of} for --ensemble, found one of "
                 f"{type(own.objective).__name__}{has} in {path}; name runs on one task."
             )
-        found.append(Member(directory, own))
+        found.append(Member(directory, own, max_unknown))
     return found
+
+
+def _contents(checkpoint: Path) -> bytes:
+    """The digests of a checkpoint's files, which those of a copy are too."""
+    return (checkpoint / items.MANIFEST).read_bytes()
 
 
 def together(members: Sequence[Member], examples: Examples) -> tuple[Encoded, Outputs]:

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from plmjax.data.layouts import Blocks, Streams
+from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Objective
 from plmjax.training import phases
 from plmjax.training.metrics import perplexity as exponential
+
+PIECE = 1 << 20
+"""Tokens of a dataset that are read at once."""
 
 
 def language_model(run: Experiment) -> Objective:
@@ -98,14 +102,17 @@ def by_size(nats: float, size: Any) -> dict[str, float]:
     }
 
 
-def normalisation(tokenizer: Any, dataset: Any) -> dict[str, bool | int]:
-    """What of a raw text the bits leave out: its capitals, and what the tokenizer has no token for.
-
-    tokenizer: a plmjax.data.tokenizers.Tokenizer. dataset: what the text was prepared into.
-    """
-    unknown = tokenizer.vocabulary.unknown
+def lowercases(tokenizer: Any) -> bool:
+    """Whether the bits of a text leave out its capitals; tokenizer: a plmjax.data.tokenizers.Tokenizer."""
     small = tokenizer.encode("a")
-    return {
-        "lowercased": small == tokenizer.encode("A") and unknown not in small,
-        "unknown_tokens": int(dataset.unigram_counts()[unknown]) if unknown >= 0 else 0,
-    }
+    return small == tokenizer.encode("A") and tokenizer.vocabulary.unknown not in small
+
+
+def unknown_tokens(tokenizer: Any, dataset: Any) -> UnknownTokens:
+    """The count of all texts of the documents that are held out of a plmjax.data.store.Dataset."""
+    unknown = UnknownTokens(tokenizer.vocabulary)
+    for stream in dataset.streams:
+        split = dataset.split("validation", stream)
+        for first in range(0, split.token_count, PIECE):
+            unknown.add(split.tokens(first, min(first + PIECE, split.token_count)))
+    return unknown

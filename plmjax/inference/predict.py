@@ -1,21 +1,23 @@
 """Predictions of a fine-tuned checkpoint for examples without labels, in their order, while they are read."""
 
 import contextlib
-import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError, check_choice, nearest, quoted
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
+from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
 from plmjax.finetuning.task import Record, Task
-from plmjax.inference import members
+from plmjax.inference import members, task_settings
 from plmjax.training import checkpoints
 from plmjax.training.checkpoints import Description
+
+log = logging.getLogger(__name__)
 
 FORMATS = ("jsonl", "official")
 PART = 1024
@@ -23,7 +25,12 @@ PART = 1024
 
 
 def predict(
-    checkpoint: str | Path, input: str | Path, ensemble: Sequence[str | Path] = (), **settings: Any
+    checkpoint: str | Path,
+    input: str | Path,
+    ensemble: Sequence[str | Path] = (),
+    *,
+    max_unknown: float = MAX_UNKNOWN,
+    **settings: Any,
 ) -> Iterator[Record]:
     """The prediction of every example of a file, in its order.
 
@@ -32,6 +39,7 @@ def predict(
 
     ensemble: further runs on the same task, whose predictions are averaged with this one's: probabilities of labels and
         of choices, or numbers.
+    max_unknown: largest share of unknown tokens, of the examples read so far.
     settings: of the task, how this file is read (`text="review"`); of the objective, how a prediction is chosen
         (`null_threshold=1.5`).
 
@@ -39,17 +47,21 @@ def predict(
         dicts of plain data, with the keys that the objective's `records` documents.
 
     Raises:
-        UserError: no checkpoint, one that was not fine-tuned, or a file that does not fit its task.
+        UserError: no checkpoint, one that was not fine-tuned, or a file that does not fit its task or its tokenizer.
     """
     directory = checkpoints.find(checkpoint)
     description = _described(directory)
-    run = _with(description.experiment, settings)
-    return _predicted(run, [members.Member(directory, run), *members.others(run, ensemble)], str(input))
+    run = task_settings.with_settings(description.experiment, settings, labelled=False)
+    first = members.Member(directory, run, max_unknown)
+    return _predicted(run, [first, *members.others(first, ensemble, max_unknown)], str(input))
 
 
 def _predicted(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
     for examples in run.data.parts(input, PART):
         yield from run.objective.records(examples, *members.together(runs, examples))
+    unknown = runs[0].unknown
+    if unknown.count:
+        log.warning("%s", unknown)
 
 
 def write(
@@ -58,6 +70,8 @@ def write(
     output: str | Path | None = None,
     format: str = "jsonl",
     ensemble: Sequence[str | Path] = (),
+    *,
+    max_unknown: float = MAX_UNKNOWN,
     **settings: Any,
 ) -> int:
     """Writes the predictions as they are made to a file, or without one to standard output; returns their number.
@@ -77,7 +91,7 @@ def write(
 
     def counted() -> Iterator[Record]:
         nonlocal count
-        for record in predict(checkpoint, input, ensemble, **settings):
+        for record in predict(checkpoint, input, ensemble, max_unknown=max_unknown, **settings):
             count += 1
             yield record
 
@@ -107,21 +121,13 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
         UserError: an option that does not change predictions, or a value of the wrong type.
     """
     run = _described(checkpoints.find(checkpoint)).experiment
-    known = [f"--{group}.{name}" for name, group in _groups(run).items()]
-    given = [option.partition("=")[0] for option in options if option.startswith("--")]
-    for name in given:
-        if name not in known:
-            raise UserError(
-                f"Expected an option of plmjax predict for this task, found {quoted(name)}; {nearest(name, known)}"
-            )
-    composed = experiments.override(run, options, "plmjax predict")
-    paths = [name.removeprefix("--").partition(".")[::2] for name in given]
-    return {name: getattr(getattr(composed, group), name) for group, name in paths}
+    return task_settings.from_options(run, options, "plmjax predict", labelled=False)
 
 
 def decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
     """How the texts of `predict` are written with these settings, in words; empty where predictions are no texts."""
-    run = _with(_described(checkpoints.find(checkpoint)).experiment, settings)
+    run = _described(checkpoints.find(checkpoint)).experiment
+    run = task_settings.with_settings(run, settings, labelled=False)
     return run.objective.signatures(run.data).get("decoding", "")
 
 
@@ -130,28 +136,6 @@ def _described(checkpoint: Path) -> Description:
     if not isinstance(description.experiment.data, Task):
         raise UserError(
             f"Expected a checkpoint that was fine-tuned on a task, found one of pretraining in {checkpoint}; fine-tune "
-            f"it with plmjax finetune, or look at it with plmjax fill-mask or plmjax embed."
+            f"it with plmjax finetune first."
         )
     return description
-
-
-def _groups(run: Experiment) -> dict[str, str]:
-    """Setting of a prediction -> the part of the experiment that it belongs to."""
-    parts = {"data": run.data, "objective": run.objective}
-    return {name: part for part, settings in parts.items() for name in settings.prediction_settings}
-
-
-def _with(run: Experiment, settings: dict[str, Any]) -> Experiment:
-    """The experiment with settings of its task and its objective."""
-    groups = _groups(run)
-    for name in settings:
-        if name not in groups:
-            raise UserError(
-                f"Expected a setting of this task's predictions, found {quoted(name)}; {nearest(name, groups)}"
-            )
-    own = {part: {name: settings[name] for name in settings if groups[name] == part} for part in ("data", "objective")}
-    return dataclasses.replace(
-        run,
-        data=dataclasses.replace(run.data, **own["data"]),
-        objective=run.objective.predicting(own["objective"]),
-    )

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from plmjax import storage
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice, listed, quoted
 from plmjax.inference.language_model import LanguageModel
 from plmjax.training.metrics import perplexity, write_evaluation
@@ -36,6 +37,7 @@ def zero_shot(
     output: str | Path | None = None,
     *,
     window: int | None = None,
+    max_unknown: float = MAX_UNKNOWN,
 ) -> dict[str, Any]:
     """The scores of a checkpoint's language model on a task that it was not trained for.
 
@@ -43,6 +45,7 @@ def zero_shot(
         JSON lines or a folder of them; also compressed.
     output: folder for evaluation.json.
     window: the most tokens that one is given; by default those of a row of the run.
+    max_unknown: largest share of unknown tokens of the text.
 
     Returns:
         "lambada/accuracy", "lambada/perplexity" and "lambada/passages"; "lambada/cut", of how many the beginning was
@@ -52,11 +55,13 @@ def zero_shot(
         "blimp/pairs"; and "blimp/unknown_tokens", how many tokens of the sentences stand for what the tokenizer lacks.
 
     Raises:
-        UserError: no checkpoint, one that is of no language model, or data that is not of the task.
+        UserError: no checkpoint, one that is of no language model, data that is not of the task, or too many unknown
+            tokens.
     """
     check_choice("--task", task, TASKS)
     model, data = LanguageModel(checkpoint, window), storage.path(data)
-    found = TASKS[task](model, data) | ({"prefix": model.prefix} if model.prefix else {})
+    unknown = UnknownTokens(model.tokenizer.vocabulary, max_unknown)
+    found = TASKS[task](model, data, unknown) | ({"prefix": model.prefix} if model.prefix else {})
     metrics = {f"{task}/{name}": value for name, value in found.items()}
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
@@ -64,8 +69,8 @@ def zero_shot(
     return metrics
 
 
-def lambada(model: LanguageModel, path: Path) -> dict[str, Any]:
-    """The last words of the passages of a file."""
+def lambada(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
+    """The last words of the passages of a file, whose tokens `unknown` counts."""
     from plmjax.data import reading
 
     passages, ends = [], []
@@ -82,7 +87,7 @@ def lambada(model: LanguageModel, path: Path) -> dict[str, Any]:
             ends.append(len(context))
     if not passages:
         raise UserError(f"Expected passages in {path}, found none; give LAMBADA's text, a passage a line.")
-    rows, counts, cut = [], [], 0
+    rows, counts, cut, lacking = [], [], 0, []
     for passage, end, (ids, spans) in zip(passages, ends, model.tokenizer.encode_spans(passages), strict=True):
         count = int(np.sum(spans[:, 1] > end))
         if not 1 <= count <= model.window:
@@ -90,12 +95,13 @@ def lambada(model: LanguageModel, path: Path) -> dict[str, Any]:
                 f"Expected a last word of 1 to {model.window} tokens in {path}, found {count} tokens in that of "
                 f"{quoted(passage)}; leave the passage out or raise --window."
             )
+        unknown.add(ids[: len(ids) - count])
+        lacking.append(unknown.add(ids[len(ids) - count :]) > 0)
         row = [model.begin, *ids.tolist()]
         cut += len(row) > model.window + 1
         rows.append(row[-model.window - 1 :])
         counts.append(count)
-    unknown = model.tokenizer.vocabulary.unknown
-    lacking = [unknown >= 0 and unknown in row[-count:] for row, count in zip(rows, counts, strict=True)]
+    unknown.check(str(path))
     right, nats = [], []
     for scores, lacks in zip(model.score(rows, counts), lacking, strict=True):
         right.append(not lacks and bool(np.all(scores.likeliest)))
@@ -117,17 +123,19 @@ class _Pair:
     paradigm: str
 
 
-def blimp(model: LanguageModel, path: Path) -> dict[str, Any]:
-    """The pairs of a file or of a folder of files."""
+def blimp(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
+    """The pairs of a file or of a folder of files, whose tokens `unknown` counts."""
     pairs = _pairs(path)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     rows = [[model.begin, *ids] for ids in model.tokenizer.encode_batch(sentences)]
     for sentence, row in zip(sentences, rows, strict=True):
+        unknown.add(row[1:])
         if not 2 <= len(row) <= model.window + 1:
             raise UserError(
                 f"Expected sentences of 1 to {model.window} tokens in {path}, found {len(row) - 1} in "
                 f"{quoted(sentence)}; leave the pair out or raise --window."
             )
+    unknown.check(str(path))
     nats = [_total(scores.nats) for scores in model.score(rows)]
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for pair, good, bad in zip(pairs, nats[::2], nats[1::2], strict=True):
@@ -136,13 +144,12 @@ def blimp(model: LanguageModel, path: Path) -> dict[str, Any]:
     fields = defaultdict(list)
     for (field, _), share in paradigms.items():
         fields[field].append(share)
-    unknown = model.tokenizer.vocabulary.unknown
     return {
         "accuracy": float(np.mean(list(paradigms.values()))),
         **{field: float(np.mean(shares)) for field, shares in fields.items()},
         **{f"{field}/{paradigm}": share for (field, paradigm), share in paradigms.items()},
         "pairs": len(pairs),
-        "unknown_tokens": sum(row.count(unknown) for row in rows) if unknown >= 0 else 0,
+        "unknown_tokens": unknown.count,
     }
 
 

@@ -9,7 +9,7 @@ import flax.traverse_util
 import jax
 
 from plmjax import __version__, storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
@@ -20,6 +20,12 @@ from plmjax.word_vectors import first_rows
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; more text hardly changes it."""
+
+NAMES = {
+    **{f"--{name}": f"--data.{name}" for name in ("format", "input", "streams", "text_key", "max_unknown")},
+    "--vocab_size": "--tokenizer.vocab_size",
+}
+"""Options of the commands that read text -> their names here."""
 
 
 @hosts.hold_workdir
@@ -64,11 +70,13 @@ def pretrain(
             start.check(workdir, checkpoint, pretrained if vectors is None else vectors.vectors)
             loop.check_resume(workdir, run, say)
             brought = start.tokenizer(run, checkpoint, description) if description else None
-            tokenizer = _tokenizer(run, workdir, brought, say)
+            with options_named(NAMES):
+                tokenizer = _tokenizer(run, workdir, brought, say)
             checks.special_tokens(run.model, tokenizer.vocabulary)
             if vectors is not None:
                 first_rows.check(run, tokenizer, vectors, _batch(run))
-            directory = _dataset(run, workdir, tokenizer, say)
+            with options_named(NAMES):
+                directory = _dataset(run, workdir, tokenizer, say)
             dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
@@ -77,7 +85,7 @@ def pretrain(
                 storage.remove(workdir / start.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
-    advice = f"prepare again with --tokenizer {workdir / 'tokenizer'}"
+    advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
     if not description:
         advice += f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}"
     dataset.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)

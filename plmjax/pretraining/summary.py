@@ -73,7 +73,7 @@ def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Call
     half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
     beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
     fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
-    generator = Generator.load(workdir)
+    generator = Generator.load(workdir, max_unknown=1)
     prompts = [*([] if generator.reads_sources else [""]), *itertools.islice(fitting, EXAMPLES)]
     decoding = Options(max_new_tokens=half).over(decoding_of(run)[0])
     texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))

@@ -206,7 +206,7 @@ def test_text_of_which_the_tokenizer_knows_little_is_refused_early(tokenizer, tm
     strange = "今天天气很好，我们去公园散步吧。"
     (tmp_path / "a.txt").write_text("\n\n".join([strange * 20] * 100), encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"found 100.0% of the first [\d,]+ tokens unknown, more than max_unknown \(0.2\)"
+        UserError, match=r"found 100.0% of the first [\d,]+ tokens unknown, more than --max_unknown \(0.2\)"
     ):
         prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh")
     assert not (tmp_path / "out" / store.LEDGER).exists()

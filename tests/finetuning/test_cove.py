@@ -1,6 +1,8 @@
 """Every command of docs/contextual_vectors.md on CoVe, on a few rows; only the training is left out."""
 
+import contextlib
 import gzip
+import io
 import re
 import shlex
 from pathlib import Path
@@ -71,7 +73,9 @@ def translating(folder: Path) -> Path:
         patch.chdir(folder)
         patch.setattr(loop, "train", saving)
         run(tokenizer)
-        run(translation)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            run(translation)
+    (folder / "said.txt").write_text(said.getvalue())
     return folder
 
 
@@ -91,6 +95,8 @@ def run(command: list[str]) -> Path | None:
 
 def test_translation_begins_with_the_vectors(translating: Path) -> None:
     begun(translating, translating / "runs" / "cove_multi30k")
+    found = r"^start      2 of \d+ words have a vector in vectors\.txt; the others are drawn$"
+    assert re.search(found, (translating / "said.txt").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS[2:], ids=lambda command: "-".join(command[1:3]))
@@ -141,4 +147,4 @@ def test_mistakes_are_one_sentence(command: str, said: str, translating: Path, f
 def test_layers_of_several_widths_are_not_mixed(translating: Path, fails, monkeypatch) -> None:
     monkeypatch.chdir(translating)
     said = fails("embed", "runs/cove_multi30k", "--input", "lines.txt", "--output", "x.npz", "--mix", "0", "0", "0")
-    assert "Expected layers of one width to mix, found widths of 6, 8, 8; take one layer (--layer)" in said
+    assert "Expected layers of one width to mix, found widths of 6, 8, 8; take one layer (plmjax embed --layer)" in said

@@ -60,7 +60,7 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
     assert [record["prompt"] for record in records] == prompts
     for record in records:
-        assert record.keys() == {"prompt", "text", "tokens", "stopped", "log_probability", "score"}
+        assert record.keys() == {"prompt", "text", "tokens", "stopped", "log_probability", "score", "unknown_tokens"}
         assert 1 <= record["tokens"] <= 8 and record["score"] == record["log_probability"] < 0
     streamed = shown(capsys, *common, "--temperature", 0)
     assert streamed == printable("".join(record["prompt"] + record["text"] + "\n" for record in records))
@@ -74,10 +74,17 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
 def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run: Path, small_run: Path) -> None:
     assert "a decoder that writes text, found BertConfig" in fails("generate", small_run, "The class")
     said = fails("generate", decoder_run, "The class " * 30)
-    assert "at most the model's 64 positions together" in said and "64 tokens" in said
+    assert "at most the model's 64 positions together, found" in said and "64 tokens" in said
+    (tmp_path / "long.txt").write_text("The class\n" + "The class " * 30 + "\n")
+    said = fails("generate", decoder_run, "--input", tmp_path / "long.txt", *SHORT)
+    assert f"positions together in line 2 of {tmp_path / 'long.txt'}, found" in said
     assert "and 64 tokens" in fails("generate", decoder_run, "The")
     assert "found neither" in fails("generate", decoder_run)
     assert "found both" in fails("generate", decoder_run, "a", "--input", tmp_path / "x")
+    said = fails("generate", decoder_run, "a", "b", "c")
+    assert (
+        f"nothing more after plmjax generate {decoder_run} a, found 'b'; put a text of several words in quotes" in said
+    )
     assert "found no file" in fails("generate", decoder_run, "--input", tmp_path / "x")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     assert "binary" in fails("generate", decoder_run, "--input", tmp_path / "binary")
@@ -93,8 +100,20 @@ def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: 
     (tmp_path / "prompts.txt").write_text("The class\n" + "The class " * 30 + "\n")
     said: list[str] = []
     with pytest.raises(UserError, match="at most the model's 64 positions together"):
-        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append, said.append)
+        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append, print)
     assert not said
+
+
+def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, decoder_run: Path) -> None:
+    def stopped(self, prompt, settings, show):
+        show(" a beginning")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Generator, "stream", stopped)
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        command.run(decoder_run, "The class", None, None, Options(max_new_tokens=8), Devices(), said.append, print)
+    assert "".join(said) == "The class a beginning\n"
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path) -> None:
@@ -122,7 +141,7 @@ def test_numbers_out_of_range(fails, decoder_run: Path) -> None:
         assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
 
 
-def test_a_tokenizer_that_lacks_characters(fails, tmp_path: Path, prose: Path) -> None:
+def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose: Path) -> None:
     """Words of a small vocabulary, without the byte fallback that GPT-2's tokenizer has."""
     import flax.linen as nn
     import jax
@@ -143,4 +162,12 @@ def test_a_tokenizer_that_lacks_characters(fails, tmp_path: Path, prose: Path) -
     run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=8))
     files = checkpoints.tokenizer_files(tmp_path / "tokenizer")
     checkpoints.save_parameters(tmp_path / "run", params["params"], run, files)
-    assert "found '\N{SNOWMAN}'" in fails("generate", tmp_path / "run", "a \N{SNOWMAN}", *SHORT)
+    said = fails("generate", tmp_path / "run", "a \N{SNOWMAN}", *SHORT)
+    assert "Expected text that the tokenizer knows, found 50.0% of the first 2 tokens unknown" in said
+    (tmp_path / "prompts.txt").write_text("a class\na \N{SNOWMAN}\n", encoding="utf-8")
+    from_file = ["generate", tmp_path / "run", "--input", tmp_path / "prompts.txt", *SHORT]
+    said = fails(*from_file)
+    assert f"knows in line 2 of {tmp_path / 'prompts.txt'}, found 50.0%" in said and "--max_unknown (0.2)" in said
+    shown(capsys, *from_file[1:], "--max_unknown", 0.5, "--output", tmp_path / "texts.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
+    assert [record["unknown_tokens"] for record in records] == [0, 1]

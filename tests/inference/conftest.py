@@ -1,12 +1,20 @@
-"""The language model of these tests in transformers."""
+"""The language model of these tests in transformers, and small runs on a task."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from plmjax.experiment import Experiment, Training
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.layers.execution import Execution
+from plmjax.models.static_vectors import StaticVectorsConfig
+from plmjax.training import checkpoints
 from tests.optional import torch, transformers
+from tests.systems.modules import random_params
 
 Oracle = Callable[[Sequence[int]], np.ndarray]
 
@@ -26,3 +34,25 @@ def oracle(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Oracl
             return torch.log_softmax(model(torch.tensor([list(tokens)])).logits[0].double(), -1).numpy()
 
     return log_probabilities
+
+
+LABELS = ("a", "b", "c")
+TEXTS = [{"text": f"a film {number} of the plot", "label": LABELS[number % 3]} for number in range(7)]
+
+
+@pytest.fixture(scope="session")
+def classifiers(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs on one task, of models of different widths and of rows of different lengths; one on other labels."""
+    folder = tmp_path_factory.mktemp("members")
+    (folder / "dev.jsonl").write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
+    description = checkpoints.describe(checkpoints.find(small_run))
+    for name, width, labels in (("one", 4, LABELS), ("two", 6, LABELS), ("other", 4, ("a", "b"))):
+        config = StaticVectorsConfig(
+            checkpoints.describe(checkpoints.find(small_run)).experiment.model.vocab_size, width
+        )
+        objective = SequenceClassification(labels=labels)
+        data = Sentences(validation=str(folder / "dev.jsonl"), sequence_length=8 * width, pack=width)
+        params = jax.tree.map(lambda leaf: 4 * leaf, random_params(objective.module(config, Execution())))
+        run = Experiment(model=config, objective=objective, data=data, training=Training(batch_size=2))
+        checkpoints.save_parameters(folder / name, params, run, description.tokenizer)
+    return folder

@@ -11,6 +11,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.training import checkpoints
 from plmjax.training.metrics import read
+from tests.metric_names import undocumented
 
 
 def test_fills_every_mask_with_the_likeliest_tokens(small_run, reference):
@@ -31,14 +32,20 @@ def test_evaluates_as_the_run_itself_did(small_run):
     metrics = evaluate(small_run)
     assert metrics["eval/perplexity"] == pytest.approx(math.exp(metrics["eval/loss"]))
     last = [line for line in read(small_run / "metrics.jsonl") if "eval/loss" in line][-1]
-    assert metrics.keys() == {name for name in last if name.startswith("eval/")} | {"eval/perplexity"}
+    assert metrics.keys() == {name for name in last if name.startswith("eval/")} | {
+        "eval/perplexity",
+        "eval/unknown_tokens",
+    }
     assert metrics["eval/loss"] == pytest.approx(last["eval/loss"], abs=0.3)
+    for record in read(small_run / "metrics.jsonl"):
+        assert not undocumented(record)
 
 
 def test_evaluates_raw_text(small_run, prose, tmp_path):
     documents = prose.read_text(encoding="utf-8").split("\n\n")
     (tmp_path / "text.txt").write_text("\n\n".join(documents[:10]), encoding="utf-8")
     metrics = evaluate(small_run, tmp_path / "text.txt")
+    assert not undocumented(metrics)
     assert 3 < metrics["eval/unigram_entropy"] < metrics["eval/loss"] < math.log(800)
 
 

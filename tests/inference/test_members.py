@@ -1,63 +1,47 @@
 """Several runs as one: the mean of their probabilities or numbers, by file, from the command line, and its mistakes."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
 from plmjax import cli
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.choices import MultipleChoice
 from plmjax.finetuning.label_sets import MultiLabelClassification
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.sentences import Regression, SequenceClassification
 from plmjax.finetuning.tagging import TokenTagging
 from plmjax.inference.predict import predict
-from plmjax.layers.execution import Execution
-from plmjax.models.static_vectors import StaticVectorsConfig
-from plmjax.training import checkpoints
-from tests.systems.modules import random_params
-
-LABELS = ("a", "b", "c")
-TEXTS = [{"text": f"a film {number} of the plot", "label": LABELS[number % 3]} for number in range(7)]
+from tests.inference.conftest import LABELS, TEXTS
 
 
-@pytest.fixture(scope="module")
-def folder(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs on one task, of models of different widths and of rows of different lengths; one on other labels."""
-    folder = tmp_path_factory.mktemp("members")
-    (folder / "dev.jsonl").write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
-    description = checkpoints.describe(checkpoints.find(small_run))
-    for name, width, labels in (("one", 4, LABELS), ("two", 6, LABELS), ("other", 4, ("a", "b"))):
-        config = StaticVectorsConfig(
-            checkpoints.describe(checkpoints.find(small_run)).experiment.model.vocab_size, width
-        )
-        objective = SequenceClassification(labels=labels)
-        data = Sentences(validation=str(folder / "dev.jsonl"), sequence_length=8 * width, pack=width)
-        params = jax.tree.map(lambda leaf: 4 * leaf, random_params(objective.module(config, Execution())))
-        run = Experiment(model=config, objective=objective, data=data, training=Training(batch_size=2))
-        checkpoints.save_parameters(folder / name, params, run, description.tokenizer)
-    return folder
-
-
-def test_probabilities_are_the_mean_of_the_runs(folder: Path, capsys: pytest.CaptureFixture) -> None:
+def test_probabilities_are_the_mean_of_the_runs(classifiers: Path, capsys: pytest.CaptureFixture) -> None:
     one, two, both = (
-        [record["probabilities"] for record in predict(folder / name, folder / "dev.jsonl", ensemble=others)]
-        for name, others in (("one", ()), ("two", ()), ("one", (folder / "two",)))
+        [record["probabilities"] for record in predict(classifiers / name, classifiers / "dev.jsonl", ensemble=others)]
+        for name, others in (("one", ()), ("two", ()), ("one", (classifiers / "two",)))
     )
     for first, second, mean in zip(one, two, both, strict=True):
         assert mean == pytest.approx({label: (first[label] + second[label]) / 2 for label in LABELS}, abs=2e-6)
     right = [max(mean, key=mean.get) == text["label"] for mean, text in zip(both, TEXTS, strict=True)]
-    command = ["evaluate", str(folder / "one"), "--ensemble", str(folder / "two"), "--json"]
+    command = ["evaluate", str(classifiers / "one"), "--ensemble", str(classifiers / "two"), "--json"]
     cli.run(command)
     found = json.loads(capsys.readouterr().out)
     assert found["eval/accuracy"] == pytest.approx(np.mean(right)) and "eval/loss" not in found
-    written = (folder / "one" / "evaluations" / "dev_with_two" / "predictions.tsv").read_text().splitlines()
+    written = (classifiers / "one" / "evaluations" / "dev_with_two" / "predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[2] for line in written[1:]] == [max(mean, key=mean.get) for mean in both]
-    cli.run(["predict", str(folder / "one"), "--input", str(folder / "dev.jsonl"), "--ensemble", str(folder / "two")])
+    cli.run(
+        [
+            "predict",
+            str(classifiers / "one"),
+            "--input",
+            str(classifiers / "dev.jsonl"),
+            "--ensemble",
+            str(classifiers / "two"),
+        ]
+    )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["probabilities"] for line in lines] == both
 
@@ -81,12 +65,20 @@ def test_each_kind_has_its_mean() -> None:
         TokenTagging().averaged([[], []], SimpleNamespace(choices=1))
 
 
-def test_runs_of_another_kind_are_one_sentence(folder: Path, small_run: Path) -> None:
+def test_runs_of_another_kind_are_one_sentence(classifiers: Path, small_run: Path) -> None:
     with pytest.raises(UserError, match=r"labels a, b, c for --ensemble, found .* labels a, b in .*other; name runs"):
-        list(predict(folder / "one", folder / "dev.jsonl", ensemble=[folder / "other"]))
+        list(predict(classifiers / "one", classifiers / "dev.jsonl", ensemble=[classifiers / "other"]))
     with pytest.raises(UserError, match=r"Expected runs of SequenceClassification .* found one of BertPretraining in"):
-        list(predict(folder / "one", folder / "dev.jsonl", ensemble=[small_run]))
+        list(predict(classifiers / "one", classifiers / "dev.jsonl", ensemble=[small_run]))
     with pytest.raises(UserError, match="Expected a run on a task for --ensemble"):
-        cli.run(["evaluate", str(small_run), "--ensemble", str(folder / "one")])
+        cli.run(["evaluate", str(small_run), "--ensemble", str(classifiers / "one")])
     with pytest.raises(UserError, match="Expected no --ensemble with --task blimp, found 1 runs"):
-        cli.run(["evaluate", str(small_run), "--data", "x", "--task", "blimp", "--ensemble", str(folder / "one")])
+        cli.run(["evaluate", str(small_run), "--data", "x", "--task", "blimp", "--ensemble", str(classifiers / "one")])
+
+
+def test_a_run_is_no_ensemble_with_itself(fails, classifiers: Path, tmp_path: Path) -> None:
+    one, two = classifiers / "one", classifiers / "two"
+    shutil.copytree(one, tmp_path / "copy")
+    for others, found in (([one], one), ([tmp_path / "copy"], tmp_path / "copy"), ([two, two], two)):
+        for verb in (["evaluate", one], ["predict", one, "--input", classifiers / "dev.jsonl"]):
+            assert f"Expected different runs in an ensemble, found {found} twice" in fails(*verb, "--ensemble", *others)

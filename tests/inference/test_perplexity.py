@@ -16,6 +16,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.layers.execution import Execution
 from plmjax.training import checkpoints
 from tests.conftest import WINDOW
+from tests.metric_names import undocumented
 from tests.strangers import experiments
 
 TEXT = (
@@ -92,6 +93,7 @@ def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
     lines = [line for line in TEXT.splitlines(keepends=True) if line.strip()]
     size = len("".join(lines).encode()), len("".join(lines)), len(TEXT.split())
     assert (found["eval/bytes"], found["eval/characters"], found["eval/words"]) == size
+    assert not undocumented(found)
     nats = found["eval/loss"] * (len(tokens) - 1)
     assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size[0])
     assert found["eval/bits_per_character"] == pytest.approx(nats / math.log(2) / size[1])
@@ -107,9 +109,9 @@ def test_markup_is_no_text(tmp_path):
 def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     words = tokenizers.train("word", 12, ["a first line of text and the end"], tmp_path / "tokenizer")
     dataset = prepare([text], "text", words, tmp_path / "dataset", validation=0, max_unknown=1, progress=False)
-    found = perplexity.normalisation(words, dataset.all_held_out())
     unknown = words.encode(TEXT).count(words.vocabulary.unknown)
-    assert unknown > 10 and found == {"lowercased": True, "unknown_tokens": unknown}
+    assert unknown > 10 and perplexity.unknown_tokens(words, dataset.all_held_out()).count == unknown
+    assert perplexity.lowercases(words)
 
 
 def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, text, tmp_path):

@@ -286,7 +286,7 @@ def test_mistakes_are_named(tuned, small_run, fails, tmp_path):
     assert "for this task, found '--training.steps'" in fails(*same, bare, "--training.steps", "3")
     assert "Expected a file in a folder that exists" in fails(*same, bare, "--output", tmp_path / "no" / "out.jsonl")
     assert "jsonl" in fails(*same, bare, "--format", "json")
-    with pytest.raises(UserError, match="Expected a setting of this task's predictions, found 'label'"):
+    with pytest.raises(UserError, match="Expected a setting of predicting this task, found 'label'"):
         predict(checkpoint, bare, label="a")
 
 

@@ -11,11 +11,14 @@ import pytest
 
 from plmjax import cli
 from plmjax.data import tokenizers
+from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.errors import UserError
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.layers.execution import Execution
 from plmjax.training import checkpoints
 from tests.conftest import WINDOW
+from tests.metric_names import undocumented
 
 PAIRS = {
     ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],
@@ -96,7 +99,7 @@ def test_last_words_are_those_of_transformers(decoder_run, tokenizer, oracle, pa
     assert found["lambada/accuracy"] == np.mean(right) and (window < WINDOW or 0 < np.mean(right) < 1)
     assert found["lambada/perplexity"] == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
     assert (found["lambada/passages"], found["lambada/cut"]) == (len(passages), cut)
-    assert found["lambada/unknown_words"] == 0
+    assert found["lambada/unknown_words"] == 0 and not undocumented(found)
 
 
 def test_pairs_are_those_of_transformers(decoder_run, tokenizer, oracle, pairs, tmp_path):
@@ -113,7 +116,7 @@ def test_pairs_are_those_of_transformers(decoder_run, tokenizer, oracle, pairs, 
         assert found[f"blimp/{field}/{paradigm}"] == share
         assert found[f"blimp/{field}"] == np.mean([expected[names] for names in expected if names[0] == field])
     assert found["blimp/accuracy"] == pytest.approx(np.mean(list(expected.values())))
-    assert found["blimp/pairs"] == 5 and found["blimp/unknown_tokens"] == 0
+    assert found["blimp/pairs"] == 5 and found["blimp/unknown_tokens"] == 0 and not undocumented(found)
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == found
 
 
@@ -150,13 +153,24 @@ def test_what_the_tokenizer_lacks_is_counted_and_never_right(pairs, tmp_path):
     words = tokenizers.train("word", 8, ["one two what did he see"], tmp_path / "tokenizer")
     known = [word for word in ("one", "two") if words.encode(word) != [words.vocabulary.unknown]]
     (tmp_path / "lambada.txt").write_text(f"one {known[0]}\none three\n")
-    found = lambada(Omniscient(words), tmp_path / "lambada.txt")
+    found = lambada(Omniscient(words), tmp_path / "lambada.txt", UnknownTokens(words.vocabulary, 1))
     assert (found["accuracy"], found["unknown_words"]) == (0.5, 1)
     sentences = [sentence for group in PAIRS.values() for pair in group for sentence in pair]
     unknown = sum(words.encode(sentence).count(words.vocabulary.unknown) for sentence in sentences)
-    found = blimp(Omniscient(words), pairs)
+    with pytest.raises(UserError, match=r"Expected text that the tokenizer knows in .*lambada.txt, found 25.0%"):
+        lambada(Omniscient(words), tmp_path / "lambada.txt", UnknownTokens(words.vocabulary))
+    found = blimp(Omniscient(words), pairs, UnknownTokens(words.vocabulary, 1))
     assert found["unknown_tokens"] == unknown > 0
     assert found["accuracy"] == 0  # of two sentences that are as likely neither is preferred
+
+
+def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
+    """GPT-2's is the one that it names as unknown too."""
+    tokenizer = tokenizers.train("gpt2-bpe", 300, ["a text of some words"], tmp_path / "tokenizer")
+    model = Omniscient(tokenizer)
+    model.window, model.begin = 40, tokenizer.vocabulary.document_end
+    assert model.begin == tokenizer.vocabulary.unknown
+    assert blimp(model, pairs, UnknownTokens(tokenizer.vocabulary))["unknown_tokens"] == 0
 
 
 def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, pairs, tmp_path):

@@ -65,7 +65,9 @@ def test_vectors_are_exported_in_every_form(run, form, tmp_path, capsys):
 
 def test_what_has_no_vectors_and_what_transformers_does_not_know(run, fails, tmp_path, capsys):
     assert "Expected a run directory or a checkpoint" in fails("nearest", tmp_path, "bar")
-    assert "found Word2Vec of a Word2VecConfig" in fails("export", run, tmp_path / "folder")
+    assert "found Word2VecConfig; export another checkpoint, or write the vectors of its words with --vectors" in fails(
+        "export", run, tmp_path / "folder"
+    )
     assert "--architecture" in fails("export", run, tmp_path / "v", "--vectors", "text", "--architecture", "BertModel")
 
 

@@ -1,0 +1,87 @@
+"""Settings of a run that change how another file is read, predicted or evaluated: `--data.text review`."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment import Experiment
+from plmjax.finetuning.task import Task
+from plmjax.training import step
+
+OF_TEXT = ("format", "text_key", "language", "streams")
+"""How a run on text reads a raw one."""
+
+
+def from_options(run: Experiment, options: Sequence[str], command: str, labelled: bool) -> dict[str, Any]:
+    """The settings that options of a command stand for.
+
+    labelled: whether the file has labels, whose columns can be named too.
+
+    Raises:
+        UserError: an option that the command does not take, or a value of the wrong type.
+    """
+    groups = _groups(run, labelled)
+    known = [f"--{group}.{name}" for name, group in groups.items()]
+    given = [experiments.normalized_option(option.partition("=")[0]) for option in options if option.startswith("--")]
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"Expected an option of {command} for this {_kind(run)}, found {quoted(name)}; {nearest(name, known)}"
+            )
+    composed = experiments.override(run, options, command)
+    names = [name.removeprefix("--").partition(".")[2] for name in given]
+    return {name: _at(getattr(composed, groups[name]), name.split(".")) for name in names}
+
+
+def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) -> Experiment:
+    """The run with settings of its task and its objective.
+
+    Raises:
+        UserError: a setting that does not change how a file is read or predicted, or rows longer than the model's.
+    """
+    groups = _groups(run, labelled)
+    for name, value in settings.items():
+        if name not in groups:
+            raise UserError(
+                f"Expected a setting of {'evaluating' if labelled else 'predicting'} this {_kind(run)}, found "
+                f"{quoted(name)}; {nearest(name, groups)}"
+            )
+        if groups[name] == "data":
+            run = dataclasses.replace(run, data=_replaced(run.data, name.split("."), value))
+    of_objective = {name: value for name, value in settings.items() if groups[name] == "objective"}
+    if of_objective:
+        run = dataclasses.replace(run, objective=run.objective.predicting(of_objective))
+    if isinstance(run.data, Task):
+        step.check_length(run, run.data.sequence_length)
+    return run
+
+
+def _kind(run: Experiment) -> str:
+    return "task" if isinstance(run.data, Task) else "text"
+
+
+def _groups(run: Experiment, labelled: bool) -> dict[str, str]:
+    """Setting -> the part of the experiment that it belongs to."""
+    if not isinstance(run.data, Task):
+        return dict.fromkeys(OF_TEXT, "data")
+    of_objective = dict.fromkeys(run.objective.prediction_settings, "objective")
+    return dict.fromkeys(run.data.settings(labelled), "data") | of_objective
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    """A field of a field: of ["tasks", "1", "source"] the source of the task after the first."""
+    for name in path:
+        value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
+    return value
+
+
+def _replaced(value: Any, path: Sequence[str], new: Any) -> Any:
+    """`value` with another field at such a path."""
+    if not path:
+        return new
+    changed = _replaced(_at(value, path[:1]), path[1:], new)
+    if isinstance(value, tuple):
+        return tuple(changed if place == int(path[0]) else each for place, each in enumerate(value))
+    return dataclasses.replace(value, **{path[0]: changed})

@@ -1,0 +1,37 @@
+"""The count of unknown tokens: which tokens count, and the sentence about too many."""
+
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+
+
+def test_special_tokens_of_a_row_are_no_text() -> None:
+    count = UnknownTokens(Vocabulary(9, pad=0, unknown=1, cls=2, sep=3, special=(0, 1, 2, 3)))
+    assert count.add(np.array([2, 1, 5, 6, 3, 0, 0])) == 1
+    assert count.add([7, 8]) == 0
+    assert (count.count, count.total, count.share) == (1, 5, 0.2)
+    count.check()
+    count.add([1])
+    with pytest.raises(UserError, match=r"knows in line 3 of a.txt, found 33.3% of the first 6 tokens unknown"):
+        count.check("line 3 of a.txt")
+
+
+def test_a_tokenizer_of_bytes_lacks_nothing(tmp_path) -> None:
+    """GPT-2 names one token as its beginning, its end and its unknown token, and has it between documents."""
+    tokenizer = tokenizers.train("gpt2-bpe", 300, ["a text of some words"], tmp_path / "tokenizer")
+    vocabulary = tokenizer.vocabulary
+    assert vocabulary.unknown == vocabulary.document_end >= 0
+    count = UnknownTokens(vocabulary, limit=0)
+    count.add([vocabulary.document_end, *tokenizer.encode("今天 a text")])
+    count.check()
+    assert count.count == 0 and count.total == len(tokenizer.encode("今天 a text"))
+
+
+def test_a_share_is_from_0_to_1() -> None:
+    for share in (-0.1, 1.1):
+        with pytest.raises(UserError, match=f"Expected --max_unknown from 0 to 1, found {share}"):
+            UnknownTokens(Vocabulary(9), share)

@@ -1,0 +1,78 @@
+"""Another file of a task on the command line: other columns, a language of its own, and which options there are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plmjax import cli
+from plmjax.finetuning.judges import Rouge
+from plmjax.finetuning.mixture import Mixture, TextTask
+from plmjax.finetuning.sentences import Sentences
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.predict import predict
+from tests.inference.conftest import TEXTS
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples of the runs, with other names of columns."""
+    path = tmp_path_factory.mktemp("renamed") / "reviews.jsonl"
+    rows = [json.dumps({"review": text["text"], "stars": text["label"]}) + "\n" for text in TEXTS]
+    path.write_text("".join(rows))
+    return path
+
+
+def test_a_file_with_other_columns_is_evaluated(
+    classifiers: Path, renamed: Path, capsys: pytest.CaptureFixture
+) -> None:
+    expected = evaluate(classifiers / "one")
+    capsys.readouterr()
+    options = ["--data", str(renamed), "--data.text", "review", "--data.label", "stars", "--json"]
+    cli.run(["evaluate", str(classifiers / "one"), *options])
+    assert json.loads(capsys.readouterr().out) == expected
+    assert evaluate(classifiers / "one", renamed, text="review", label="stars") == expected
+    cli.run(["evaluate", str(classifiers / "one"), *options, "--ensemble", str(classifiers / "two")])
+    assert "eval/accuracy" in json.loads(capsys.readouterr().out)
+
+
+def test_rows_can_be_longer(classifiers: Path, renamed: Path) -> None:
+    longer = predict(classifiers / "one", renamed, text="review", sequence_length=64)
+    assert [one["prediction"] for one in longer] == [
+        one["prediction"] for one in predict(classifiers / "one", renamed, text="review")
+    ]
+
+
+def test_mistakes_name_the_options_that_there_are(fails, classifiers: Path, renamed: Path, small_run: Path) -> None:
+    run = ["evaluate", classifiers / "one", "--data", renamed]
+    assert "a column 'text' in line 1" in fails(*run) and "set --data.text." in fails(*run)
+    assert "set --data.label." in fails(*run, "--data.text", "review")
+    assert "plmjax evaluate for this task, found '--data.train'" in fails(*run, "--data.train", "x")
+    assert "did you mean '--data.label'?" in fails(*run, "--data.labl", "x")
+    assert "plmjax predict for this task, found '--data.label'" in fails(
+        "predict", classifiers / "one", "--input", renamed, "--data.label", "stars"
+    )
+    empty = renamed.with_name("empty.jsonl")
+    empty.write_text("")
+    said = fails("evaluate", classifiers / "one", "--data", empty)
+    assert "found none; name another file in --data." in said
+    assert "Expected raw text in --data for --data.text_key, found none" in fails(
+        "evaluate", small_run, "--data.text_key", "body"
+    )
+
+
+def test_raw_text_has_a_key(small_run: Path, tmp_path: Path, fails) -> None:
+    (tmp_path / "text.jsonl").write_text(json.dumps({"body": "the value of an object is a list. " * 40}) + "\n")
+    run = ["evaluate", small_run, "--data", tmp_path / "text.jsonl"]
+    assert "--data.text_key" in fails(*run)
+    assert "eval/loss" in evaluate(small_run, tmp_path / "text.jsonl", text_key="body")
+
+
+def test_a_task_among_several_has_options_of_its_own() -> None:
+    tasks = [TextTask(name=name, prefix=f"{name}: ", judge=Rouge()) for name in ("one", "two")]
+    mixture = Mixture(tasks=tuple(tasks))
+    assert {"only", "sequence_length", "target_length", "tasks.1.source"} <= set(mixture.settings(False))
+    assert set(mixture.settings(True)) - set(mixture.settings(False)) == {
+        f"tasks.{place}.{name}" for place in (0, 1) for name in ("target", "words")
+    }
+    assert set(Sentences().settings(True)) - set(Sentences().settings(False)) == {"label"}
