@@ -10,8 +10,10 @@ whose development file the first 450 conversations are train.jsonl and the last 
 drawn in proportion to their number: 47 % captions, 39 % sentences, 13 % labels, 0.7 % summaries.
 
 As T5 learns (Raffel et al. 2020) but for its size: prefixes, Adafactor with a relative step of 0.01, z-loss. Texts are
-written greedily. The tokenizer is trained on the texts of all tasks and keeps every byte: T5's own has no Chinese. From
-a T5 that has read English alone take the other tasks: --data.only multi30k subjectivity dialogsum.
+written greedily. The tokenizer is trained on the texts of all tasks and keeps every byte: T5's own has no Chinese. A T5
+that has read English alone begins with its own model and tokenizer, and learns the other tasks:
+
+    plmjax finetune experiments/t5_mixture.py --from runs/t5_tiny --data.only multi30k subjectivity dialogsum
 
 Result of the two epochs, 1,618 steps in 24 minutes of processor time; `plmjax evaluate` prints of the validation files
 

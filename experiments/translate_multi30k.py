@@ -4,6 +4,8 @@
     plmjax evaluate runs/translate_multi30k --data multi30k_en_de/test_2016_flickr.en.gz
     plmjax predict runs/translate_multi30k --input captions.txt
 
+With --from and a run of any encoder-decoder, such as an imported Marian, that model is trained instead of this one.
+
 Multi30k (Elliott et al. 2016) has 29,000 pairs of sentences of 13 words; its files are plain text, one sentence a line:
 train.en.gz and train.de.gz, val.en.gz and val.de.gz. The tokenizer is trained on both sides of the train files.
 

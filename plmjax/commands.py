@@ -181,8 +181,10 @@ def pretrain(
     peers.join(meeting)
     from plmjax import experiment as experiments
     from plmjax.pretraining.run import pretrain as run
+    from plmjax.training import start
 
-    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax pretrain {experiment}")
+    composed = start.composed(experiments.load(experiment), from_)
+    composed = experiments.override(composed, overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
     with options_named(OF_ANOTHER_FILE):
         run(composed, workdir, checkpoint=from_)
@@ -213,8 +215,10 @@ def finetune(
     from plmjax import experiment as experiments
     from plmjax.finetuning import seeds as several
     from plmjax.finetuning.run import finetune as run
+    from plmjax.training import start
 
-    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax finetune {experiment}")
+    composed = start.composed(experiments.load(experiment), like or from_)
+    composed = experiments.override(composed, overrides, f"plmjax finetune {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
     with options_named(OF_ANOTHER_FILE):
         if seeds:

@@ -420,9 +420,9 @@ def _check(bucket: str, service: str) -> None:
 
 def explain(error: BaseException, bucket: str = "") -> str | None:
     """One sentence for an error of a disk or of a bucket's client; None for other errors."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"Expected space on the disk, found it full{where}; free some and run again."
+    if isinstance(error, OSError) and (lack := lack_of_room(error)):
+        (found, advice), where = lack, f" ({error.filename})" if error.filename else ""
+        return f"Expected room for what is written, found {found}{where}; {advice} and run again."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
@@ -452,6 +452,18 @@ def explain(error: BaseException, bucket: str = "") -> str | None:
     if status is None:
         return _unreachable(bucket, error)
     return f"Expected an answer of {where}, found an error ({reason}); run the same command again."
+
+
+def lack_of_room(error: OSError) -> tuple[str, str] | None:
+    """(what an error of a disk found, what to do) where a file cannot grow; None for other errors."""
+    match error.errno:
+        case errno.ENOSPC:
+            return "the disk full", "free some space"
+        case errno.EDQUOT:
+            return "the quota on the disk used up", "free some space"
+        case errno.EFBIG:
+            return "a limit on the size of a file", "raise it (ulimit -f) or name a folder on another disk"
+    return None
 
 
 def _unreachable(bucket: str, error: BaseException) -> str:

@@ -40,7 +40,8 @@ from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
-from plmjax.training import phases, step
+from plmjax.training import phases, start, step
+from plmjax.training.checkpoints import Description
 from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -111,7 +112,9 @@ def fine_tuned(run: Experiment) -> ModelConfig:
 
 
 def complete(run: Experiment) -> Experiment:
-    """The run with what only its checkpoint, its data and its slice say: a model, labels, steps and a mesh."""
+    """The run with what only its checkpoint, its data and its slice say: a model, a task, labels, steps and a mesh."""
+    if run.objective is None:
+        run = start.with_task(run, Description(experiments.load("bert_tiny"), 0, {}))
     if run.model is None:
         model = run.start.model(fine_tuned(run))
         run = dataclasses.replace(run, model=model)

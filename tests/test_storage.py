@@ -3,6 +3,7 @@
 The service is `tests/object_store.py`, reached by the clients that reach the real one.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -302,6 +303,20 @@ def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket:
 
 
 # ---------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (errno.ENOSPC, "found the disk full (run/file); free some space and"),
+        (errno.EDQUOT, "found the quota on the disk used up (run/file); free some space and"),
+        (errno.EFBIG, "found a limit on the size of a file (run/file); raise it (ulimit -f) or name a folder"),
+        (errno.EACCES, "Expected to read or write run/file, found: "),
+    ],
+)
+def test_what_a_disk_refuses_is_one_sentence(number: int, found: str) -> None:
+    assert found in storage.explain(OSError(number, os.strerror(number), "run/file"))
+    assert (storage.explain(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
 
 
 def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ memory holds a few batches at any time, whatever the size of the input.
 
 import collections
 import contextlib
-import errno
 import hashlib
 import itertools
 import os
@@ -110,11 +109,10 @@ def prepare(
                 raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
             store.finish(folder, shards, tokenizer, sources, description)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        lack = storage.lack_of_room(error)
+        if lack is None:
             raise
-        raise UserError(
-            f"Expected room for the dataset in {output}, found the disk full; free some and repeat."
-        ) from error
+        raise UserError(f"Expected room for the dataset in {output}, found {lack[0]}; {lack[1]} and repeat.") from error
     dataset = store.open_dataset(output)
     if progress:
         print(unknown)

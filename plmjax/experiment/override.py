@@ -77,7 +77,8 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
     from plmjax import option_values
 
     def parse(words: Sequence[str]) -> Any:
-        config = (tyro.conf.FlagConversionOff,)
+        # What may be None has the fields of what it is, not a subcommand for each possibility.
+        config = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands)
         with option_values.PLAIN:
             return tyro.cli(
                 Experiment, prog=command, default=experiment, args=words, use_underscores=True, config=config

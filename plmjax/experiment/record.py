@@ -45,8 +45,12 @@ PREPARED = (
     "data.streams",
     "data.language",
     "data.held_out",
+    "data.layout.window",
+    "data.layout.symmetric",
+    "data.layout.least",
 )
-"""Fields that determine the tokenizer and the dataset of a run directory; fixed before training."""
+"""Fields that determine the tokenizer and the dataset of a run directory, or the count of words that lies in it. Where
+they change before a step is trained, these are prepared again."""
 
 
 def to_dict(value: Any) -> Any:

@@ -34,8 +34,8 @@ class Tokenizer:
 class Data:
     """The text of a run and how rows are cut from it."""
 
-    layout: Layout
-    """How a row is laid out: sentence pairs, full sentences, blocks, streams."""
+    layout: Layout | None
+    """How a row is laid out: sentence pairs, full sentences, blocks, streams; None: as in the run that --from names."""
     path: str = ""
     """A prepared dataset; empty prepares WORKDIR/dataset from `input`."""
     input: tuple[str, ...] = ()
@@ -255,9 +255,9 @@ class Experiment:
     """All settings of a run."""
 
     model: Any
-    """The model's config."""
-    objective: Objective
-    """The task."""
+    """The model's config; None: that of the checkpoint in --from."""
+    objective: Objective | None
+    """The task; None: that of the run that --from names."""
     data: Any
     """Where rows come from: `Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
     tokenizer: Tokenizer = Tokenizer()

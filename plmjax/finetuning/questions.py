@@ -201,7 +201,7 @@ class SpanExtraction(TaskObjective):
         """Raises UserError for an encoder-decoder that reads no row without a target."""
         if config.encoder_needs_target:
             raise UserError(
-                f"Expected a model that reads a text alone, to find answers in it, found {type(config).__name__}; "
+                f"Expected a model that reads a text alone, to find answers in it, found {config.kind}; "
                 f"fine-tune an encoder, a GPT or a BART."
             )
 

@@ -69,6 +69,11 @@ def finetune(
     elif like is not None:
         description = checkpoints.describe(checkpoints.find(like))
     run = _with_dropout(_with_model(run, description))
+    if not run.model.reads_texts:
+        raise UserError(
+            f"Expected a model that reads texts, found {run.model.kind}; fine-tune an encoder, or put a layer above "
+            f"the vectors of words with experiments/static_vectors.py."
+        )
     if pretrained is not None:
         pretrained = start.mapped(run, pretrained, description)
     step.check_length(run, run.data.sequence_length)
@@ -265,7 +270,7 @@ def _tokenizer(
         return start.tokenizer(run, checkpoint, description)
     if run.tokenizer.path:
         return tokenizers.load(run.tokenizer.path)
-    if (workdir / "experiment.json").exists():
+    if storage.finished_steps(workdir / "checkpoints"):
         return tokenizers.load(workdir / "tokenizer")
     settings, texts = run.tokenizer, run.data.texts(train)
     # The run saves it when everything else has been checked.

@@ -39,7 +39,7 @@ class SequenceObjective(TaskObjective):
         if self.language_model and not config.scores_next_token:
             raise UserError(
                 f"Expected a model that reads from left to right for --objective.language_model "
-                f"{self.language_model:g}, found {type(config).__name__}; set it to 0, or fine-tune a GPT."
+                f"{self.language_model:g}, found {config.kind}; set it to 0, or fine-tune a GPT."
             )
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:

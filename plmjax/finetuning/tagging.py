@@ -227,8 +227,8 @@ class TokenTagging(TaskObjective):
         """Raises UserError for a model that reads from left to right, as the decoder of an encoder-decoder does."""
         if config.scores_next_token or config.decoder_start_token_id is not None:
             raise UserError(
-                f"Expected a model that sees both sides of a word, to label words, found {type(config).__name__}; "
-                f"fine-tune an encoder."
+                f"Expected a model that sees both sides of a word, to label words, found {config.kind}; fine-tune an "
+                f"encoder."
             )
 
     def module(self, config: Any, execution: Execution) -> nn.Module:

@@ -122,8 +122,7 @@ class TextGeneration(Decoding, TaskObjective):
         self.check_effects("objective.")
         if not writes_text(config):
             raise UserError(
-                f"Expected a model that writes text, found {type(config).__name__}; fine-tune an encoder-decoder or a "
-                f"decoder."
+                f"Expected a model that writes text, found {config.kind}; fine-tune an encoder-decoder or a decoder."
             )
         most = self.decoding().max_new_tokens
         if config.longest is not None and most >= config.longest:

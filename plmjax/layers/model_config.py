@@ -96,6 +96,24 @@ class ModelConfig:
         return getattr(self, self.field_names["end_token"]) if "end_token" in self.field_names else None
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether it has a `template`, and so a place in a row for a text."""
+        return self._has("template")
+
+    @property
+    def kind(self) -> str:
+        """What the model is, for messages: `BertConfig, an encoder`."""
+        if self.decoder_start_token_id is not None:
+            noun = "an encoder-decoder"
+        elif self._has("for_generation"):
+            noun = "a decoder"
+        elif self._has("encoder"):
+            noun = "an encoder"
+        else:
+            noun = "word vectors" if self.has_token_vectors else "a model of another kind"
+        return f"{type(self).__name__}, {noun}"
+
+    @property
     def template(self) -> Template:
         """How one text or a pair is laid out as a row, and which position stands for it."""
         self._lacks("a layout of rows for texts")
@@ -164,5 +182,9 @@ class ModelConfig:
         """The module that gives every choice of a question one number."""
         self._lacks("a head for choices")
 
+    def _has(self, method: str) -> bool:
+        """Whether the model answers a method that has no default."""
+        return getattr(type(self), method) is not getattr(ModelConfig, method)
+
     def _lacks(self, what: str) -> NoReturn:
-        raise UserError(f"Expected a model with {what}, found {type(self).__name__}; use another model.")
+        raise UserError(f"Expected a model with {what}, found {self.kind}; use another model.")

@@ -9,6 +9,7 @@ import flax.traverse_util
 import jax
 
 from plmjax import __version__, storage
+from plmjax import experiment as experiments
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
@@ -34,8 +35,9 @@ def pretrain(
 ) -> loop.Result:
     """Runs an experiment in `workdir`; continues a run that is there already.
 
-    checkpoint: a run directory or one checkpoint that gives the first parameters, the model config and the tokenizer;
-        the run starts at step 0 with a new optimizer. Or "random". Heads that it lacks are drawn from the seed. Or a
+    checkpoint: a run directory or one checkpoint that gives the first parameters, the model config and the tokenizer,
+        and the objective and the layout where the experiment has none; the run starts at step 0 with a new optimizer.
+        Or "random". Heads that it lacks are drawn from the seed. Or a
         file of word vectors, with which the table of the experiment's own model begins.
 
     Raises:
@@ -53,10 +55,9 @@ def pretrain(
     vectors = None if str(checkpoint) == start.RANDOM else first_rows.vectors_at(checkpoint)
     if str(checkpoint) != start.RANDOM and vectors is None:
         pretrained, description = checkpoints.load_parameters(checkpoint)
-        run = start.with_model(run, description)
+        run = start.with_task(start.with_model(run, description), description)
         pretrained = start.mapped(run, pretrained, description)
-    elif run.model is None:
-        raise UserError("Expected a model in the experiment, found none; set it there or name a checkpoint in --from.")
+    checks.whole(run)
     checks.text(run, brought=description is not None)
     here = loop.devices(run.training.platform)
     checks.pretraining(run, len(here), meshes.slices(here))
@@ -67,7 +68,8 @@ def pretrain(
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
-            start.check(workdir, checkpoint, pretrained if vectors is None else vectors.vectors)
+            other = start.check(workdir, checkpoint, pretrained if vectors is None else vectors.vectors)
+            _remove_outdated(run, workdir, other, say)
             loop.check_resume(workdir, run, say)
             brought = start.tokenizer(run, checkpoint, description) if description else None
             with options_named(NAMES):
@@ -80,7 +82,8 @@ def pretrain(
             dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
-            if first:  # nothing was trained: the command can be corrected and run again in the same folder
+            # The next command may name other text. A finished dataset stays, with the options that it was made with.
+            if first and not (workdir / "dataset" / store.LEDGER).exists():
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / start.RECORD)
                 storage.remove(workdir / "tokenizer")
@@ -122,6 +125,31 @@ def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     """Field -> shape and dtype of a batch of the first phase."""
     phase = phases.resolve(run)[0]
     return run.data.layout.batch(phase.batch_size, phase.sequence_length)
+
+
+def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, say: Callable[[str], None]) -> None:
+    """Removes the tokenizer and the dataset that WORKDIR has from other options, while no step is trained.
+
+    What the run names itself, in --tokenizer.path or --data.path, stays.
+
+    other_start: whether the earlier command began with other parameters, and so with another tokenizer.
+    """
+    record = workdir / "experiment.json"
+    if not hosts.speaks() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
+        return
+    changed = experiments.differences(experiments.read(record), run)
+    changed = [name for name in changed if name.startswith(experiments.PREPARED)]
+    if not changed and not other_start:
+        return
+    named = [storage.absolute(storage.path(path)) for path in (run.tokenizer.path, run.data.path) if path]
+    for folder in (workdir / "tokenizer", workdir / "dataset"):
+        own = storage.absolute(folder)
+        if folder.exists() and not any(own == path or own in path.parents for path in named):
+            storage.remove(folder)
+            say(
+                f"{folder.name:<10} prepared again, as an earlier command had other options: "
+                f"{', '.join(changed) or '--from'}"
+            )
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:

@@ -29,6 +29,16 @@ def settings(run: Experiment) -> None:
     step.check_generator(run.training.dropout_generator)
 
 
+def whole(run: Experiment) -> None:
+    """Raises UserError for a run on text without a model, an objective or a layout, which a checkpoint may give."""
+    for name, part in (("a model", run.model), ("an objective", run.objective), ("a layout", run.data.layout)):
+        if part is None:
+            raise UserError(
+                f"Expected {name} in the experiment, found none; set it there, or name a run that has one in --from of "
+                f"plmjax pretrain."
+            )
+
+
 def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     """Checks a run on text for a number of devices, by tracing its step for one device; nothing is computed.
 
@@ -36,6 +46,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         UserError: phases, rows, a batch, a mesh or names of parameters and metrics that do not fit the model, the
             layout or the devices.
     """
+    whole(run)
     settings(run)
     packing(run, getattr(run.data.layout, "pack", 1), "--data.layout.pack")
     if run.finetuning is not None:

@@ -65,9 +65,8 @@ def devices(platform: str) -> list[jax.Device]:
 def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = print) -> None:
     """Writes WORKDIR/experiment.json, or compares it with the file that is there.
 
-    Before the first checkpoint only the settings of the tokenizer and the dataset in WORKDIR must be the same, so that
-    a command whose first try failed can be fixed. Afterwards a run may be given more steps, and `say` gets a line about
-    them.
+    Before the first checkpoint every option may change, so that a command whose first try failed can be fixed.
+    Afterwards a run may be given more steps, and `say` gets a line about them.
 
     On several hosts only host 0 writes; the others must find its file.
 
@@ -87,14 +86,12 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
         )
     if path.exists():
         known = experiments.read(path)
-        changed = experiments.differences(known, run, experiments.FREE)
         trained = storage.finished_steps(workdir / "checkpoints")
+        changed = experiments.differences(known, run, experiments.FREE) if trained else {}
         longer = bool(trained) and run.training.steps > known.training.steps
         if longer:
             del changed["training.steps"]
         for name, (before, after) in changed.items():
-            if not trained and not name.startswith(experiments.PREPARED):
-                continue
             raise UserError(
                 f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "
                 f"another --workdir."

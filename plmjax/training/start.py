@@ -21,8 +21,10 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax import json_text, storage
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment
+from plmjax.experiment import Data, Experiment, Start
+from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import hosts
+from plmjax.training import checkpoints
 from plmjax.training.checkpoints import Description
 
 RANDOM = "random"
@@ -30,6 +32,53 @@ RANDOM = "random"
 RECORD = "start.json"
 POOLER = "pooler"
 """The part of an encoder that pretraining without sentence pairs does not train."""
+
+
+def composed(run: Experiment, checkpoint: str | Path, say: Callable[[str], None] = print) -> Experiment:
+    """An experiment as the checkpoint in --from completes it, before options of the command line are applied.
+
+    A model that the experiment has for random parameters gives way to the checkpoint's, which for a run on text must be
+    of the same class. An objective and a layout that it lacks are those of the checkpoint's run. "random" and a file of
+    word vectors change nothing.
+
+    Raises:
+        UserError: no checkpoint, or one of another kind.
+    """
+    if str(checkpoint) == RANDOM or storage.path(checkpoint).is_file():
+        return run
+    description = checkpoints.describe(checkpoints.find(checkpoint))
+    if run.model is not None and type(run.start) is Start:
+        model = description.experiment.model
+        if isinstance(run.data, Data):
+            _check_class(run.model, model)
+        if model != run.model and hosts.speaks():
+            say(f"model      {type(model).__name__} of {checkpoint}, in place of the experiment's own")
+        run = dataclasses.replace(run, model=model)
+    return with_task(run, description)
+
+
+def with_task(run: Experiment, description: Description) -> Experiment:
+    """The experiment with the objective and the layout of the checkpoint's run, where it has none of its own.
+
+    With the layout come the texts of a document that it reads, `data.streams`.
+
+    Raises:
+        UserError: the checkpoint's run is no pretraining.
+    """
+    layout = run.data.layout if isinstance(run.data, Data) else None
+    if not isinstance(run.data, Data) or (run.objective is not None and layout is not None):
+        return run
+    origin = description.experiment
+    if not isinstance(origin.data, Data):
+        raise UserError(
+            f"Expected a run of pretraining in --from, whose objective goes on, found one that was fine-tuned, with "
+            f"{type(origin.objective).__name__} on {type(origin.data).__name__}; name the run that it began with, or "
+            f"an experiment with an objective and a layout."
+        )
+    data = run.data
+    if layout is None:
+        data = dataclasses.replace(data, layout=origin.data.layout, streams=data.streams or origin.data.streams)
+    return dataclasses.replace(run, objective=run.objective or origin.objective, data=data)
 
 
 def with_model(run: Experiment, description: Description) -> Experiment:
@@ -45,15 +94,25 @@ def with_model(run: Experiment, description: Description) -> Experiment:
             f"{type(model).__name__}; name another checkpoint in --from."
         )
     if run.model is not None:
+        _check_class(run.model, model)
         before, after = experiments.flatten(model), experiments.flatten(run.model)
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 raise UserError(
                     f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
-                    f"{after.get(name)} in the experiment; leave the model out (model=None)."
+                    f"{after.get(name)}; leave the option --model.{name} out, or model=None in the experiment's file."
                 )
     generation = description.experiment.generation if run.generation is None else run.generation
     return dataclasses.replace(run, model=model, generation=generation)
+
+
+def _check_class(model: ModelConfig, found: ModelConfig) -> None:
+    """Raises UserError where the model of a checkpoint is not of the class that an experiment trains."""
+    if type(found) is not type(model):
+        raise UserError(
+            f"Expected a run of {model.kind}, in --from, as the experiment trains one, found a run of {found.kind}; "
+            f"name another run, or go on with its own task in experiments/continued.py."
+        )
 
 
 def mapped(run: Experiment, pretrained: Any, description: Description) -> Any:
@@ -87,10 +146,13 @@ def tokenizer(run: Experiment, origin: str | Path, description: Description) -> 
     return own
 
 
-def check(workdir: Path, origin: str | Path, params: Any) -> None:
+def check(workdir: Path, origin: str | Path, params: Any) -> bool:
     """Writes WORKDIR/start.json, which names the first parameters of the run, or compares it with them.
 
     params: parameters of the checkpoint `origin`; None where it is "random".
+
+    Returns:
+        whether it named other parameters, of a command that trained no step.
 
     Raises:
         UserError: the run in WORKDIR started from other parameters.
@@ -100,20 +162,24 @@ def check(workdir: Path, origin: str | Path, params: Any) -> None:
         digest.update(np.ascontiguousarray(parameter).tobytes())
     start = {"from": str(origin), "sha256": digest.hexdigest()}
     path = workdir / RECORD
-    if not path.exists():
-        if hosts.speaks():
-            workdir.mkdir(parents=True, exist_ok=True)
-            storage.write(path, json.dumps(start, indent=2) + "\n")
-        return
-    what, advice = "the origin and digest of the run's first parameters", "restore the file, or name another --workdir"
-    before = json_text.read_object(path, what, advice)
-    if not all(isinstance(before.get(name), str) for name in start):
-        raise UserError(f"Expected {what} in {path}, found none; {advice}.")
-    if before["sha256"] != start["sha256"]:
+    before = None
+    if path.exists():
+        what = "the origin and digest of the run's first parameters"
+        advice = "restore the file, or name another --workdir"
+        before = json_text.read_object(path, what, advice)
+        if not all(isinstance(before.get(name), str) for name in start):
+            raise UserError(f"Expected {what} in {path}, found none; {advice}.")
+        if before["sha256"] == start["sha256"]:
+            return False
+    if before is not None and storage.finished_steps(workdir / "checkpoints"):
         raise UserError(
             f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {_named(start['from'])}; "
             f"begin with the same (--from {before['from']}) or name another --workdir."
         )
+    if hosts.speaks():
+        workdir.mkdir(parents=True, exist_ok=True)
+        storage.write(path, json.dumps(start, indent=2) + "\n")
+    return before is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import errno
 import gzip
 import itertools
 import json
+import os
 import subprocess
 import sys
 
@@ -156,12 +157,16 @@ def test_a_folder_of_others_is_left_alone(corpus, tokenizer, tmp_path):
     assert (tmp_path / "mine" / "features.json").read_text() == "mine"
 
 
-def test_a_full_disk_is_one_sentence(corpus, tokenizer, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [(errno.ENOSPC, "the disk full; free some space"), (errno.EFBIG, "a limit on the size of a file; raise it")],
+)
+def test_a_full_disk_is_one_sentence(corpus, tokenizer, tmp_path, monkeypatch, number, found):
     def full(self, *arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(store.ShardWriter, "extend", full)
-    with pytest.raises(UserError, match="disk full"):
+    with pytest.raises(UserError, match=f"room for the dataset in .*, found {found}"):
         prepare.prepare([corpus], "auto", tokenizer, tmp_path / "out", progress=False)
     assert not (tmp_path / "out" / store.LEDGER).exists()
 

@@ -12,10 +12,17 @@ import pytest
 
 from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.data import store, tokenizers
+from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, override
+from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.prefix_language_model import PrefixLanguageModel
 from plmjax.pretraining.run import pretrain
-from plmjax.training import checkpoints, start
+from plmjax.training import checkpoints, checks, loop, start
+from plmjax.training.checkpoints import Description
 from tests.conftest import SMALL
 
 TINY = "experiments/bert_tiny.py"
@@ -122,3 +129,106 @@ def test_a_finished_run_is_given_more_steps_by_the_command(small_run, prose, tmp
     after = flat(checkpoints.load_parameters(tmp_path / "run" / "checkpoints" / "6")[0])
     assert all(np.array_equal(before[name], leaf) for name, leaf in after.items())
     assert "training.steps = 9, found 6" in fails(*map(Path, same))
+
+
+CONTINUED = "experiments/continued.py"
+SHORT = (
+    "--data.sequence_length 24 --training.steps 1 --training.batch_size 8 --training.evaluation_batches 1 "
+    "--training.evaluate_every 0 --checkpoint.every 0"
+).split()
+
+
+@pytest.mark.parametrize("name", [name for name in experiments.catalogue.names() if name.endswith("_tiny")])
+def test_a_run_of_any_system_goes_on_with_its_own_task(name):
+    """The step of each is traced by tests/test_experiments.py, under the name of its own experiment."""
+    origin = experiments.load(name)
+    continued = experiments.load(CONTINUED)
+    run = start.with_task(start.with_model(continued, Description(origin, 0, {})), Description(origin, 0, {}))
+    checks.whole(run)
+    assert (run.model, run.objective, run.data.layout) == (origin.model, origin.objective, origin.data.layout)
+    assert (run.optimizer, run.training) == (continued.optimizer, continued.training)
+    assert run.data.streams == origin.data.streams and run.data.sequence_length == continued.data.sequence_length
+
+
+def test_what_an_experiment_says_of_its_task_comes_before_the_run(decoder_run):
+    description = checkpoints.describe(checkpoints.find(decoder_run))
+    own = dataclasses.replace(experiments.load(CONTINUED), objective=PrefixLanguageModel())
+    run = start.with_task(own, description)
+    assert run.objective == PrefixLanguageModel() and run.data.layout == description.experiment.data.layout
+
+
+def test_a_decoder_is_continued_by_the_command_with_options_of_its_task(decoder_run, prose, tmp_path):
+    same = ["pretrain", CONTINUED, "--from", str(decoder_run), "--workdir", str(tmp_path / "run")]
+    cli.run([*same, "--data.input", str(prose), "--data.layout.overlap", "3", *SHORT])
+    saved = checkpoints.describe(checkpoints.find(tmp_path / "run"))
+    assert saved.step == 1 and saved.experiment.objective == NextToken()
+    assert saved.experiment.data.layout == Blocks(overlap=3)
+
+
+def test_a_run_of_another_kind_is_named_with_the_kind_that_is_needed(decoder_run, fails, tmp_path):
+    same = ("--workdir", tmp_path / "run", "--data.input", "README.md")
+    said = fails("pretrain", "roberta_tiny", "--from", decoder_run, *same)
+    assert "Expected a run of RobertaConfig, an encoder, in --from" in said
+    assert "found a run of Gpt2Config, a decoder; name another run" in said and "experiments/continued.py" in said
+    assert "Expected a model in the experiment, found none; set it there, or name a run" in fails(
+        "pretrain", CONTINUED, *same
+    )
+    assert "Expected a model in the experiment" in fails("plan", CONTINUED, "--topology", "v3:2x2")
+    labels = Experiment(BertConfig.tiny(), SequenceClassification(labels=("no", "yes")), Sentences())
+    checkpoints.save_parameters(tmp_path / "labels", {"bert": np.zeros(1)}, labels, {})
+    said = fails("pretrain", CONTINUED, "--from", tmp_path / "labels", *same)
+    assert "Expected a run of pretraining in --from" in said and "name the run that it began with" in said
+    assert "found one that was fine-tuned, with SequenceClassification on Sentences" in said
+
+
+@pytest.fixture
+def stopped(monkeypatch, capsys):
+    """Runs a command that stops where it would begin to train; what it has said."""
+
+    def stop(*arguments):
+        raise UserError("Expected no training, found some; stop.")
+
+    def run(*arguments):
+        monkeypatch.setattr(loop, "train", stop)
+        capsys.readouterr()
+        with pytest.raises(UserError, match="Expected no training"):
+            cli.run([*map(str, arguments)])
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(prose, tmp_path, stopped):
+    text, workdir = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text("\n\n".join(prose.read_text(encoding="utf-8").split("\n\n")[:30]), encoding="utf-8")
+    same = ("pretrain", TINY, "--workdir", workdir, "--data.input", text, *SMALL)
+    stopped(*same)
+    before = (workdir / "dataset" / store.LEDGER).read_bytes()
+    said = stopped(*same, "--data.held_out", "0.5", "--tokenizer.vocab_size", "700")
+    for made in ("tokenizer", "dataset"):
+        assert f"{made:<10} prepared again, as an earlier command had other options: data.held_out, tokeni" in said
+    assert before != (workdir / "dataset" / store.LEDGER).read_bytes()
+    assert tokenizers.load(workdir / "tokenizer").vocabulary.size == 700
+    assert "prepared again" not in stopped(
+        *same, "--data.held_out", "0.5", "--tokenizer.vocab_size", "700", "--training.steps", "3"
+    )
+
+
+def test_a_tokenizer_and_a_dataset_that_the_run_names_stay(small_run, tmp_path, stopped):
+    workdir = tmp_path / "run"
+    for made in ("tokenizer", "dataset"):
+        shutil.copytree(small_run / made, workdir / made)
+    experiments.write(override(experiments.load(TINY), SMALL), workdir / "experiment.json")
+    named = ("--tokenizer.path", workdir / "tokenizer", "--data.path", workdir / "dataset")
+    said = stopped("pretrain", TINY, "--workdir", workdir, *SMALL, *named, "--data.held_out", "0.5")
+    assert "prepared again" not in said
+    assert (workdir / "dataset" / store.LEDGER).read_bytes() == (small_run / "dataset" / store.LEDGER).read_bytes()
+
+
+def test_before_a_step_is_trained_another_beginning_is_accepted(tmp_path):
+    assert not start.check(tmp_path, "random", None)
+    assert start.check(tmp_path, "runs/other", {"kernel": np.ones(3)})
+    assert json.loads((tmp_path / start.RECORD).read_text())["from"] == "runs/other"
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"Expected the parameters of runs/other, .*, found random parameters"):
+        start.check(tmp_path, "random", None)
