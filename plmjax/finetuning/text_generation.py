@@ -120,6 +120,11 @@ class TextGeneration(Decoding, TaskObjective):
         So it does for options of which one has no effect beside another.
         """
         self.check_effects("objective.")
+        if writes_text(config) and config.decoder_start_token_id is None and not config.scores_next_token:
+            raise UserError(
+                f"Expected a model that writes a text given another, found {config.kind}, which only goes on from one; "
+                f"fine-tune an encoder-decoder, a GPT or a GPT-2."
+            )
         if not writes_text(config):
             raise UserError(
                 f"Expected a model that writes text, found {config.kind}; fine-tune an encoder-decoder or a decoder."

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.cache import Cache
+from plmjax.layers.cache import Cache, Kept
 from plmjax.layers.encoder_decoder import Source
 from plmjax.layers.execution import Execution
 from plmjax.layers.model_config import ModelConfig
@@ -50,13 +50,13 @@ class Decoder(Protocol):
 
 
 def writes_text(config: ModelConfig) -> bool:
-    """Whether a model can be a `Decoder`."""
-    return type(config).for_generation is not ModelConfig.for_generation
+    """Whether a model can be a `Decoder`; one that reads from the end to the beginning cannot."""
+    return type(config).for_generation is not ModelConfig.for_generation and not config.backwards
 
 
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
-    """A decoder alone, which takes `cache` and returns `scores` and `cache`, such as those of GPT and GPT-2.
+    """A decoder alone, which takes `cache`, what it keeps of a text (layers/cache.py), and returns it with `scores`.
 
     reads_prefix: whether the tokens of a prompt see all of it, as the model takes `prefix_lengths`; what is written
         sees what comes before it in any case.
@@ -68,7 +68,7 @@ class CausalDecoder:
 
     def start(
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int
-    ) -> tuple[jax.Array, Cache]:
+    ) -> tuple[jax.Array, Kept]:
         """Reads the prompts at once; there is no source."""
         cache = self.config.empty_cache(prompt.shape[0], room, self.execution)
         count, width = prompt.shape
@@ -76,21 +76,21 @@ class CausalDecoder:
         prefix = {"prefix_lengths": jnp.full(count, width, jnp.int32)} if self.reads_prefix else {}
         return self._read(variables, prompt, prompt_mask, cache, **prefix)
 
-    def step(self, variables: Variables, tokens: jax.Array, state: Cache) -> tuple[jax.Array, Cache]:
+    def step(self, variables: Variables, tokens: jax.Array, state: Kept) -> tuple[jax.Array, Kept]:
         """One column more."""
         return self._read(variables, tokens[:, None], None, state)
 
-    def repeated(self, state: Cache, times: int) -> Cache:
+    def repeated(self, state: Kept, times: int) -> Cache:
         """The cache of every row several times."""
-        return state.rows(_repeated(state.key_mask, times))
+        return state.rows(_repeated(state.count, times))
 
-    def rows(self, state: Cache, indices: jax.Array) -> Cache:
+    def rows(self, state: Kept, indices: jax.Array) -> Cache:
         """The cache of other rows."""
         return state.rows(indices)
 
     def _read(
-        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Cache, **prefix: jax.Array
-    ) -> tuple[jax.Array, Cache]:
+        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Kept, **prefix: jax.Array
+    ) -> tuple[jax.Array, Kept]:
         module = self.config.for_generation(self.execution)
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache, **prefix)
         return _of_last(output.scores), output.cache
@@ -124,7 +124,7 @@ class SourceDecoder:
     def repeated(self, state: tuple[Source, Cache], times: int) -> tuple[Source, Cache]:
         """The cache of every row several times, beside the source, of which one is enough for them."""
         source, cache = state
-        return source, cache.rows(_repeated(source.attention_mask, times))
+        return source, cache.rows(_repeated(len(source.attention_mask), times))
 
     def rows(self, state: tuple[Source, Cache], indices: jax.Array) -> tuple[Source, Cache]:
         """The cache of other rows, beside the source, which is the same for them."""
@@ -146,9 +146,9 @@ def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = F
     return CausalDecoder(config, execution, reads_prefix)
 
 
-def _repeated(rows: jax.Array, times: int) -> jax.Array:
-    """The number of every row several times, int [R times]."""
-    return jnp.repeat(jnp.arange(len(rows)), times)
+def _repeated(count: int, times: int) -> jax.Array:
+    """The number of each of so many rows several times, int [count times]."""
+    return jnp.repeat(jnp.arange(count), times)
 
 
 def _of_last(scores: VocabularyScores) -> jax.Array:

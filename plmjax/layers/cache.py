@@ -4,7 +4,7 @@ The loop over the layers carries the cache: each layer writes its keys and value
 every read of the arrays follows the last write, and the compiler changes them in place.
 """
 
-from typing import Self
+from typing import Protocol, Self
 
 import flax.linen as nn
 import flax.struct
@@ -16,6 +16,20 @@ from plmjax.layers.visibility import Visibility
 
 AXES = ("layers", "batch", "heads", "head", "length")
 """Logical axes of the arrays, so that a mesh divides them as it does the batch and the heads."""
+
+
+class Kept(Protocol):
+    """What a decoder keeps of the tokens of R rows: keys and values, the states of LSTMs, the last tokens themselves.
+
+    It is a pytree of arrays, whose shapes stay the same from token to token.
+    """
+
+    @property
+    def count(self) -> int:
+        """R."""
+
+    def rows(self, indices: jax.Array) -> Self:
+        """With other rows, int [R']: some several times, others not at all."""
 
 
 @flax.struct.dataclass
@@ -40,6 +54,11 @@ class Cache:
         """A cache of no tokens, with room for so many."""
         zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, room), dtype), AXES)
         return cls(zeros, zeros, jnp.zeros((batch, room), jnp.int32), jnp.zeros((), jnp.int32))
+
+    @property
+    def count(self) -> int:
+        """Rows, B."""
+        return len(self.key_mask)
 
     def extended(self, attention_mask: jax.Array) -> Self:
         """With the mask of further tokens, int [B T], which the layers have still to write."""

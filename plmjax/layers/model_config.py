@@ -163,7 +163,11 @@ class ModelConfig:
         self._lacks("a masked language model's head")
 
     def for_generation(self, execution: Execution) -> nn.Module:
-        """The module that reads tokens after those in a `cache` and gives the next one `scores` (layers/cache.py)."""
+        """The module that reads tokens after those in a `cache` and gives the next one `scores` (layers/cache.py).
+
+        Raises:
+            UserError: the model writes no text, or reads it from its end.
+        """
         self._lacks("a decoder that writes text")
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> Any:

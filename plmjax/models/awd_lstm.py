@@ -157,6 +157,16 @@ class AwdLstmConfig(ModelConfig):
         """The layers with the scores of the next token."""
         return AwdLstmForCausalLM(self, execution)
 
+    def for_generation(self, execution: Execution) -> "AwdLstmForCausalLM":
+        """The same module."""
+        if self.backwards:
+            self._lacks("a direction from the beginning of a text to its end, to write in")
+        return self.for_pretraining(execution)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> "KeptStates":
+        """The states before a text, whatever its room is."""
+        return KeptStates(self.zero_states(batch))
+
     def for_sequence_classification(self, outputs: int, execution: Execution) -> "AwdLstmForSequenceClassification":
         """ULMFiT's classifier, which gives every text `outputs` numbers."""
         return AwdLstmForSequenceClassification(self, execution, outputs)
@@ -183,6 +193,22 @@ class AwdLstmConfig(ModelConfig):
 
 
 @flax.struct.dataclass
+class KeptStates:
+    """What is kept of the tokens of B rows while text is written (layers/cache.py): the state of every layer."""
+
+    states: tuple[State, ...]
+
+    @property
+    def count(self) -> int:
+        """Rows, B."""
+        return len(self.states[0].cell)
+
+    def rows(self, indices: jax.Array) -> Self:
+        """With other rows, int [B']."""
+        return jax.tree.map(lambda numbers: jnp.take(numbers, indices, axis=0), self)
+
+
+@flax.struct.dataclass
 class AwdLstmOutput:
     """What the modules return.
 
@@ -203,6 +229,11 @@ class AwdLstmOutput:
     @property
     def logits(self) -> jax.Array:
         return self.scores.logits()
+
+    @property
+    def cache(self) -> KeptStates:
+        """The states, for the tokens after the row."""
+        return KeptStates(self.states)
 
 
 @flax.struct.dataclass
@@ -298,9 +329,13 @@ class AwdLstmForCausalLM(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(self, input_ids: jax.Array, *arguments: Any, **settings: Any) -> AwdLstmOutput:
-        """As `AwdLstmModel`, with `scores`."""
+    def __call__(
+        self, input_ids: jax.Array, *arguments: Any, cache: KeptStates | None = None, **settings: Any
+    ) -> AwdLstmOutput:
+        """As `AwdLstmModel`, with `scores`. cache: the `states`, as a text that is being written has them."""
         encoder = self.config.encoder(self.execution)
+        if cache is not None:
+            settings["states"] = cache.states
         outputs = encoder(input_ids, *arguments, **settings)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
         bias = self.param("output_bias", zeros, (self.config.vocab_size,))

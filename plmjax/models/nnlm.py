@@ -114,6 +114,45 @@ class NnlmConfig(ModelConfig):
         """The whole model."""
         return Nnlm(self, execution)
 
+    def for_generation(self, execution: Execution) -> "Nnlm":
+        """The same module."""
+        return self.for_pretraining(execution)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> "LastWords":
+        """Room for the words that the next one is told from, whatever the room of the text is."""
+        none = jnp.zeros((batch, self.order - 1), jnp.int32)
+        return LastWords(none, none)
+
+
+@flax.struct.dataclass
+class LastWords:
+    """What is kept of the words of B rows while text is written (layers/cache.py): the last n-1.
+
+    words, mask: int32 [B n-1]; the mask is 0 where a row has no such word.
+    """
+
+    words: jax.Array
+    mask: jax.Array
+
+    @property
+    def count(self) -> int:
+        """Rows, B."""
+        return len(self.words)
+
+    def rows(self, indices: jax.Array) -> Self:
+        """With other rows, int [B']."""
+        return LastWords(self.words[indices], self.mask[indices])
+
+    def followed_by(self, words: jax.Array, mask: jax.Array | None) -> Self:
+        """With T further words, int [B T], and their mask: n-1+T words a row."""
+        mask = jnp.ones_like(words) if mask is None else mask
+        pairs = (self.words, words), (self.mask, mask)
+        return LastWords(*(jnp.concatenate([old, new.astype(jnp.int32)], axis=1) for old, new in pairs))
+
+    def last(self, count: int) -> Self:
+        """The last so many words alone."""
+        return LastWords(self.words[:, -count:], self.mask[:, -count:])
+
 
 @flax.struct.dataclass
 class NnlmOutput:
@@ -122,10 +161,12 @@ class NnlmOutput:
     last_hidden_state: [B T h + (n-1) m], what the scores are products with: tanh(d + H x) and, with direct
         connections, x.
     scores: of the next word at every position.
+    cache: of the words so far, where one was given.
     """
 
     last_hidden_state: jax.Array
     scores: VocabularyScores
+    cache: LastWords | None = None
 
     @property
     def logits(self) -> jax.Array:
@@ -146,6 +187,7 @@ class Nnlm(nn.Module):
         attention_mask: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
+        cache: LastWords | None = None,
         *,
         deterministic: bool = True,
     ) -> NnlmOutput:
@@ -157,13 +199,20 @@ class Nnlm(nn.Module):
             positions: int [B T], the places of words in their sequences; by default 0..T-1. The word before another
                 is the one whose place is one less.
             segment_ids: int [B T], which of the packed sequences a word belongs to, 0 for padding.
+            cache: the words before these, of rows that hold one text each, without positions and segments.
             deterministic: nothing is drawn, in training either.
 
         Raises:
-            ValueError: an input's shape does not fit the others'.
+            ValueError: an input's shape does not fit the others', or a cache beside positions or segments.
         """
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
+        asked = input_ids.shape[1]
+        if cache is not None:
+            if positions is not None or segment_ids is not None:
+                raise ValueError("Expected a cache without positions and segments; rows hold one text each.")
+            read = cache.followed_by(input_ids, attention_mask)
+            input_ids, attention_mask, cache = read.words, read.mask, read.last(config.order - 1)
         sequences = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
         sequences = sequences if attention_mask is None else sequences * attention_mask
         if positions is None:
@@ -171,6 +220,7 @@ class Nnlm(nn.Module):
 
         words = Embedding(config.vocab_size, config.vector_size, "vocab", init, dtype, name="words")
         x = before(words(input_ids), sequences, positions, config.order - 1)  # [B T m] -> [B T (n-1)m]
+        x = x[:, -asked:]
         features, tables = [], []
         if config.hidden_size:
             hidden = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="hidden")
@@ -182,7 +232,7 @@ class Nnlm(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
         bias = self.param("output_bias", zeros, (config.vocab_size,))
         last = nn.with_logical_constraint(jnp.concatenate(features, axis=-1), ("batch", "length", "embed"))
-        return NnlmOutput(last, VocabularyScores(last, jnp.concatenate(tables, axis=-1), bias))
+        return NnlmOutput(last, VocabularyScores(last, jnp.concatenate(tables, axis=-1), bias), cache)
 
 
 def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words: int) -> jax.Array:

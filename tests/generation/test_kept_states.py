@@ -1,0 +1,83 @@
+"""Text from models that keep something other than keys and values: an AWD-LSTM its states, an NNLM its last words."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.text_generation import Translation
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.decoder import writes_text
+from plmjax.generation.sampling import Greedy
+from plmjax.generation.writer import Settings, Writer
+from plmjax.layers.execution import Execution
+from plmjax.layers.model_config import ModelConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.nnlm import NnlmConfig
+from tests.generation.model import PROMPTS, VOCABULARY
+
+NEW = 12
+AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
+NNLM = NnlmConfig(
+    vocab_size=29, vector_size=12, hidden_size=16, order=4, direct_connections=True, initializer_range=0.7
+)
+MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM], ids=["awd_lstm", "nnlm"])
+
+
+@functools.cache
+def parameters(config: ModelConfig) -> Any:
+    module = config.for_generation(Execution())
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")  # larger ones, or every text soon repeats one token
+    flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
+    """float32 [T V]: of the token after each of a row, which is read at once."""
+    padded = jnp.asarray([row + [0] * (32 - len(row))])
+    logits = jax.jit(config.for_generation(Execution()).apply)({"params": parameters(config)}, padded).logits
+    return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
+
+
+@MODELS
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(beams=3, sequences=3)], ids=["greedy", "beams"])
+def test_what_is_kept_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
+    writer = Writer(config, parameters(config), VOCABULARY)
+    texts = writer(PROMPTS, Settings(strategy, max_new_tokens=NEW))
+    for prompt, of_prompt in zip(PROMPTS, texts, strict=True):
+        assert len({tuple(text.tokens) for text in of_prompt}) == (3 if strategy.rows > 1 else 1)
+        for text in of_prompt:
+            scores = log_probabilities(config, prompt + text.tokens)[len(prompt) - 1 : -1]
+            total = scores[np.arange(len(text.tokens)), text.tokens].sum()
+            np.testing.assert_allclose(text.log_probability, total, rtol=1e-5, atol=1e-5)
+            if strategy.rows == 1:
+                assert text.tokens == scores.argmax(axis=-1).tolist()
+    assert len({token for of_prompt in texts for text in of_prompt for token in text.tokens}) > 5
+    assert len({len(prompt) for prompt in PROMPTS}) == 3  # so that rows are filled up
+
+
+@MODELS
+def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
+    writer, settings = Writer(config, parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
+    (alone,) = writer(PROMPTS[1:2], settings)
+    beside = writer(PROMPTS, settings)[1]
+    assert [text.tokens for text in alone] == [text.tokens for text in beside]
+
+
+def test_a_model_that_reads_from_the_end_writes_nothing() -> None:
+    config = AwdLstmConfig.tiny(vocab_size=29, backwards=True)
+    assert not writes_text(config)
+    with pytest.raises(UserError, match=r"a direction from the beginning of a text .* found AwdLstmConfig"):
+        Writer(config, {}, VOCABULARY)
+
+
+def test_a_language_model_alone_does_not_write_one_text_given_another() -> None:
+    with pytest.raises(UserError, match=r"given another, found AwdLstmConfig, a decoder, which only goes on from one"):
+        Translation().check_model(AWD_LSTM)
