@@ -389,15 +389,24 @@ def fill_mask(
 ) -> None:
     """Shows what a model puts in place of [MASK].
 
+    A masked language model gives words for each [MASK] by itself. Of an encoder-decoder, T5 gives what stands in all of
+    them together, and BART the whole text; <mask> and <extra_id_0> may stand for [MASK].
+
     Args:
         checkpoint: Run directory or checkpoint.
         text: Text with one or more [MASK].
-        top: Candidates shown for each.
+        top: Candidates shown for each, or for all together.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
+    from plmjax.generation.generate import printable
+    from plmjax.inference.fill_gaps import fill_gaps, writes_gaps
     from plmjax.inference.fill_mask import fill_mask as run
 
+    if writes_gaps(checkpoint):
+        for filled in fill_gaps(checkpoint, text, top):
+            print(f"{filled.probability:.3f}  " + ("  ".join(map(repr, filled.spans)) or printable(filled.text)))
+        return
     for number, candidates in enumerate(run(checkpoint, text, top), start=1):
         print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
 

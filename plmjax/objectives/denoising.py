@@ -28,7 +28,7 @@ from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives import noise
 from plmjax.objectives.choosing import strict_draws
 from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
-from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText
+from plmjax.objectives.text_to_text.text_to_text import MASK, Stream, TextToText
 from plmjax.vocabulary import Vocabulary
 
 UNITS = ("token", "word", "span")
@@ -47,6 +47,7 @@ class Denoising(TextToText):
     """
 
     start: ClassVar[str] = "sep"
+    gaps: ClassVar[str] = MASK
 
     mask: float = 0.3
     """Share of the words, or of the tokens, to hide."""

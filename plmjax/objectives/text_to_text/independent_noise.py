@@ -10,13 +10,14 @@ takes time.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
 from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
-from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, ended
+from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText, ended
 from plmjax.vocabulary import Vocabulary
 
 
@@ -85,6 +86,8 @@ class ReplacedSpans(IndependentNoise):
     The padding of long rows is rate^2 of the sources and (1 - rate)^2 of the targets on average: 2 % and 72 % at a rate
     of 0.15.
     """
+
+    gaps: ClassVar[str] = SENTINELS
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
         """As every text-to-text task's, and that there are sentinels for as many spans as are to be expected.

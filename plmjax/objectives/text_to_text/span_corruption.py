@@ -17,6 +17,7 @@ a row does the same in float64, and differs by one token for some lengths.
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import chex
 import jax
@@ -26,7 +27,7 @@ import numpy as np
 from plmjax.errors import UserError
 from plmjax.objectives.choosing import strict_draws, visited
 from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
-from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText
+from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText
 from plmjax.vocabulary import Vocabulary
 
 
@@ -37,6 +38,8 @@ class SpanCorruption(TextToText):
     Raises:
         UserError: a rate or a mean length that makes no sense.
     """
+
+    gaps: ClassVar[str] = SENTINELS
 
     rate: float = 0.15
     """Share of the tokens to hide."""

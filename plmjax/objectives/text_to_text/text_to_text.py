@@ -21,6 +21,9 @@ from plmjax.objectives.objective import Batch
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.vocabulary import Vocabulary
 
+MASK, SENTINELS = "mask", "sentinels"
+"""What may stand for a hidden span: the mask token, or one sentinel after the other."""
+
 
 @flax.struct.dataclass
 class Stream:
@@ -44,6 +47,9 @@ class TextToText(SequenceToSequence):
     perplexity: ClassVar[bool] = False  # most of them restore a damaged text
     start: ClassVar[str] = "pad"
     """The role of the token that the decoder is given first."""
+    gaps: ClassVar[str] = ""
+    """What stands for a hidden span in the source: `MASK`, where the decoder writes the whole text, or `SENTINELS`,
+    where it writes the spans; empty for tasks that hide no spans."""
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """The most tokens of the source and of the target that a row of up to so many tokens may become."""

@@ -1,0 +1,149 @@
+"""Gaps that BART and T5 fill: what they write has the probability that their scores give it, read at once."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.data import tokenizers
+from plmjax.data.layouts import Blocks
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.inference.fill_gaps import fill_gaps
+from plmjax.layers.execution import Execution
+from plmjax.models.bart import BartConfig
+from plmjax.models.t5 import T5Config
+from plmjax.objectives.denoising import Denoising
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.training import checkpoints, start
+
+SIZES = {
+    "bart": {"d_model": 24, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 48},
+    "t5": {"d_model": 24, "d_kv": 8, "num_heads": 3, "d_ff": 40},
+}
+KINDS = {"bart": ("byte-bpe", BartConfig, Denoising()), "t5": ("t5-unigram", T5Config, SpanCorruption())}
+
+
+@pytest.fixture(scope="module")
+def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """System -> the run directory of a small one, of random parameters so large that its scores differ."""
+    made: dict[str, Path] = {}
+
+    def save(system: str) -> Path:
+        if system in made:
+            return made[system]
+        kind, config, objective = KINDS[system]
+        folder = tmp_path_factory.mktemp(system)
+        text = prose.read_text(encoding="utf-8")[:20_000]
+        vocabulary = tokenizers.train(kind, 400, [text], folder / "tokenizer").vocabulary
+        special = {"pad_token_id": vocabulary.pad, "eos_token_id": vocabulary.document_end}
+        beginning = vocabulary.pad if system == "t5" else vocabulary.document_end
+        model = config.tiny(vocab_size=vocabulary.size, decoder_start_token_id=beginning, **special, **SIZES[system])
+        token = jnp.zeros((1, 1), jnp.int32)
+        params = jax.jit(model.for_generation(Execution()).init)(jax.random.key(0), token, decoder_input_ids=token)
+        flat = flax.traverse_util.flatten_dict(nn.meta.unbox(params)["params"], sep="/")
+        flat = {name: 3 * array if name.endswith(("kernel", "embedding")) else array for name, array in flat.items()}
+        files = checkpoints.tokenizer_files(folder / "tokenizer")
+        experiment = Experiment(model, objective, Data(layout=Blocks()))
+        params = flax.traverse_util.unflatten_dict(flat, sep="/")
+        checkpoints.save_parameters(folder / "run", params, experiment, files)
+        made[system] = folder / "run"
+        return made[system]
+
+    return save
+
+
+def log_probability(checkpoint: Path, source: list[int], written: list[int], given: int) -> float:
+    """Of the tokens of a text but the first `given` ones, read at once behind the decoder's start token."""
+    params, description = checkpoints.load_parameters(checkpoint)
+    model = description.experiment.model
+    decoder = jnp.array([[model.decoder_start_token_id, *written[:-1]]])
+    read = jax.jit(model.for_generation(Execution()).apply)
+    logits = read(
+        {"params": params},
+        jnp.array([source]),
+        decoder_input_ids=jnp.pad(decoder, ((0, 0), (0, 48 - decoder.shape[1]))),
+    )
+    logits = logits.logits[0, : len(written)]
+    scores = np.asarray(jax.nn.log_softmax(logits))[np.arange(len(written)), written]
+    return float(scores[given:].sum())
+
+
+@pytest.mark.parametrize(("system", "gaps"), [("t5", ("[MASK]", "<extra_id_5>")), ("bart", ("<mask>",))])
+def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) -> None:
+    checkpoint, text = run(system), "The class" + "".join(f" {gap} of the object" for gap in gaps) + "."
+    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    vocabulary = tokenizer.vocabulary
+    filled = fill_gaps(checkpoint, text, 3)
+    assert len({one.tokens for one in filled}) == 3
+    assert [one.probability for one in filled] == sorted((one.probability for one in filled), reverse=True)
+    marks = vocabulary.sentinels[: len(gaps)] if system == "t5" else [vocabulary.mask]
+    spoilt = text
+    for gap, name in zip(gaps, tokenizer.tokens(list(marks)), strict=True):
+        spoilt = spoilt.replace(gap, name)
+    template = checkpoints.describe(checkpoints.find(checkpoint)).experiment.model.template
+    source = template.lay_out([tokenizer.encode(spoilt)], vocabulary).tokens
+    assert [token for token in source if token in marks] == list(marks)
+    for one in filled:
+        expected = log_probability(checkpoint, source, list(one.tokens), given=int(system == "t5"))
+        assert math.log(one.probability) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        if system == "t5":
+            assert one.tokens[0] == vocabulary.sentinels[0] and len(one.spans) == len(gaps)
+            assert one.text == text.replace(gaps[0], one.spans[0], 1).replace(gaps[-1], one.spans[-1], 1)
+        else:
+            assert one.spans == () and one.text == tokenizer.decode(list(one.tokens))
+
+
+def test_spans_are_what_stands_between_the_sentinels(run, monkeypatch) -> None:
+    checkpoint = run("t5")
+    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    first, second, third, *_ = tokenizer.vocabulary.sentinels
+    written = [first, *tokenizer.encode("method"), second, *tokenizer.encode("same class"), third]
+
+    class Written:
+        def __init__(self, *arguments, **settings) -> None:
+            pass
+
+        def __call__(self, prompts, settings) -> list:
+            assert settings.eos_token_id == (tokenizer.vocabulary.document_end, third)
+            return [[dataclasses.make_dataclass("Text", ["tokens", "log_probability"])(written, -1.0)]]
+
+    monkeypatch.setattr("plmjax.inference.fill_gaps.Writer", Written)
+    (filled,) = fill_gaps(checkpoint, "The [MASK] of the [MASK].")
+    assert filled.spans == ("method", "same class") and filled.text == "The method of the same class."
+    del written[2:]
+    assert fill_gaps(checkpoint, "The [MASK] of the [MASK].")[0].spans[1] == ""
+
+
+def test_the_command_shows_spans_or_texts(run, capsys) -> None:
+    for system in KINDS:
+        text = "The class [MASK] of the object [MASK] of"[: 40 if system == "t5" else 23]
+        cli.run(["fill-mask", str(run(system)), text, "--top", "3"])
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 3 and all(line[:2] == "0." for line in lines)
+        assert ("'" in lines[0]) == (system == "t5")
+
+
+def test_mistakes_are_named(run, tmp_path) -> None:
+    with pytest.raises(UserError, match=r"one or more \[MASK\], found none in 'The class'"):
+        fill_gaps(run("t5"), "The class")
+    with pytest.raises(UserError, match="Expected fewer gaps than the tokenizer has sentinels, 100, found 100"):
+        fill_gaps(run("t5"), "[MASK]" * 100)
+    with pytest.raises(UserError, match="Expected --top from 1"):
+        fill_gaps(run("bart"), "[MASK]", 0)
+    params, description = checkpoints.load_parameters(run("bart"))
+    other = dataclasses.replace(description.experiment, objective=SequenceToSequence())
+    checkpoints.save_parameters(tmp_path / "run", params, other, description.tokenizer)
+    with pytest.raises(
+        UserError, match=r"pretrained to fill gaps .*, found one of SequenceToSequence; name another run"
+    ):
+        fill_gaps(tmp_path / "run", "[MASK]")
