@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "interop": {*CORE, "generation", "interop"},
     "exchange": {*CORE, "finetuning", "generation", "interop", "word_vectors", "exchange"},
     "plan": {*CORE, "plan"},
-    "inference": {*CORE, "finetuning", "inference"},
+    "inference": {*CORE, "finetuning", "generation", "inference"},
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "exchange", "generation", "word_vectors", "pretraining"},

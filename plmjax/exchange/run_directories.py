@@ -16,12 +16,13 @@ import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.task import Task, TaskObjective
 from plmjax.finetuning.tasks import task_of
+from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
@@ -79,6 +80,8 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
         found = _of_own_files(own, module, params)
     else:
         found = _of_transformers(module, params, library, folder, its_tokenizer, place)
+    if isinstance(found.data, TextPairs):
+        found = found._replace(data=dataclasses.replace(found.data, **_languages(place)))
     tree = {found.within: params} if found.within else params
     generation = _generation(folder, module, its_tokenizer.vocabulary) if library == "transformers" else None
     run = Experiment(model=module.config, objective=found.objective, data=found.data, generation=generation)
@@ -289,6 +292,14 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         return checkpoints.tokenizer_files(Path(folder))
+
+
+def _languages(folder: Path) -> dict[str, str]:
+    """The two columns of a translation model's files, named as its tokenizer_config.json names its languages."""
+    file = folder / "tokenizer_config.json"
+    told = json_text.read_object(file, "options of a tokenizer", "correct it") if file.is_file() else {}
+    names = {"source": told.get("source_lang"), "target": told.get("target_lang")}
+    return names if all(isinstance(name, str) and name for name in names.values()) else {}
 
 
 def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:

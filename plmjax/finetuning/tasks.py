@@ -9,16 +9,22 @@ from plmjax.finetuning.questions import Questions, SpanExtraction
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tagging import Tagging, TokenTagging
 from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.finetuning.text_generation import Translation
+from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.models.bert import BertForMultipleChoice
 from plmjax.models.gpt import GptForMultipleChoice
 from plmjax.models.heads import QuestionAnswering, TokenClassification
+from plmjax.models.transformer import TransformerForConditionalGeneration
 
 
 def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[TaskObjective, Task]:
-    """The objective that trains a module with the head of a downstream task, and its data, which names no files.
+    """The objective that trains a module for a downstream task, and its data, which names no files.
 
     labels: names of the head's labels; by default LABEL_0, LABEL_1, ... One label without more said is a regression.
     """
+    if isinstance(module, TransformerForConditionalGeneration):
+        length = min(TextPairs.target_length, module.config.longest)
+        return Translation(max_new_tokens=length - 1), TextPairs(target_length=length)
     if isinstance(module, QuestionAnswering):
         return SpanExtraction(), Questions()
     if isinstance(module, BertForMultipleChoice | GptForMultipleChoice):

@@ -73,7 +73,8 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
         )
     if fills == MASK:
         check_special(tokenizer, "mask")
-        marks, first, stop = [vocabulary.mask] * count, run.model.forced_bos_token_id, ()
+        first = None if run.generation is None else run.generation.forced_bos_token_id
+        marks, stop = [vocabulary.mask] * count, ()
     else:
         sentinels = vocabulary.sentinels
         if len(sentinels) <= count:

@@ -115,8 +115,13 @@ def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data]:
-    """The objective that trains a module, and data without a path; Marian's targets begin with the padding token."""
+def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
+    """The objective that trains both sides without scores, and data without a path; None for a model that translates.
+
+    Marian's targets begin with the padding token.
+    """
+    if isinstance(model, TransformerForConditionalGeneration):
+        return None
     start = "pad" if model.config.decoder_start_token_id == model.config.pad_token_id else "end"
     length = min(128, model.config.longest)
     return SequenceToSequence(label_smoothing=0.1), Data(PairedStreams(start=start), sequence_length=length)

@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 
 import flax.traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,6 +22,7 @@ from plmjax.finetuning.run import finetune
 from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
+from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
 from plmjax.layers.execution import Execution
 from plmjax.models.bert import (
@@ -32,6 +36,7 @@ from plmjax.models.bert import (
 )
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig, RobertaModel
+from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training import checkpoints
 from plmjax.training.optimizers import BertAdamW
@@ -308,3 +313,39 @@ def test_word_vectors_are_exported_alone(fails, tmp_path):
     said = fails("export", tmp_path / "run", tmp_path / "out")
     assert "found StaticVectorsConfig" in said and "or write the vectors of its words with --vectors text" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path):
+    text = ["a film of snow", "the snow is white", "ein Film aus Schnee", "der Schnee ist weiss"]
+    vocabulary = tokenizers.train("byte-bpe", 280, text * 3, tmp_path / "tokenizer", lowercase=False).vocabulary
+    special = {"pad_token_id": vocabulary.pad, "decoder_start_token_id": vocabulary.pad}
+    model = TransformerForConditionalGeneration(
+        TransformerConfig.tiny(
+            vocab_size=vocabulary.size, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
+            decoder_ffn_dim=24, max_position_embeddings=24, eos_token_id=vocabulary.document_end, dropout=0.0,
+            **special,
+        )
+    )  # fmt: skip
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path / "marian", tokenizer=tmp_path / "tokenizer")
+    options = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    options |= {"source_lang": "en", "target_lang": "de"}
+    (tmp_path / "marian" / "tokenizer_config.json").write_text(json.dumps(options))
+    assert import_checkpoint(tmp_path / "marian", tmp_path / "run").startswith("imported   MarianMTModel")
+    (tmp_path / "dev.en").write_text("\n".join(text[:2]))
+    (tmp_path / "dev.de").write_text("\n".join(text[2:]))
+    found = evaluate(tmp_path / "run", tmp_path / "dev.en")
+    tokenizer, nats, count = tokenizers.load(tmp_path / "tokenizer"), 0.0, 0
+    for source, target in zip(text[:2], text[2:], strict=True):
+        read, asked = ([*tokenizer.encode(one), vocabulary.document_end] for one in (source, target))
+        given = jnp.array([[vocabulary.pad, *asked[:-1]]])
+        logits = model.apply({"params": params}, jnp.array([read]), decoder_input_ids=given).logits[0]
+        nats -= float(jax.nn.log_softmax(logits)[jnp.arange(len(asked)), jnp.array(asked)].sum())
+        count += len(asked)
+    assert found["eval/loss"] == pytest.approx(nats / count, rel=1e-5) and 0 <= found["eval/bleu"] <= 100
+    written = [
+        json.loads(line)["prediction"]
+        for line in (tmp_path / "run" / "evaluations" / "dev" / "predictions.jsonl").read_text().splitlines()
+    ]
+    shutil.copy(tmp_path / "dev.en", tmp_path / "new.txt")
+    assert [record["prediction"] for record in predict(tmp_path / "run", tmp_path / "new.txt")] == written

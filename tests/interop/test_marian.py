@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, marian
-from plmjax.models.transformer import TransformerForConditionalGeneration, sinusoids
+from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel, sinusoids
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER
 from tests.systems.modules import outputs, random_params
 
@@ -47,7 +47,8 @@ def test_settings_of_a_published_model_are_read() -> None:
     config = marian.read_config(PUBLISHED)
     assert (config.activation_function, config.longest, config.vocab_size) == ("swish", 512, 58101)
     assert config.scale_embedding and config.output_bias
-    objective, data = marian.pretraining(TransformerForConditionalGeneration(config))
+    assert marian.pretraining(TransformerForConditionalGeneration(config)) is None
+    objective, data = marian.pretraining(TransformerModel(config))
     assert (objective.label_smoothing, data.layout.start, data.sequence_length) == (0.1, "pad", 128)
 
 
