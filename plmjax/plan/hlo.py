@@ -153,16 +153,19 @@ class Program:
         self._known_trips: dict[str, int] = {}
         partitions = re.search(r"num_partitions=(\d+)", text[:20000])
         self.partitions = int(partitions.group(1)) if partitions else 1
-        name = None
+        name, types = None, {}
         for line in text.splitlines():
             header = re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line)
             if header:
                 name = header.group(2)
-                self.computations[name] = {}
+                self.computations[name], types = {}, {}
                 self.entry = name if header.group(1) else self.entry
             elif line.startswith("}"):
                 name = None
-            elif name is not None and (instruction := _instruction(line, name)):
+            elif name is not None and (found := _instruction(line, name)):
+                instruction, types[instruction.name] = found
+                for operand in instruction.operands:
+                    _add_elements(operand, self.computations[name], types, name)
                 self.computations[name][instruction.name] = instruction
                 if line.lstrip().startswith("ROOT"):
                     self.roots[name] = instruction
@@ -419,7 +422,8 @@ class Program:
         return users
 
 
-def _instruction(line: str, computation: str) -> Instruction | None:
+def _instruction(line: str, computation: str) -> tuple[Instruction, str] | None:
+    """The instruction of a line, and the text of its type; None where it has none."""
     match = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
     if not match:
         return None
@@ -430,8 +434,37 @@ def _instruction(line: str, computation: str) -> Instruction | None:
     end = _closing(rest[start:]) + start
     inside = rest[start + 1 : end - 1]
     opcode = rest[:start]
-    operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.-]+)", inside))
-    return Instruction(match.group(1), opcode, _arrays(results), operands, inside, rest[end:], computation)
+    operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.-]+(?:#\d+)*)", inside))
+    return Instruction(match.group(1), opcode, _arrays(results), operands, inside, rest[end:], computation), results
+
+
+def _add_elements(operand: str, instructions: dict[str, Instruction], types: dict[str, str], computation: str) -> None:
+    """Adds the instructions that an operand such as `x#1` stands for, the element of a tuple with its index.
+
+    The compilers that know XLA's option `xla_dump_compact_gte` write it so, others as an instruction of its own.
+    """
+    source, *indices = operand.split("#")
+    for index in indices:
+        name = f"{source}#{index}"
+        if name not in instructions:
+            types[name] = _element_types(types[source])[int(index)]
+            arrays = _arrays(types[name])
+            instructions[name] = Instruction(
+                name, "get-tuple-element", arrays, (source,), f"%{source}", f", index={index}", computation
+            )
+        source = name
+
+
+@functools.lru_cache(maxsize=64)
+def _element_types(text: str) -> tuple[str, ...]:
+    """The types in the type of a tuple."""
+    depth, start, found = 0, 1, []
+    for mark in re.finditer(r"[][(){},]", text):
+        depth += (mark[0] in "([{") - (mark[0] in ")]}")
+        if (mark[0], depth) == (",", 1) or depth == 0:
+            found.append(text[start : mark.start()])
+            start = mark.end()
+    return tuple(found)
 
 
 def _arrays(text: str) -> tuple[Array, ...]:

@@ -1,6 +1,7 @@
 """Reading compiled programs: loops, communication, cycles and bytes, on programs for TPUs and on a written one."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,39 @@ def test_a_written_program_is_read_to_the_byte():
     assert program.hbm_bytes() == 5 * 256 + 128 + (64 + 4) + (5 + 15) * 12
     assert program.largest(16) is None
     assert program.largest(32) == Array("f32", (32, 8))
+
+
+ELEMENT = re.compile(r"\n +%(\w+) = [^=\n]* get-tuple-element\(%(\w+)\), index=(\d+)")
+
+
+def compact(text: str) -> str:
+    """The program as compilers with `xla_dump_compact_gte` write it: `x#1` for an element of a tuple."""
+    computations = []
+    for computation in text.split("\n}\n"):
+        short = ELEMENT.sub("", computation)
+        for name, source, index in ELEMENT.findall(computation):
+            short = re.sub(rf"%{name}\b", f"%{source}#{index}", short)
+        computations.append(short)
+    return "\n}\n".join(computations)
+
+
+def test_elements_of_tuples_may_have_no_instruction_of_their_own():
+    program, expected = Program(compact(WRITTEN)), Program(WRITTEN)
+    assert "get-tuple-element" in WRITTEN and "get-tuple-element" not in compact(WRITTEN)
+    assert program.unknown_loops == [] and program.cycles() == expected.cycles()
+    assert program.collectives() == expected.collectives()
+    assert program.hbm_bytes() == expected.hbm_bytes()
+
+
+def test_an_element_of_a_tuple_in_a_tuple_has_its_own_type():
+    pair = "  %pair = (f32[2]{0}, /*index=1*/(s32[3,5]{1,0}, f32[4,8]{1,0:T(8,128)S(1)})) custom-call(%x)\n"
+    text = WRITTEN.replace(
+        "  %moved = f32[4,8]{1,0:S(1)} copy(%y)", f"{pair}  %moved = f32[4,8]{{1,0:S(1)}} copy(%pair#1#1)"
+    )
+    program = Program(text)
+    (moved,) = (one for one, _ in program.executed if one.name == "moved")
+    (element,) = program.operands_of(moved)
+    assert element.results == (Array("f32", (4, 8), 1),) and element.operands == ("pair#1",)
 
 
 def test_what_is_sent_to_another_slice_is_counted_once_and_moves_nothing_else():
