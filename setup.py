@@ -39,26 +39,27 @@ CORE = [
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
+COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
     "hdf5": HDF5,
-    "plan": ["libtpu>=0.0.52"],
+    "parity": ["torch==2.13.0"],  # for the tests that compare with torch, or with a model of transformers
+    "plan": COMPILER,
     "wandb": WANDB,
-    "tpu": ["jax[tpu]>=0.10", *SUBMISSION],
+    "tpu": [*COMPILER, *SUBMISSION],
     "test": [
         *SUBMISSION,
         *HDF5,
         *WANDB,
+        *COMPILER,
         "gensim>=4.4",
         "jsonschema>=4.26",
-        "libtpu>=0.0.52",
         "pytest>=9",
         "pytest-xdist>=3.8",
         "pytest-timeout>=2.4",
         "ruff>=0.17",
-        "torch==2.13.0",
         "transformers>=5.23",
     ],
 }

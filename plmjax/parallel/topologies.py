@@ -202,7 +202,7 @@ class Slice:
         """The slice's devices, to compile for, not to run on; a `UserError` where libtpu is not installed."""
         if importlib.util.find_spec("libtpu") is None:
             raise UserError(
-                f"Expected the TPU compiler to plan for {self.name}, found no libtpu here; run `pip install libtpu`."
+                f"Expected the TPU compiler to plan for {self.name}, found no libtpu; run `pip install 'jax[tpu]'`."
             )
         # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

@@ -1,9 +1,11 @@
 """Plans: the trainer's step compiled for slices nobody owns, and what it answers to what cannot be."""
 
 import dataclasses
+import importlib.metadata
 import json
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from plmjax import cli
@@ -147,6 +149,7 @@ def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
 
 def test_what_is_printed_names_every_time_an_estimate(made):
     text = plan_report.page(made)
+    assert f"compiled by libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}" in " ".join(text.split())
     assert "16 rows of 64 = 1,024 tokens a step" in text
     assert "HBM a device: optimizer" in text and "all-gather bf16" in text
     times = [line for line in text.splitlines() if " ms" in line or "chip-hours" in line]
