@@ -118,7 +118,7 @@ class Costs:
 
 def _plain(attributes: str) -> str:
     """An instruction's attributes without the names in them."""
-    plain = re.sub(r'metadata=\{[^}]*\}|"indices":\[[^\]]*\]', "", attributes)
+    plain = re.sub(r'(?:, )?metadata=\{[^}]*\}|"indices":\[[^\]]*\]', "", attributes)
     return re.sub(r"%[\w.-]+", "%", plain)
 
 

@@ -1,5 +1,7 @@
 """The refined estimate: what an instruction takes, what a program waits for, and what stands for what is not known."""
 
+import re
+
 import pytest
 
 from plmjax.plan import hlo, refined
@@ -82,6 +84,13 @@ def test_equal_instructions_share_a_schedule_and_one_without_keeps_the_compilers
     assert (unscheduled.refined, unscheduled.source) == (90, "compiler")
     ended_by_data = cost("busy", {"busy": Schedule(10, unknown_loops=1)})
     assert (ended_by_data.refined, ended_by_data.source) == (90, "schedule")
+
+
+def test_twins_may_differ_in_whether_they_have_metadata():
+    bare = re.sub(r"(%z = .*?), metadata=\{[^}]*\}", r"\1", WRITTEN)
+    assert bare != WRITTEN
+    found = Costs(hlo.Program(bare), SCHEDULES, RATES)
+    assert [found[one].bundles for one, _ in found.program.executed if one.name == "z"] == [20]
 
 
 def test_a_kernel_is_not_free_in_either_estimate():
