@@ -193,7 +193,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
             told |= {"tokenizer": description.write_tokenizer(Path(scratch)), "rows": rows}
         huggingface.save(model, params, folder, architecture=architecture, **told)
-        checked = "reads back bit for bit; transformers is not installed, so outputs were not compared"
+        checked = "reads back bit for bit; transformers and torch are not both installed, so outputs were not compared"
         if huggingface.transformers_installed():
             difference = huggingface.compare(model, params, folder, architecture)
             checked = f"reads back bit for bit, transformers' outputs differ by {difference:.1e} relative at most"

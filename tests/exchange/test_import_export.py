@@ -195,7 +195,8 @@ def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monke
     module = MODULES["BertForMaskedLM"]
     huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
     assert "gives every bit back" in import_checkpoint(tmp_path / "source", tmp_path / "run")
-    assert "outputs were not compared" in export_checkpoint(tmp_path / "run", tmp_path / "out")
+    said = export_checkpoint(tmp_path / "run", tmp_path / "out")
+    assert "transformers and torch are not both installed, so outputs were not compared" in said
 
 
 @needs_torch
