@@ -80,6 +80,7 @@ PRINTED_BY = {
     "finetuning/text_pairs:rows": ON_TASKS, "finetuning/text_pairs:_texts": ON_TASKS,
     "generation": (By("generate"),), "generation/writer:check": (By("generate"), WRITTEN),
     "inference/embed": (By("embed"),), "inference/fill_mask": (By("fill-mask"),),
+    "inference/fill_gaps": (By("fill-mask"),),
     "inference/evaluate": (By("evaluate"),), "inference/perplexity": (By("evaluate"),),
     "inference/zero_shot": (By("evaluate"),), "inference/members": (By("evaluate"), By("predict")),
     "inference/predict": (By("predict"),), "inference/task_settings": (By("evaluate"), By("predict")),

@@ -31,7 +31,7 @@ REVIEWED = {
     "plmjax/data/store/writer.py": "shards that this process named by split and number; streams' names are checked",
     "plmjax/data/tokenizers/tokenizer.py": "the fixed names of a kind's files",
     "plmjax/inference/embed.py": "parts that this process named by their numbers",
-    "plmjax/interop/huggingface.py": "the fixed names of a tokenizer's files",
+    "plmjax/interop/tokenizer_files.py": "the fixed names of a tokenizer's files",
     "plmjax/storage.py": "the last file to copy, a literal wherever it is given",
     "plmjax/training/checkpoints.py": "files of a tokenizer, whose names `describe` has checked",
     "plmjax/training/metrics.py": "fixed names, and those of tasks, which are letters, digits, - and _",

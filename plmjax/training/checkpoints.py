@@ -28,7 +28,7 @@ from plmjax.training import items, optimizers
 from plmjax.training.best import Best
 from plmjax.training.state import State
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
