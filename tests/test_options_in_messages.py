@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import pytest
-from plmjax.inference.task_settings import OF_TEXT
 
 from plmjax import cli
 from plmjax import experiment as experiments
@@ -23,6 +22,7 @@ from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
 from plmjax.finetuning.task import Task
 from plmjax.inference import evaluate as evaluation
+from plmjax.inference.task_settings import OF_TEXT
 from plmjax.pretraining import run as pretraining
 from tests.test_experiments import RUNS
 from tests.test_goldens import ROOT
