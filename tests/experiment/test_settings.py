@@ -207,6 +207,10 @@ def test_differences_leave_free_fields_out():
     )
     assert experiment.differences(before, after, experiment.FREE) == {"training.seed": (0, 4)}
     assert set(experiment.differences(before, after)) == {"training.seed", "checkpoint.every", "checkpoint.minutes"}
+    # Of a field that only one of the two has, the other one has None.
+    phased = dataclasses.replace(before, phases=(Phase(1.0),))
+    fewer, more = experiment.differences(phased, before), experiment.differences(before, phased)
+    assert fewer["phases.0.fraction"] == (1.0, None) and more["phases.0.fraction"] == (None, 1.0)
     known = [name for run in RUNS for name in experiment.flatten(experiment.load(run))]
     assert all(any(name.startswith(free) for name in known) for free in experiment.FREE)
 
