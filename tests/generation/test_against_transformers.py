@@ -87,10 +87,6 @@ BEAMS = {
     "likely": (BeamSearch(4, sequences=3), {"early_stopping": False}),
     "full": (BeamSearch(4, length_penalty=-1.0, early_stopping="full", sequences=3), {"early_stopping": True}),
     "never": (BeamSearch(4, early_stopping="never", sequences=3), {"early_stopping": "never"}),
-    "never, short texts": (
-        BeamSearch(4, length_penalty=-1.0, early_stopping="never", sequences=3),
-        {"early_stopping": "never"},
-    ),
 }
 
 

@@ -1,0 +1,51 @@
+"""When a beam search ends, on a chain of tokens so small that all texts can be told."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.constraints import Constraints
+from plmjax.generation.search import Lengths
+from plmjax.generation.written import Written
+
+END, LONGEST = 0, 12
+CHANCES = np.array(
+    [
+        [0.96, 0.01, 0.01, 0.01, 0.01],  # after the end, where nobody reads on
+        [0.06, 0.01, 0.02, 0.90, 0.01],
+        [0.90, 0.02, 0.03, 0.04, 0.01],
+        [0.95, 0.02, 0.01, 0.01, 0.01],
+        [0.30, 0.60, 0.08, 0.01, 0.01],  # after the prompt
+    ],
+    np.float32,
+)
+"""Token -> the chances of the next one."""
+
+
+def score(text: tuple[int, ...], penalty: float) -> float:
+    nats = sum(np.log(CHANCES[before, after]) for before, after in itertools.pairwise((4, *text)))
+    return float(nats) / len(text) ** penalty
+
+
+@pytest.mark.parametrize("penalty", [-1.0, 0.0])
+def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) -> None:
+    """With a negative penalty a beam only loses as it grows: the least it can lose is what it has lost now."""
+    search = BeamSearch(2, length_penalty=penalty, early_stopping="never", sequences=2)
+    prompt, lengths = np.array([[4]], np.int32), Lengths(np.int32(0), np.int32(LONGEST))
+    beams = search.begin(
+        Written.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
+    )
+    advance = jax.jit(lambda beams, scores: search.advance(beams, scores, Constraints(5, (END,)), lengths)[0])
+    while not search.over(beams, lengths):
+        beams = advance(beams, np.log(CHANCES[np.asarray(beams.written.last)]))
+    found = search.found(beams)
+    texts = [
+        tuple(row[1 : 1 + count].tolist())
+        for row, count in zip(np.asarray(found.tokens[0]), np.asarray(found.counts[0]), strict=True)
+    ]
+    every = [(*text, END) for length in range(4) for text in itertools.product(range(1, 5), repeat=length)]
+    assert texts == sorted(every, key=lambda text: -score(text, penalty))[:2]
+    np.testing.assert_allclose(found.scores[0], [score(text, penalty) for text in texts], rtol=1e-5)
