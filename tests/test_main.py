@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def test_programs_are_compiled_once_and_json_is_all_that_is_printed(small_run: P
         entries.append(sorted(path.name for path in programs.iterdir()))
     assert entries[0] and entries[0] == entries[1]
     assert found[0] == found[1]
+
+
+def test_a_warning_that_python_shows_to_users_fails_its_test() -> None:
+    """So the tests of every command hold that it prints none; pyproject.toml says which kinds are hidden by default."""
+    with pytest.raises(UserWarning, match="of any library"):
+        warnings.warn("of any library", stacklevel=1)
+    warnings.warn("hidden by default", DeprecationWarning, stacklevel=1)
 
 
 def stopped(number: signal.Signals, *command: object, when: Callable[[subprocess.Popen], bool], **variables) -> str:
