@@ -6,6 +6,13 @@ import pytest
 from plmjax.data import packing
 
 
+def test_rows_are_padded_to_the_next_power_of_two_or_three_quarters_of_it():
+    """Of a length that is such a width not at all, and never beyond the model's positions."""
+    widths = {1: 16, 16: 16, 17: 24, 24: 24, 25: 32, 32: 32, 33: 48, 48: 48, 49: 64, 65: 96, 97: 128}
+    assert {length: packing.padded_width(length, None) for length in widths} == widths
+    assert [packing.padded_width(length, 40) for length in (24, 33, 40)] == [24, 40, 40]
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 8])
 def test_packing_deals_every_sequence_to_one_row_that_holds_it(most):
     lengths = np.random.default_rng(0).integers(5, 129, 3000)
