@@ -66,9 +66,15 @@ def quoted(found: object, longest: int = 80) -> str:
     return beginning(repr(found), longest)
 
 
+def _on_one_line(name: str) -> str:
+    """A name without what ends or hides a line, a long one shortened."""
+    name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return name if name.isprintable() else repr(name)
+
+
 def listed(names: Iterable[str], most: int = 4000) -> str:
     """Names as messages show them, with at most `most` characters."""
-    names = [name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..." for name in names]
+    names = [_on_one_line(name) for name in names]
     ends = list(itertools.accumulate(len(name) + 2 for name in names))
     shown = max(bisect.bisect_right(ends, most), 1)
     more = f" and {len(names) - shown:,} more" if len(names) > shown else ""

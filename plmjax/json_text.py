@@ -4,12 +4,14 @@
 and ends in a RecursionError where brackets are nested deeply. Every reader of JSON in plmjax uses this module.
 """
 
+import contextlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from plmjax.errors import UserError, beginning
+from plmjax import storage
+from plmjax.errors import UserError, beginning, quoted
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -52,7 +54,7 @@ def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"Expected {what} at {path}, found no file; {advice}.")
     try:
-        found = parse(path.read_bytes())
+        found = parse(storage.contents(path))
     except ValueError as error:
         raise UserError(f"Expected JSON in {path}, {what}, found: {reason(error)}; {advice}.") from None
     if not isinstance(found, dict):
@@ -60,7 +62,50 @@ def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
     return found
 
 
+COUNT = range(2**62)
+"""The shape of a number of things, for `check`."""
+
+
+def check(found: Any, shape: Any, name: str = "it") -> None:
+    """Compares a value of JSON with the shape that it must have before anything relies on it.
+
+    shape: str, bool, int or float, which a whole number is too; `object`, anything; a range, of whole numbers; a tuple
+        of shapes, of which one fits; `[shape]`, a list; `{str: shape}`, an object of any names; `{"name": shape}`, an
+        object that has at least these names.
+    name: of the value, for the message.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    if isinstance(shape, tuple):
+        for one in shape[:-1]:
+            with contextlib.suppress(ValueError):
+                return check(found, one, name)
+        return check(found, shape[-1], name)
+    if isinstance(shape, dict):
+        if not isinstance(found, dict):
+            raise ValueError(f"{name} is no object but {quoted(found)}")
+        if str in shape:
+            shape = dict.fromkeys(found, shape[str])
+        for key, one in shape.items():
+            if key not in found:
+                raise ValueError(f"{name} has no {key}")
+            check(found[key], one, f"{key} of {name}" if name != "it" else key)
+    elif isinstance(shape, list):
+        if not isinstance(found, list):
+            raise ValueError(f"{name} is no list but {quoted(found)}")
+        for one in found:
+            check(one, shape[0], f"a part of {name}")
+    elif isinstance(shape, range):
+        if type(found) is not int or found not in shape:
+            raise ValueError(f"{name} is no number from {shape.start} to {shape.stop - 1} but {quoted(found)}")
+    elif shape is not object and type(found) not in ((int, float) if shape is float else (shape,)):
+        raise ValueError(f"{name} is {quoted(found)}")
+    return None
+
+
 def reason(error: BaseException) -> str:
     """The text of an error as a part of one sentence: one line, without a stop at its end, a long one shortened."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = f"no {error}" if isinstance(error, KeyError) else str(error)
+    text = " ".join(said.split()) or type(error).__name__
     return beginning(text, 200).rstrip(".").replace("; ", ", ")

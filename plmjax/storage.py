@@ -97,6 +97,23 @@ def plain_name(name: object, source: str | os.PathLike) -> str:
     return name
 
 
+def contents(path: Path) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        UserError: a folder, a link to itself or anything else that cannot be read as a file is.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.strerror is None or in_bucket(path):
+            raise
+        raise UserError(f"Expected a file that can be read at {path}, found: {error.strerror}; check it.") from error
+
+
 def cache(*names: str) -> Path:
     """A folder of this project in the user's cache folder; everything there can be created again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)

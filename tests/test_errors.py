@@ -59,3 +59,8 @@ def test_a_sentence_in_place_of_a_label_or_a_column_is_not_repeated() -> None:
         with pytest.raises(UserError, match=r"(test|train)\.tsv") as caught:
             call()
         assert len(str(caught.value)) < 1000
+
+
+def test_names_stand_on_one_line() -> None:
+    """Columns of a table may hold whatever ends a line."""
+    assert listed(["a", "b\rc", "d\u2028e", "\u65e5\u672c x"]) == r"a, 'b\rc', 'd\u2028e', 日本 x"

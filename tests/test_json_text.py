@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import json_text
+from plmjax import json_text, storage
 from plmjax.errors import UserError
+from plmjax.json_text import COUNT
 
 ROOT = Path(__file__).resolve().parents[1]
 WRONG = {
@@ -47,6 +48,44 @@ def test_a_text_that_is_json_is_its_value(tmp_path: Path) -> None:
         json_text.read_object(tmp_path / "list.json", "options", "fetch it")
     with pytest.raises(UserError, match=r"Expected options at .*none\.json, found no file; fetch it\."):
         json_text.read_object(tmp_path / "none.json", "options", "fetch it")
+
+
+SHAPE = {"name": str, "count": COUNT, "share": float, "on": bool, "any": object, "parts": [{str: (str, [COUNT])}]}
+FITS = {"name": "a", "count": 3, "share": 1, "on": True, "any": None, "parts": [{"x": "y", "z": [1, 2]}, {}]}
+
+
+@pytest.mark.parametrize(
+    "changed, reason",
+    [
+        ({"name": 1}, "name is 1"),
+        ({"count": -1}, "count is no number from 0 to"),
+        ({"count": True}, "count is no number from 0 to .* but True"),
+        ({"count": 1.0}, "count is no number"),
+        ({"share": True}, "share is True"),
+        ({"on": 1}, "on is 1"),
+        ({"parts": {}}, "parts is no list but {}"),
+        ({"parts": [1]}, "a part of parts is no object but 1"),
+        ({"parts": [{"x": ["a"]}]}, "a part of x of a part of parts is no number"),
+        ({"parts": [{"x": None}]}, "x of a part of parts is no list but None"),
+    ],
+)
+def test_a_value_of_another_shape_is_one_error(changed: dict, reason: str) -> None:
+    json_text.check(FITS, SHAPE)
+    with pytest.raises(ValueError, match=reason):
+        json_text.check(FITS | changed, SHAPE)
+    for found in ([], None, "a", {key: value for key, value in FITS.items() if key not in changed}):
+        with pytest.raises(ValueError, match=r"it is no object|it has no"):
+            json_text.check(found, SHAPE)
+
+
+def test_a_folder_or_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    for name, reason in (("folder", "Is a directory"), ("loop", "Too many levels of symbolic links")):
+        with pytest.raises(UserError, match=rf"Expected a file that can be read at .*{name}, found: {reason}; check"):
+            storage.contents(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        storage.contents(tmp_path / "none")
 
 
 def test_every_file_of_others_is_read_here() -> None:

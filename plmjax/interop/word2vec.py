@@ -6,13 +6,18 @@ Three forms are published, all of them also gzipped:
     binary  a line "V D", then for each word: the word, a space, D little-endian float32 and mostly a newline
     glove   as text, without the line "V D"
 
+A byte order mark before them is left out. The last row of a text ends in a newline as well: without it nobody could say
+whether its last number is whole.
+
 One tensor is read, `vectors`, with the words of its rows.
 """
 
 import array
+import codecs
 import contextlib
 import gzip
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal
@@ -20,7 +25,7 @@ from typing import IO, Literal
 import chex
 import numpy as np
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.interop.tensors import Tensors
 
@@ -32,6 +37,12 @@ _BEGINNING = 1 << 20
 _WIDEST = 1 << 16
 """Numbers of a word's vector, at most."""
 _CHUNK = 1 << 24
+_LONGEST_ROW = 1 << 22
+"""Bytes of a row of text, and of a word: a small gzipped file can hold a line that fills the memory."""
+_DAMAGED = (OSError, EOFError, zlib.error)
+"""Errors of gzip on a damaged file."""
+_MOST_DIGITS = 18
+"""Of the count of words and numbers."""
 
 
 def evidence(path: Path) -> str:
@@ -40,7 +51,7 @@ def evidence(path: Path) -> str:
         return ""
     try:
         form, size = _form(path)
-    except (OSError, EOFError):  # gzip's, of a damaged file
+    except _DAMAGED:
         return ""
     return f"words with vectors of {size} numbers, {form} form" if form else ""
 
@@ -66,8 +77,10 @@ def read(path: Path) -> Tensors:
         with _file(path) as file:
             count = None if form == "glove" else int(file.readline().split()[0])
             words, numbers = (_binary_rows if form == "binary" else _text_rows)(file, path, count, size)
-    except (OSError, EOFError) as error:
-        raise UserError(f"Expected to read all of {path}, found it damaged ({error}); fetch it again.") from error
+    except _DAMAGED as error:
+        raise UserError(
+            f"Expected to read all of {path}, found it damaged ({json_text.reason(error)}); fetch it again."
+        ) from error
     vectors = np.frombuffer(numbers, np.float32).reshape(-1, size)
     return Tensors(str(path), {VECTORS: vectors.shape}, {VECTORS: "float32"}, {VECTORS: vectors}.__getitem__, words)
 
@@ -87,6 +100,8 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
         raise UserError("Expected vectors of two numbers or more for the glove form, found one; choose text.")
     if "" in words:
         raise UserError("Expected words of at least one character, found an empty one; leave it out.")
+    if form == "glove" and words and words[0].startswith("\ufeff"):
+        raise UserError(f"Expected no byte order mark before the first word, found {quoted(words[0])}; choose text.")
     for word in words:
         if any(separator in word for separator in " \n"):
             raise UserError(f"Expected words without spaces or newlines, found {quoted(word)}; join its parts with _.")
@@ -100,11 +115,15 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
                 file.write(f"{word} {' '.join(map(str, vector))}\n".encode())
 
 
-def _file(path: Path) -> IO[bytes]:
-    """The bytes of a file, or of what it holds if it is gzipped."""
+@contextlib.contextmanager
+def _file(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, or of what it holds if it is gzipped, after a byte order mark."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if zipped else path.open("rb")
+    with gzip.open(path) if zipped else path.open("rb") as file:
+        if file.peek(3)[:3] == codecs.BOM_UTF8:
+            file.read(3)
+        yield file
 
 
 def _form(path: Path) -> tuple[Form | None, int]:
@@ -113,7 +132,8 @@ def _form(path: Path) -> tuple[Form | None, int]:
         beginning = file.read(_BEGINNING)
     first, *rest = beginning.split(b"\n", 2)
     fields, second = first.split(), rest[0] if rest else b""
-    if first[:1].isdigit() and len(fields) == 2 and all(field.isdigit() for field in fields):
+    digits = all(field.isdigit() and len(field) <= _MOST_DIGITS for field in fields)
+    if first[:1].isdigit() and len(fields) == 2 and digits:
         count, size = map(int, fields)
         if not (count > 0 and 0 < size <= _WIDEST and second):
             return None, 0
@@ -133,6 +153,8 @@ def _numbers(line: bytes) -> int:
     """How many numbers stand at the end of a line, after a word that may hold any character but a newline."""
     count = 0
     for field in reversed(line.rstrip().split(b" ")[1:]):
+        if b"_" in field:  # Python takes 1_0 for 10
+            break
         try:
             float(field)
         except ValueError:
@@ -143,23 +165,27 @@ def _numbers(line: bytes) -> int:
 
 def _vector(line: bytes, size: int) -> list[float] | None:
     """The numbers at the end of a line after a word; None where there are not so many."""
-    fields = line.rstrip().rsplit(b" ", size)
+    word, *numbers = line.rstrip().rsplit(b" ", size)
+    if len(numbers) != size or b"_" in line[len(word) :]:  # Python takes 1_0 for 10
+        return None
     try:
-        return [float(field) for field in fields[1:]] if len(fields) == size + 1 else None
+        return [float(number) for number in numbers]
     except ValueError:
         return None
 
 
 def _text_rows(file: IO[bytes], path: Path, count: int | None, size: int) -> tuple[list[str], array.array]:
     words, numbers = [], array.array("f")
-    for line in file:
-        if not line.strip():
+    while line := file.readline(_LONGEST_ROW):
+        whole = line.endswith(b"\n")
+        if whole and not line.strip():
             continue
         vector, word = _vector(line, size), line.rstrip().rsplit(b" ", size)[0]
         # GloVe's words may hold spaces; below the sizes of word2vec a longer row is one of another width.
-        if vector is None or (count is not None and b" " in word):
+        if vector is None or not whole or not word.strip(b" ") or (count is not None and b" " in word):
+            ending = "" if whole else " and a newline"
             raise UserError(
-                f"Expected a word and {size} numbers in row {len(words) + 1} of {path}, found "
+                f"Expected a word and {size} numbers{ending} in row {len(words) + 1} of {path}, found "
                 f"{quoted(line.decode('utf-8', 'backslashreplace'))}; fetch it again."
             )
         words.append(_word(word))
@@ -175,10 +201,13 @@ def _binary_rows(file: IO[bytes], path: Path, count: int, size: int) -> tuple[li
     for row in range(count):
         while (end := buffer.find(b" ", start)) < 0 or len(buffer) < end + 1 + width:
             more = file.read(_CHUNK)
-            if not more:
+            if not more or (end < 0 and len(buffer) - start > _LONGEST_ROW):
                 raise UserError(f"Expected {count} words in {path}, found {row}; fetch it again.")
             buffer, start = buffer[start:] + more, 0
-        words.append(_word(buffer[start:end].lstrip(b"\n")))
+        word = buffer[start:end].lstrip(b"\n")
+        if not word:
+            raise UserError(f"Expected a word in row {row + 1} of {path}, found an empty one; fetch it again.")
+        words.append(_word(word))
         numbers.frombytes(buffer[end + 1 : end + 1 + width])
         start = end + 1 + width
     if (buffer[start:] + file.read(1)).strip():
