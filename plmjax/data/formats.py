@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data import books, documentation, reading, recognition, records, tensorflow_runtime, wikitext
 from plmjax.errors import UserError, listed, nearest, quoted
 
@@ -81,7 +81,7 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
     """The files of `inputs`, folders walked in sorted order, hidden files left out.
 
     Raises:
-      UserError: a path that is not there, a folder without files, no path at all, or an unknown format.
+      UserError: a path that is not there or no UTF-8, a folder without files, no path at all, or an unknown format.
     """
     check(format)
     if not inputs:
@@ -98,6 +98,10 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
             found.append(path)
         else:
             raise UserError(f"Expected a file or folder of text at {path}, found nothing; check the path.")
+    for path in found:
+        # Other bytes of a name are halves of surrogate pairs in Python, which the JSON of a dataset cannot hold.
+        if re.search("[\ud800-\udfff]", os.fspath(path)):
+            raise UserError(f"Expected names of files in UTF-8, found {quoted(os.fspath(path), 300)}; rename it.")
     return found
 
 
@@ -256,10 +260,10 @@ def _parquet(path: Path, key: str, parts: records.Parts | None, progress: Callab
                         yield Document("text", f"{path} row {number}", part)
                 progress(size * (done + len(batch)) // rows - size * done // rows)
                 done += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"Expected a whole Parquet file in {path}, found one that cannot be read "
-            f"({' '.join(str(error).split())[:80]}); copy it again or check the format."
+            f"({json_text.reason(error)}); copy it again or check the format."
         ) from error
 
 

@@ -141,7 +141,8 @@ def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer
     if not (output / store.LEDGER).is_file():
         return False
     try:
-        ledger = json_text.parse((output / store.LEDGER).read_bytes())
+        ledger = json_text.parse(storage.contents(output / store.LEDGER))
+        json_text.check(ledger, {"sources": [{str: object}], "description": {str: object}, "tokenizer": {str: object}})
         known = [_content(source) for source in ledger["sources"]], ledger["description"], ledger["tokenizer"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"Expected a ledger in {output}, found a damaged one; remove the folder and repeat.") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plmjax import json_text
+from plmjax.decimals import decimal
 from plmjax.errors import UserError, listed, quoted
 
 FORMATS = ("jsonl", "tsv", "parquet")
@@ -82,8 +83,8 @@ def number(record: dict[str, Any], key: str, place: str) -> float:
       UserError: there is none.
     """
     try:
-        return float(record[key])
-    except (KeyError, TypeError, ValueError):
+        return decimal(record[key])
+    except (KeyError, ValueError):
         found = quoted(str(record[key])) if key in record else f"the keys {listed(record)}"
         raise UserError(
             f"Expected a number {quoted(key)} in {place}, found {found}; change plmjax prepare --fields."

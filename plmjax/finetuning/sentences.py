@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.decimals import decimal
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning import files, metrics
 from plmjax.finetuning.sequences import SequenceObjective
@@ -272,7 +273,7 @@ class Regression(SentenceObjective):
             if label is None:
                 continue
             try:
-                numbers[row] = float(label)
+                numbers[row] = decimal(label)
             except ValueError:
                 numbers[row] = math.nan
             if not math.isfinite(numbers[row]):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from plmjax import storage
+from plmjax.decimals import decimal
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.training.metrics import write_evaluation
 from plmjax.word_vectors.vectors import WordVectors
@@ -85,7 +86,7 @@ def _pairs(path: Path) -> list[tuple[str, str, float]]:
         try:
             if fields:
                 first, second, value = fields
-                pairs.append((first.lower(), second.lower(), float(value)))
+                pairs.append((first.lower(), second.lower(), decimal(value)))
         except ValueError:
             raise UserError(
                 f"Expected two words and a number in line {number} of {path}, found {quoted(line)}; correct the line."

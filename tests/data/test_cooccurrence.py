@@ -13,6 +13,7 @@ import pytest
 
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
+from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, write
@@ -181,3 +182,19 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
     (tmp_path / "b" / "ledger.json").write_text(json.dumps(ledger))
     with pytest.raises(UserError, match="found it damaged"):
         cooccurrence.open_cells(tmp_path / "b")
+    for changed, reason in (
+        ({"counting": {"window": "3"}}, "window of counting is no number from 1 to 22 but '3'"),
+        ({"counting": ledger["counting"] | {"more": 1}}, "counting has 'more'"),
+        ({"total": None}, "total is None"),
+        ({"files": {"cells-00000.bin": 1}}, "cells-00000.bin of files is no object but 1"),
+        ({"cells": 3}, "the files hold other than 3 cells"),
+    ):
+        sealed = ledger | changed
+        (tmp_path / "b" / "ledger.json").write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
+        with pytest.raises(UserError, match=rf"a ledger as plmjax writes it at .*ledger.json, found .*{reason}"):
+            cooccurrence.open_cells(tmp_path / "b")
+    begun = tmp_path / "c"
+    begun.mkdir()
+    (begun / "begun.json").write_text('{"counting": 3}')
+    with pytest.raises(UserError, match=r"Expected a count in .*c, found a damaged one"):
+        cooccurrence.count(dataset, SPECIAL, begun, processes=1, say=silent)

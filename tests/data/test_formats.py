@@ -4,6 +4,8 @@ import bz2
 import gzip
 import json
 import lzma
+import os
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -426,3 +428,23 @@ def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
     for name in ("a.jsonl", "a.xml"):
         with pytest.raises(UserError, match="1000 characters"):
             read([tmp_path / name])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    """Its dataset could not be opened: JSON holds no half of a surrogate pair."""
+    path = tmp_path / os.fsdecode(b"a\xff.txt")
+    path.write_text("One.")
+    for inputs in ([path], [tmp_path]):
+        with pytest.raises(UserError, match=r"Expected names of files in UTF-8, found '.*a\\udcff\.txt'; rename it"):
+            formats.sources(inputs, "auto")
+
+
+def test_text_of_a_parquet_file_that_is_no_utf8_is_one_sentence(tmp_path):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": ["One of them."]}), path, compression="none", use_dictionary=False
+    )
+    path.write_bytes(path.read_bytes().replace(b"One of", b"One\xff\xfe\xff"))
+    with pytest.raises(UserError, match=r"a whole Parquet file in .*a\.parquet, found one that cannot be read"):
+        read([path])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import checksums, store
+from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError
 from tests.data.corpora import Words, documents, write
 
@@ -323,3 +324,72 @@ def test_reading_needs_no_tensorflow(tmp_path):
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
+
+
+def sealed(folder, change):
+    """Changes a ledger as somebody does who knows of its checksum."""
+    path = folder / store.LEDGER
+    ledger = json.loads(path.read_text())
+    change(ledger)
+    path.write_text(json.dumps(ledger | {"crc32c": sum_ledger(ledger)}))
+
+
+SEALED = {
+    "no splits": (lambda ledger: ledger.pop("splits"), "it has no splits"),
+    "splits a list": (lambda ledger: ledger.update(splits=[]), "splits is no object but"),
+    "documents negative": (
+        lambda ledger: ledger["splits"]["train"].update(documents=-1),
+        "documents of train .* but -1",
+    ),
+    "documents a text": (
+        lambda ledger: ledger["splits"]["train"].update(documents="6"),
+        "documents of train .* but '6'",
+    ),
+    "vocabulary empty": (lambda ledger: ledger["tokenizer"].update(vocab_size=0), "vocab_size of tokenizer .* but 0"),
+    "no fingerprint": (lambda ledger: ledger["tokenizer"].pop("fingerprint"), "tokenizer has no fingerprint"),
+    "streams of numbers": (lambda ledger: ledger.update(streams=[1]), "a part of streams is 1"),
+    "a stream elsewhere": (lambda ledger: ledger.update(streams=["../text"]), "other than 'fields', found '../text'"),
+    "an unknown stream": (lambda ledger: ledger.update(streams=["more"]), "train has no stream more"),
+    "a file of a number": (lambda ledger: ledger["files"].update({"unigram.text.npy": 1}), "npy of files is no object"),
+    "a file of a long name": (
+        lambda ledger: ledger["files"].update({"x" * 300: {"bytes": 1, "crc32c": 1}}),
+        "is named 'x",
+    ),
+    "a piece beyond its file": (
+        lambda ledger: ledger["splits"]["train"]["shards"][0]["pieces"][0].update({"text/tokens": [10**9, 2]}),
+        "a piece of 'corpus-train.* is at .1000000000, 2.",
+    ),
+    "a piece left out": (
+        lambda ledger: ledger["splits"]["train"]["shards"][0].update(pieces=[]),
+        "the pieces of train have [0-9]+ tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, reason", SEALED.values(), ids=SEALED)
+def test_a_ledger_of_other_types_is_one_sentence_whatever_its_checksum(tmp_path, change, reason):
+    write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    sealed(tmp_path, change)
+    with pytest.raises(UserError, match=rf"Expected a ledger as plmjax writes it at .*ledger\.json, found .*{reason}"):
+        store.open_dataset(tmp_path)
+
+
+def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
+    write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    dataset = store.open_dataset(tmp_path)
+    places = tmp_path / "train.text.sentences.npy"
+    whole = np.load(places)
+    for found, message in (
+        (whole[:-1], "numbers of int64 in .*sentences.npy, found others"),
+        (whole.astype(np.float32), "numbers of int64 in .*sentences.npy, found others"),
+        (whole + 1, "places from 0 to .* in .*sentences.npy, found others"),
+    ):
+        np.save(places, found)
+        with pytest.raises(UserError, match=message):
+            dataset.split("train")
+    places.write_bytes(b"text")
+    with pytest.raises(UserError, match=r"sentences\.npy, found others"):
+        dataset.split("train")
+    np.save(tmp_path / "unigram.text.npy", np.zeros(299, np.int64))
+    with pytest.raises(UserError, match=r"Expected 300 numbers of int64 in .*unigram\.text\.npy"):
+        dataset.unigram_counts()

@@ -12,6 +12,7 @@ from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError, quoted
+from plmjax.json_text import COUNT
 
 VERSION = 1
 LEDGER = "ledger.json"
@@ -39,6 +40,20 @@ class Counting:
             raise UserError(f"Expected a window from 1 to {WIDEST} words, found {self.window}; change it.")
         if self.least < 1:
             raise UserError(f"Expected words that stand at least once to count, found {self.least}; raise least.")
+
+
+MADE_FROM = {
+    "counting": {"window": range(1, WIDEST + 1), "symmetric": bool, "least": range(1, 2**62)},
+    "dataset": str,
+}
+"""Shape of what a count is made from, as `json_text.check` takes it."""
+_SHAPE = MADE_FROM | {
+    "total": float,
+    "cells": COUNT,
+    "words": COUNT,
+    "files": {str: {"bytes": COUNT, "crc32c": COUNT}},
+}
+"""Of a ledger, besides its version."""
 
 
 class Cells:
@@ -79,7 +94,7 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
     try:
-        ledger = json_text.parse((directory / LEDGER).read_bytes())
+        ledger = json_text.parse(storage.contents(directory / LEDGER))
         kind, damaged = ledger.get("kind"), ledger.get("crc32c") != sum_ledger(ledger)
     except FileNotFoundError:
         found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"
@@ -93,10 +108,21 @@ def read_ledger(directory: Path) -> dict[str, Any]:
         raise UserError(f"Expected a count of cooccurrences in {directory}, found something else; name another folder.")
     if damaged:
         raise UserError(f"Expected the ledger of {directory} as it was written, found it damaged; count again.")
-    if ledger["version"] != VERSION:
+    if ledger.get("version") != VERSION:
         raise UserError(
-            f"Expected a count of version {VERSION} in {directory}, found {quoted(ledger['version'])}; count again."
+            f"Expected a count of version {VERSION} in {directory}, found {quoted(ledger.get('version'))}; count again."
         )
+    try:
+        json_text.check(ledger, _SHAPE)
+        if unknown := ledger["counting"].keys() - MADE_FROM["counting"].keys():
+            raise ValueError(f"counting has {quoted(min(unknown))}")
+        if sum(file["bytes"] for file in ledger["files"].values()) != CELL.itemsize * ledger["cells"]:
+            raise ValueError(f"the files hold other than {ledger['cells']} cells")
+    except ValueError as error:
+        raise UserError(
+            f"Expected a ledger as plmjax writes it at {directory / LEDGER}, found another "
+            f"({json_text.reason(error)}); count again."
+        ) from None
     return ledger
 
 

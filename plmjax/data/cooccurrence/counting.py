@@ -116,7 +116,8 @@ def _begin(output: Path, made_from: dict) -> None:
     """Marks the folder as one of this count; one of an unfinished count of the same is gone on with."""
     if (output / cells.BEGUN).is_file():
         try:
-            before = json_text.parse((output / cells.BEGUN).read_bytes())
+            before = json_text.parse(storage.contents(output / cells.BEGUN))
+            json_text.check(before, cells.MADE_FROM)
         except ValueError:
             raise UserError(f"Expected a count in {output}, found a damaged one; remove the folder.") from None
         _check_same(output, before, made_from)

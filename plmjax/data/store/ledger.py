@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from plmjax import json_text
 from plmjax.data import checksums
 from plmjax.errors import UserError, quoted
+from plmjax.json_text import COUNT
 
 FORMAT_VERSION = 3
 LEDGER = "ledger.json"
@@ -52,6 +54,52 @@ def field_file(split: str, name: str) -> str:
 def unigram_file(stream: str) -> str:
     """The file of how often each token stands in a stream."""
     return f"unigram.{stream}.npy"
+
+
+_LONGEST_NAME = 255
+"""Characters of a file's name, the folder in it included."""
+_FILE = {"bytes": COUNT, "crc32c": COUNT}
+_SHAPE = {
+    "version": COUNT,
+    "tokenizer": {"fingerprint": str, "vocab_size": range(1, 2**31)},
+    "streams": [str],
+    "fields": [str],
+    "splits": {
+        split: {
+            "documents": COUNT,
+            "streams": {str: {"sentences": COUNT, "tokens": COUNT}},
+            "shards": [{"file": str, "pieces": [{str: [COUNT]}], **_FILE}],
+        }
+        for split in SPLITS
+    },
+    "sources": [object],
+    "description": {str: object},
+    "files": {str: _FILE},
+    "other_files": {str: _FILE},
+}
+
+
+def check(ledger: Any) -> None:
+    """Raises ValueError where a ledger is not as `writer.finish` writes it: its types, its names, its places."""
+    json_text.check(ledger, _SHAPE)
+    check_names(ledger["streams"], ledger["fields"])
+    for name in all_files(ledger):
+        if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise ValueError(f"a file is named {quoted(name)}")
+    width = token_dtype(ledger["tokenizer"]["vocab_size"]).itemsize
+    for split, entry in ledger["splits"].items():
+        for stream in ledger["streams"]:
+            if stream not in entry["streams"]:
+                raise ValueError(f"{split} has no stream {stream}")
+            tokens = 0
+            for record in entry["shards"]:
+                for piece in record["pieces"]:
+                    place = piece.get(f"{stream}/tokens", [])
+                    if len(place) != 2 or place[0] + place[1] * width > record["bytes"]:
+                        raise ValueError(f"a piece of {quoted(record['file'])} is at {quoted(place)}")
+                    tokens += place[1]
+            if tokens != entry["streams"][stream]["tokens"]:
+                raise ValueError(f"the pieces of {split} have {tokens} tokens")
 
 
 def sum_ledger(ledger: dict[str, Any]) -> int:

@@ -18,8 +18,10 @@ from plmjax.data import checksums
 from plmjax.data.store.ledger import (
     FORMAT_VERSION,
     LEDGER,
+    NUMBERS,
     TEXT,
     all_files,
+    check,
     data_files,
     field_file,
     offset_files,
@@ -43,8 +45,8 @@ class Split:
         self.sentences: int = entry["streams"][stream]["sentences"]
         self.token_count: int = entry["streams"][stream]["tokens"]
         sentences, documents = offset_files(files, stream)
-        self.sentence_offsets = np.load(directory / sentences, mmap_mode="r")
-        self.document_offsets = np.load(directory / documents, mmap_mode="r")
+        self.sentence_offsets = _offsets(directory / sentences, self.sentences, self.token_count)
+        self.document_offsets = _offsets(directory / documents, self.documents, self.sentences)
         self._pieces: list[np.ndarray] = []
         for record in entry["shards"]:
             data = np.memmap(directory / record["file"], np.uint8, "r").view(np.ndarray)
@@ -72,6 +74,26 @@ class Split:
     def document_tokens(self) -> np.ndarray:
         """First token of every document, int64 [documents + 1]."""
         return self.sentence_offsets[self.document_offsets]
+
+
+def _array(path: Path, dtype: np.dtype, length: int | None = None) -> np.ndarray:
+    """The array of a file, mapped. Raises UserError for one of another type or length than the ledger says."""
+    try:
+        found = np.load(path, mmap_mode="r")
+    except (ValueError, OSError, EOFError):
+        found = None
+    if found is None or found.dtype != dtype or found.ndim != 1 or length not in (None, len(found)):
+        size = "" if length is None else f"{length:,} "
+        raise UserError(f"Expected {size}numbers of {dtype} in {path}, found others; prepare the dataset again.")
+    return found
+
+
+def _offsets(path: Path, parts: int, end: int) -> np.ndarray:
+    """Where parts begin, int64 [parts + 1], the last one's end among them."""
+    found = _array(path, np.dtype(np.int64), parts + 1)
+    if found[0] != 0 or found[-1] != end:
+        raise UserError(f"Expected places from 0 to {end:,} in {path}, found others; prepare the dataset again.")
+    return found
 
 
 class Dataset:
@@ -121,14 +143,15 @@ class Dataset:
     def fields(self, split: str) -> dict[str, np.ndarray]:
         """The documents' own numbers by name, float64 [documents] each."""
         files = self._files_of(split)
+        count = self.ledger["splits"][files]["documents"]
         return {
-            name: np.load(self.directory / field_file(files, name), mmap_mode="r") for name in self.ledger["fields"]
+            name: _array(self.directory / field_file(files, name), NUMBERS, count) for name in self.ledger["fields"]
         }
 
     def unigram_counts(self, stream: str = TEXT) -> np.ndarray:
         """How often each token stands in the train split of a stream, int64 [V]; raises as `split`."""
         self._check(stream)
-        return np.load(self.directory / unigram_file(stream))
+        return np.array(_array(self.directory / unigram_file(stream), np.dtype(np.int64), self.vocab_size))
 
     def _files_of(self, split: str) -> str:
         """The split as which the files of one are named."""
@@ -190,7 +213,7 @@ def open_dataset(
     if not directory.is_dir():
         raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")
     try:
-        text = (directory / LEDGER).read_bytes()
+        text = storage.contents(directory / LEDGER)
     except FileNotFoundError:
         raise UserError(
             f"Expected a prepared dataset at {directory}, found no {LEDGER}: its preparation never finished; run "
@@ -198,15 +221,24 @@ def open_dataset(
         ) from None
     try:
         ledger = json_text.parse(text)
+        json_text.check(ledger, {"version": object})
         version = ledger["version"]
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         raise UserError(f"Expected a ledger at {directory / LEDGER}, found a damaged file; prepare again.") from None
     if version != FORMAT_VERSION:
         raise UserError(
-            f"Expected {directory} in dataset format {FORMAT_VERSION}, found format {version}; prepare it again."
+            f"Expected {directory} in dataset format {FORMAT_VERSION}, found format {quoted(version)}; prepare it "
+            "again."
         )
     if ledger.get("crc32c") != sum_ledger(ledger):
         raise _damaged(directory / LEDGER)
+    try:
+        check(ledger)
+    except (ValueError, UserError) as error:
+        raise UserError(
+            f"Expected a ledger as plmjax writes it at {directory / LEDGER}, found another "
+            f"({json_text.reason(error)}); prepare the dataset again."
+        ) from None
     found = storage.files(directory)
     for name, expected in all_files(ledger).items():
         path = directory / name

@@ -32,7 +32,7 @@ def _load(path: Path, model_type: str) -> Tokenizer:
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the tokenizers library raises bare Exception, and BaseException where Rust panics
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).removeprefix("Exception: ")
+        reason = json_text.reason(error)
         raise UserError(
             f"Expected a vocabulary at {path}, found files that do not read as one ({reason}); fetch them again."
         ) from error
