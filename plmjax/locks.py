@@ -30,6 +30,8 @@ SILENT_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 UNKNOWN = {"pid": 0, "host": "", "since": "", "machine": "", "started": ""}
 """The holder of a lock whose text is damaged."""
+_OPENING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+"""As a file is opened for "a+", but not through a link, by which another file would be emptied."""
 _held: set[str] = set()
 """Locks in buckets that this process holds; a lock of this process that is not listed here was lost."""
 
@@ -53,7 +55,13 @@ def _on_disk(folder: Path) -> Iterator[None]:
     path = folder / NAME
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
+        try:
+            file = os.fdopen(os.open(path, _OPENING, 0o666), "a+", encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"Expected a lock of this project at {path}, found what cannot be opened as one ({error.strerror}); "
+                f"remove it."
+            ) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

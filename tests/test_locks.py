@@ -201,3 +201,16 @@ def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Pa
     with holder(folder) as process:
         assert f"{folder} for this process alone, found process {process.pid} on " in fails(*command)
         assert [path.name for path in folder.iterdir()] == [locks.NAME]
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) -> None:
+    """The file behind it would be emptied."""
+    folder, letter = tmp_path / "run", tmp_path / "letter.txt"
+    folder.mkdir()
+    letter.write_text("dear")
+    for target in (letter, tmp_path / "none", "lock.json"):
+        (folder / locks.NAME).symlink_to(target)
+        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found what cannot"):
+            locks.held(folder).__enter__()
+        (folder / locks.NAME).unlink()
+    assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]

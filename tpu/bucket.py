@@ -21,7 +21,7 @@ class Bucket:
     def read(self, name: str) -> bytes | None:
         """The contents of an object, or None."""
         try:
-            return (self._path / name).read_bytes()
+            return storage.contents(self._path / name)
         except FileNotFoundError:
             return None
 

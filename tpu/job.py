@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmjax import json_text
-from plmjax.errors import UserError, nearest
+from plmjax.errors import UserError, nearest, quoted
 from tpu.bucket import Bucket
 
 if TYPE_CHECKING:
@@ -113,6 +113,15 @@ class Verdict:
         return (json.dumps(dataclasses.asdict(self)) + "\n").encode()
 
 
+_SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
+    "overrides": [str],
+    "resolved": {str: object},
+    "spot": bool,
+    **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
+}
+"""Of job.json."""
+
+
 def save(job: Job) -> None:
     """Writes job.json."""
     Bucket(job.bucket).write(f"jobs/{job.name}/job.json", job.to_json())
@@ -129,11 +138,12 @@ def read(bucket: str, name: str) -> Job | None:
         return None
     try:
         fields = json_text.parse(text)
+        json_text.check(fields, {name: shape for name, shape in _SHAPE.items() if name in fields})
         return Job(**fields | {"overrides": tuple(fields["overrides"])})
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"Expected a job that this version wrote in {bucket}/jobs/{name}/job.json, found another ({error}); submit "
-            f"under another --name."
+            f"Expected a job that this version wrote in {bucket}/jobs/{name}/job.json, found another "
+            f"({json_text.reason(error)}); submit under another --name."
         ) from None
 
 
@@ -159,7 +169,19 @@ def names(bucket: str) -> list[str]:
 def verdict(job: Job) -> Verdict | None:
     """How the current attempt ended; None while it goes on."""
     text = Bucket(job.bucket).read(f"{job.folder}/verdict.json")
-    return None if text is None else Verdict(**json_text.parse(text))
+    if text is None:
+        return None
+    try:
+        fields = json_text.parse(text)
+        json_text.check(fields, {"state": str, "reason": str})
+        if fields["state"] not in ("done", "failed"):
+            raise ValueError(f"state is {quoted(fields['state'])}")
+        return Verdict(**fields)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"Expected how an attempt ended in {job.bucket}/{job.folder}/verdict.json, found another "
+            f"({json_text.reason(error)}); remove it, and the attempt goes on."
+        ) from None
 
 
 def decide(job: Job, ended: Verdict) -> None:

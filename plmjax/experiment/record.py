@@ -129,7 +129,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return kind is Any or isinstance(value, origin or kind)
+    if kind is Any:  # a model or data of any class
+        return value is None or dataclasses.is_dataclass(value)
+    return isinstance(value, origin or kind)
 
 
 def _type_name(kind: Any) -> str:
@@ -144,7 +146,7 @@ def read(path: Path) -> Experiment:
     """
     try:
         with in_file(path, "--"):
-            found = from_dict(json_text.parse(path.read_bytes()))
+            found = from_dict(json_text.parse(storage.contents(path)))
         if not isinstance(found, Experiment):
             raise TypeError(f"it holds {type(found).__name__}")
         return found

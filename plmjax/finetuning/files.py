@@ -140,7 +140,7 @@ def _unpacked(file: BinaryIO, place: Path) -> Iterator[bytes]:
             yield from contents
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(
-            f"Expected a whole gzip file at {place}, found a damaged one ({error}); copy it again."
+            f"Expected a whole gzip file at {place}, found a damaged one ({json_text.reason(error)}); copy it again."
         ) from None
 
 
@@ -193,7 +193,8 @@ def _cells(
             yield reader.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
         raise UserError(
-            f"Expected a row in line {reader.line_num} of {path}, found an error ({error}); fix that line."
+            f"Expected a row in line {reader.line_num} of {path}, found an error ({json_text.reason(error)}); fix that "
+            f"line."
         ) from None
 
 

@@ -69,11 +69,12 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
         value, largest = getattr(config, field.name), max(numbers, SMALL)
         if field.name == config.field_names.get("depth"):
             largest = DEEPEST
-        if isinstance(value, int) and value > largest:
-            raise UserError(
-                f"Expected at most {largest:,} as the config's {field.name}, for tensors of {numbers:,} numbers, found "
-                f"{value:,}; take the config of these tensors."
-            )
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int) and one > largest:
+                raise UserError(
+                    f"Expected at most {largest:,} as the config's {field.name}, for tensors of {numbers:,} numbers, "
+                    f"found {quoted(one)}; take the config of these tensors."
+                )
 
 
 def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ output. The forget gate's further bias of 1 is in no file.
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError, in_file, listed, quoted
 from plmjax.experiment import Data
 from plmjax.interop import hdf5
+from plmjax.interop.config_json import check_sizes
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.layers.spelling import CHARACTERS
@@ -130,26 +132,40 @@ def read_config(path: Path) -> ElmoConfig:
             )
         widths, counts = zip(*characters["filters"], strict=True)
         config = {
-            "max_characters_per_token": int(characters["max_characters_per_token"]),
-            "character_dim": int(characters["embedding"]["dim"]),
-            "filter_widths": tuple(map(int, widths)),
-            "filter_counts": tuple(map(int, counts)),
-            "n_highway": int(characters.get("n_highway") or 0),
-            "n_layers": int(lstm["n_layers"]),
-            "dim": int(lstm["dim"]),
-            "projection_dim": int(lstm["projection_dim"]),
-            "cell_clip": float(lstm["cell_clip"]),
-            "proj_clip": float(lstm["proj_clip"]),
+            "max_characters_per_token": _whole(characters["max_characters_per_token"]),
+            "character_dim": _whole(characters["embedding"]["dim"]),
+            "filter_widths": tuple(map(_whole, widths)),
+            "filter_counts": tuple(map(_whole, counts)),
+            "n_highway": _whole(characters.get("n_highway") or 0),
+            "n_layers": _whole(lstm["n_layers"]),
+            "dim": _whole(lstm["dim"]),
+            "projection_dim": _whole(lstm["projection_dim"]),
+            "cell_clip": _number(lstm["cell_clip"]),
+            "proj_clip": _number(lstm["proj_clip"]),
             "use_skip_connections": bool(lstm["use_skip_connections"]),
         }
-        vocabulary = {"vocab_size": int(found["n_tokens_vocab"])} if "n_tokens_vocab" in found else {}
+        vocabulary = {"vocab_size": _whole(found["n_tokens_vocab"])} if "n_tokens_vocab" in found else {}
         with in_file(path):
-            return ElmoConfig(**config, **vocabulary, dropout=float(found.get("dropout", 0.1)))
+            return ElmoConfig(**config, **vocabulary, dropout=_number(found.get("dropout", 0.1)))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"Expected the options of an ELMo in {path}, found none or a wrong one ({type(error).__name__}: {error}); "
-            "fetch the file again."
+            f"Expected the options of an ELMo in {path}, found none or a wrong one ({json_text.reason(error)}); fetch "
+            "the file again."
         ) from error
+
+
+def _whole(value: object) -> int:
+    """A whole number of the options; raises TypeError for another value, which int() would cut or convert."""
+    if type(value) is not int:
+        raise TypeError(f"{quoted(value)}, which is no whole number")
+    return value
+
+
+def _number(value: object) -> float:
+    """As `_whole`, of any finite number."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError(f"{quoted(value)}, which is no finite number")
+    return float(value)
 
 
 def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
@@ -161,6 +177,8 @@ def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
                 f"Expected {name} of at most {largest:,} in {file}, for {len(tensors.shapes)} tensors, found "
                 f"{value:,}; take the options of these weights."
             )
+    with in_file(file):
+        check_sizes(config, sum(math.prod(shape) for shape in tensors.shapes.values()))
 
 
 def options(config: ElmoConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax import json_text
 from plmjax.data import tensorflow_runtime
 from plmjax.errors import UserError
 from plmjax.interop.tensors import Tensors
@@ -38,7 +39,7 @@ def read(path: Path) -> Tensors:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
     except Exception as error:  # the reader's statuses come as IndexError, ValueError, RuntimeError and others
-        reason = str(error).split("\n")[0]
+        reason = json_text.reason(error)
         raise UserError(f"Expected a TensorFlow checkpoint, found {prefix} ({reason}); fetch it again.") from error
     shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     dtypes = {name: kind.name for name, kind in reader.get_variable_to_dtype_map().items()}

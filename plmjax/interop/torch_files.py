@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from plmjax import json_text
 from plmjax.errors import UserError, quoted
 from plmjax.interop.tensors import Tensors
 
@@ -69,7 +70,9 @@ def _check_archive(path: Path) -> None:
                     )
             damaged = archive.testzip()
     except _DAMAGED as error:
-        raise UserError(f"Expected a file of torch.save, found {path} damaged ({error}); fetch it again.") from None
+        raise UserError(
+            f"Expected a file of torch.save, found {path} damaged ({json_text.reason(error)}); fetch it again."
+        ) from None
     if damaged is not None:
         raise UserError(
             f"Expected {quoted(damaged)} in {path} as torch.save wrote it, found another checksum; fetch it again."
@@ -121,7 +124,13 @@ def _tensors(file: Path) -> Mapping[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors
         foreign = isinstance(error, pickle.UnpicklingError)
-        reason = "it holds other objects, or is damaged" if foreign else str(error).split("\n")[0] or "it is empty"
+        reason = (
+            "it holds other objects, or is damaged"
+            if foreign
+            else json_text.reason(error)
+            if str(error)
+            else "it is empty"
+        )
         raise UserError(
             f"Expected a dictionary of tensors in {file}, found none ({reason}); fetch it again."
         ) from error

@@ -92,7 +92,9 @@ def _safetensors(stack: contextlib.ExitStack, files: Sequence[Path], origin: Pat
         try:
             content = stack.enter_context(safetensors.safe_open(file, framework="np"))
         except (safetensors.SafetensorError, OSError) as error:
-            raise UserError(f"Expected a safetensors file, found {file} ({error}); fetch it again.") from error
+            raise UserError(
+                f"Expected a safetensors file, found {file} ({json_text.reason(error)}); fetch it again."
+            ) from error
         for name in content.keys():  # noqa: SIM118  not a dict
             tensor = content.get_slice(name)
             shapes[name], where[name] = tuple(tensor.get_shape()), content

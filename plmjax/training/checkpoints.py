@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, storage
-from plmjax.errors import UserError
+from plmjax import __version__, experiment, json_text, storage
+from plmjax.errors import UserError, in_file
 from plmjax.experiment import Experiment
+from plmjax.json_text import COUNT
 from plmjax.objectives.objective import Given
 from plmjax.parallel import platform
 from plmjax.training import items, optimizers
@@ -62,6 +63,16 @@ class Description:
         return directory
 
 
+_DESCRIPTION = {
+    "experiment": {str: object},
+    "step": COUNT,
+    "dataset": str,
+    "metrics": {str: float},
+    "window": {str: [float]},
+    "record": ([float], type(None)),
+    "cores": COUNT,
+}
+"""Shape of the item `description`, as `json_text.check` takes it."""
 UNFINISHED = "unfinished"
 """File of a run directory while `save_parameters` writes it; the next one to write there begins anew."""
 CONSTANTS = "constants"
@@ -299,13 +310,19 @@ def describe(directory: Path) -> Description:
                 f"Expected a checkpoint of format {FORMAT} in {directory}, found {text.get('format')}; read it with "
                 f"plmjax {text.get('version', 'of its time')}."
             )
+        json_text.check(text, _DESCRIPTION)
+        json_text.check(files, {str: str}, "tokenizer")
+        with in_file(directory, "--"):
+            run = experiment.from_dict(text["experiment"])
+        if not isinstance(run, Experiment):
+            raise ValueError(f"its experiment is a {type(run).__name__}")
         return Description(
-            experiment=experiment.from_dict(text["experiment"]),
+            experiment=run,
             step=text["step"],
             dataset=text["dataset"],
             metrics=text["metrics"],
             window={name: (total, steps) for name, (total, steps) in text["window"].items()},
-            record=tuple(text["record"]) if text.get("record") else None,
+            record=tuple(text["record"]) if text["record"] else None,
             cores=text["cores"],
             tokenizer={
                 storage.plain_name(name, directory / "tokenizer"): base64.b64decode(contents)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plmjax import experiment, json_text, storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, in_file
 from plmjax.training import metrics, phases
 
 PARTS = ("train", "eval")
@@ -145,7 +145,14 @@ def _names(workdirs: Sequence[str | Path]) -> list[str]:
 
 
 def _read(workdir: Path, name: str) -> Run:
-    described = experiment.read(workdir / "experiment.json")
+    file = workdir / "experiment.json"
+    described = experiment.read(file)
+    if not all(hasattr(described.data, asked) for asked in ("sequence_length", "tokens")):
+        raise UserError(
+            f"Expected the data of a run in {file}, found {type(described.data).__name__}; restore the file."
+        )
+    with in_file(file, "--"):
+        phases.resolve(described)
     path = workdir / "metrics.jsonl"
     records = metrics.read(path)
     if not records:
@@ -165,7 +172,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(storage.contents(path).removesuffix(b"\n").split(b"\n"), start=1):
         try:
             sample = json_text.parse(line)
         except ValueError:

@@ -20,7 +20,7 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import json_text, storage
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import hosts
@@ -172,9 +172,10 @@ def check(workdir: Path, origin: str | Path, params: Any) -> bool:
         if before["sha256"] == start["sha256"]:
             return False
     if before is not None and storage.finished_steps(workdir / "checkpoints"):
+        found = "others" if before["from"] == start["from"] else _named(start["from"])
         raise UserError(
-            f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {_named(start['from'])}; "
-            f"begin with the same (--from {before['from']}) or name another --workdir."
+            f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {found}; begin with the "
+            f"same (--from {listed([before['from']])}) or name another --workdir."
         )
     if hosts.speaks():
         workdir.mkdir(parents=True, exist_ok=True)
@@ -252,4 +253,4 @@ def check_parameters(
 
 
 def _named(origin: str) -> str:
-    return "random parameters" if origin == RANDOM else f"the parameters of {origin}"
+    return "random parameters" if origin == RANDOM else f"the parameters of {listed([origin])}"

@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "text that is a number": ("data.format", 3, "format of type .*, found 3"),
     "a list that is text": ("data.input", "text.txt", "input of type .*, found 'text.txt'"),
     "a list of numbers": ("data.input", [1], r"input of type .*, found \(1,\)"),
-    "no class": ("model", {}, "found: 'type'; name another run"),
+    "no class": ("model", {}, "found: no 'type'; name another run"),
     "a class that is a number": ("model.type", 7, "found 7"),
     "a field that does not exist": ("training.stepps", 1, "found 'stepps'; did you mean 'steps'?"),
     "nested too deeply": ("data.input", None, "nested too deeply"),

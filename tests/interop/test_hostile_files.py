@@ -11,7 +11,7 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.parsing import check_tree
-from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files
+from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files, transformers_files
 from plmjax.layers.execution import Execution
 from plmjax.models.albert import AlbertConfig, AlbertForPreTraining
 from plmjax.models.elmo import ElmoConfig, ElmoModel
@@ -103,6 +103,10 @@ OPTIONS = {
     "char_cnn.max_characters_per_token": (10**9, r"Expected max_characters_per_token of at most 4,096 in .*options"),
     "lstm.dim": (-1, r"Expected dim of at least 1, found -1; change it \(in .*options\.json\)\."),
     "lstm.cell_clip": (float("inf"), r"Expected JSON in .*options\.json, .*Infinity, which JSON does not have"),
+    "lstm.projection_dim": (10**8, r"Expected at most [\d,]+ as the config's projection_dim, .*options\.json"),
+    "lstm.proj_clip": ("3", r"Expected the options of an ELMo in .*options\.json, .*'3', which is no finite number"),
+    "char_cnn.filters": ([[1, 3], [2, 10**15]], r"as the config's filter_counts, .*found 1000000000000000; take"),
+    "n_tokens_vocab": (9.5, r"Expected the options of an ELMo in .*options\.json, .*9\.5, which is no whole number"),
     "char_cnn.embedding.dim": (None, r"Expected the options of an ELMo in .*options\.json"),
 }
 
@@ -203,3 +207,18 @@ def test_a_long_chain_of_heads_is_checked_at_once() -> None:
         check_tree([0, 1, 1, 0], places[:4])
     with pytest.raises(UserError, match="circle in line 0;"):
         check_tree([*range(2, words + 1), 1], places)
+
+
+def test_a_library_does_not_repeat_a_whole_file_in_its_message(tmp_path: Path) -> None:
+    """Its errors quote what they could not read, here 200 kB and a megabyte."""
+    header = json.dumps("x" * 200_000).encode()
+    weights = tmp_path / "a.safetensors"
+    weights.write_bytes(len(header).to_bytes(8, "little") + header)
+    tokenizers.train("byte-bpe", 300, ["some text to learn from"], tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer.json").unlink()
+    with (tmp_path / "tokenizer" / "merges.txt").open("a") as file:
+        file.write(f"a {'x' * 1_000_000}\n")
+    for read, place in ((transformers_files.safetensors_opened, weights), (tokenizers.load, tmp_path / "tokenizer")):
+        with pytest.raises(UserError) as raised:
+            read(place).__enter__()
+        assert str(place) in str(raised.value) and "characters)" in str(raised.value) and len(str(raised.value)) < 1000

@@ -1,5 +1,6 @@
 """Jobs on Cloud TPU, asked for with the real client of a service that answers as the published protocol says."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from google.rpc import status_pb2
 
 from plmjax import experiment as experiments
+from plmjax.errors import UserError
 from plmjax.training import metrics
 from tests.object_store import ObjectStore
 from tpu import follow, queue
@@ -287,3 +289,25 @@ def test_logs_are_followed_until_the_job_has_ended(tpu, submit, bucket: Path, mo
 
     monkeypatch.setattr("time.sleep", more)
     assert tpu("logs", "tiny", "--follow")[1] == "one\ntwo\nthree\n"
+
+
+def test_a_damaged_job_or_verdict_is_one_sentence(bucket: Path) -> None:
+    folder = bucket / "jobs" / "tiny"
+    (folder / "1").mkdir(parents=True)
+    fields = {field.name: "a" for field in dataclasses.fields(jobs.Job)}
+    fields |= {"overrides": [], "resolved": {}, "spot": True, "slices": 1, "attempts": 1, "attempt": 1, "first": 1}
+    fields["bucket"] = str(bucket)
+    for changed in ({"slices": [1]}, {"attempts": 10**30}, {"name": None}, {"overrides": [1]}, {"more": 1}):
+        (folder / "job.json").write_text(json.dumps(fields | changed))
+        with pytest.raises(UserError, match=r"Expected a job that this version wrote in .*jobs/tiny/job\.json, found"):
+            jobs.find(str(bucket), "tiny")
+    (folder / "job.json").write_text(json.dumps(fields | {"name": "tiny"}))
+    job = jobs.find(str(bucket), "tiny")
+    for content in ("", "[]", '{"state": "ended", "reason": ""}', '{"state": "done", "reason": 1}', '{"a'):
+        (folder / "1" / "verdict.json").write_text(content)
+        with pytest.raises(UserError, match=r"Expected how an attempt ended in .*1/verdict\.json, found another"):
+            jobs.verdict(job)
+    (folder / "1" / "verdict.json").unlink()
+    (folder / "1" / "verdict.json").mkdir()
+    with pytest.raises(UserError, match=r"Expected a file that can be read at .*verdict\.json"):
+        jobs.verdict(job)

@@ -1,5 +1,6 @@
 """Checkpoints: what is saved is what was there, what is kept is what was promised, and damage is named, not read."""
 
+import json
 import os
 import re
 import shutil
@@ -322,3 +323,35 @@ def test_a_resume_on_another_number_of_cores_is_named(saved: Path, monkeypatch) 
     assert header.cores(found) == [
         f"cores    {here + 3}, {here} before: sums have another order, and their last bits may differ"
     ]
+
+
+@pytest.mark.parametrize(
+    "field, value, reason",
+    [
+        ("step", "2", "step is no number"),
+        ("metrics", {"eval/loss": "low"}, "eval/loss of metrics is 'low'"),
+        ("experiment", [], "experiment is no object"),
+        ("experiment", {"type": "plmjax.experiment.settings:Training"}, "its experiment is a Training"),
+        ("record", "best", "record is 'best'"),
+    ],
+)
+def test_a_description_of_other_types_is_one_sentence_whatever_its_digest(
+    saved: Path, tmp_path: Path, field: str, value: object, reason: str
+) -> None:
+    folder = shutil.copytree(saved / "2", tmp_path / "2")
+    file = folder / "description" / "metadata"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match=rf"a whole checkpoint in .*/2, found that it cannot be read: .*{reason}"):
+        checkpoints.describe(folder)
+
+
+def test_an_experiment_in_a_checkpoint_that_does_not_fit_names_the_checkpoint(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved / "2", tmp_path / "2")
+    file = folder / "description" / "metadata"
+    found = json.loads(file.read_text())
+    found["experiment"]["objective"] = [None]
+    file.write_text(json.dumps(found))
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match=r"Expected Experiment\.objective of type Objective .* \(in .*/2\)\."):
+        checkpoints.describe(folder)

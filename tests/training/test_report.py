@@ -257,3 +257,39 @@ def test_bad_input_is_one_sentence(tmp_path):
         report([tmp_path / "fresh"], tmp_path / "report.html")
     with pytest.raises(UserError, match="name another file"):
         report([write(tmp_path / "good")], tmp_path / "good")
+
+
+@pytest.mark.parametrize(
+    "group, name, value",
+    [
+        ("training", "steps", "many"),
+        ("training", "steps", None),
+        ("training", "steps", 0),
+        ("training", "batch_size", [8]),
+        ("data", "sequence_length", True),
+        ("data", "sequence_length", -5),
+        ("model", "vocab_size", {"a": 1}),
+        ("", "data", 3),
+        ("", "phases", [1]),
+        ("", "phases", [{"type": "plmjax.experiment.settings:Phase", "fraction": 0.5}]),
+        ("", "model", [None]),
+    ],
+)
+def test_an_experiment_of_wrong_types_is_named(tmp_path, group, name, value):
+    folder = write(tmp_path / "run")
+    file = folder / "experiment.json"
+    found = json.loads(file.read_text())
+    (found[group] if group else found)[name] = value
+    file.write_text(json.dumps(found))
+    with pytest.raises(UserError, match=r"run/experiment\.json"):
+        report([folder], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+    for name in ("experiment.json", "samples.jsonl", "metrics.jsonl"):
+        folder = write(tmp_path / name.split(".")[0])
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+        with pytest.raises(UserError, match=rf"{name}, found"):
+            report([folder], tmp_path / "report.html")
