@@ -136,3 +136,23 @@ def test_streams_that_cannot_be_read_are_named(options):
     with pytest.raises(UserError, match="Expected --streams of the form NAME=KEY"):
         records.streams(options)
     assert records.streams(["source", "target=de"]) == {"source": "source", "target": "de"}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ('{"a": "One.", "n": %s}' % ("9" * 5000), r"Expected a JSON object in .* line 1, .*4300 digits"),
+        ('{"a": "One.", "n": %s}' % ("9" * 400), "Expected a number 'n' in .* line 1, found '9999"),
+        ('{"a": "One.", "n": "1_0"}', "Expected a number 'n' in .* line 1, found '1_0'"),
+        ('{"a": "One.", "n": "nan"}', "Expected a number 'n' in .* line 1, found 'nan'"),
+        ('{"a": "One. \\ud800", "n": 1}', r"Expected a JSON object in .* line 1, .*half of a surrogate pair"),
+    ],
+    ids=["5,000 digits", "above every float", "underscore", "no number", "surrogate"],
+)
+def test_values_that_no_dataset_holds_are_named(tmp_path, record, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{record}\n")
+    parts = records.Parts({"text": "a"}, ("n",))
+    with pytest.raises(UserError, match=message):
+        for document in formats.documents([path], "jsonl", parts=parts):
+            formats.streams_of(document, parts), formats.fields_of(document, parts)

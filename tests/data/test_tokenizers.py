@@ -388,3 +388,13 @@ def test_bad_vocabularies_are_named(prepare, message, tmp_path):
 def test_bad_training_is_named(kind, size, texts, message, tmp_path):
     with pytest.raises(UserError, match=message):
         tokenizers.train(kind, size, texts, tmp_path)
+
+
+def test_half_of_a_surrogate_pair_is_named_in_a_text(tmp_path):
+    """A byte of an option that is no UTF-8 becomes one."""
+    tokenizer = tokenizers.train("word", 30, ["some text to learn from"], tmp_path)
+    for encode in (tokenizer.encode_batch, tokenizer.encode_spans, lambda texts: tokenizer.encode_words([texts])):
+        with pytest.raises(
+            UserError, match=r"Expected text, found half of a surrogate pair, .* in '.?x\\udcff'; leave"
+        ):
+            encode(["some text", "x\udcff"])

@@ -92,6 +92,8 @@ MISTAKES = {
     "number as text": ("rows.jsonl", '{"text": 3, "label": 1}\n', "Expected text in 'text' in line 1 .*found 3"),
     "json": ("rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', "Expected JSON in line 2 of .*, found"),
     "json list": ("rows.jsonl", "[1]\n", "Expected a JSON object in line 1"),
+    "digits": ("rows.jsonl", f'{{"text": "a", "label": {"1" * 5000}}}\n', "Expected JSON in line 1 of .*4300 digits"),
+    "surrogate": ("rows.jsonl", '{"text": "\\ud800", "label": 1}\n', "in line 1 of .*half of a surrogate pair"),
     "quote": ("rows.csv", 'text,label\n"a,b\n', "Expected a row in line . of .*, found"),
 }
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,19 +14,27 @@ import numpy as np
 from plmjax import json_text, storage
 from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL
 from plmjax.data.word_cache import WordCache, components
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.vocabulary import Vocabulary
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @contextlib.contextmanager
-def _failures_explained() -> Iterator[None]:
-    """Turns an error of the tokenizers library into a UserError; its pattern engine gives up by a panic of Rust, which
-    is no Exception."""
+def _failures_explained(texts: Iterable[str]) -> Iterator[None]:
+    """Turns an error of the tokenizers library while it encodes texts into a UserError; its pattern engine gives up by
+    a panic of Rust, which is no Exception."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
+        for text in texts:
+            if _SURROGATES.search(text):  # a byte of an option that is no UTF-8 becomes one, too
+                raise UserError(
+                    f"Expected text, found half of a surrogate pair, which is no character, in {quoted(text)}; leave "
+                    f"it out."
+                ) from None
         reason = json_text.reason(error)
         raise UserError(
             f"Expected a tokenizer that encodes every text, found that it cannot encode one of these ({reason}); train "
@@ -70,7 +79,7 @@ class Tokenizer:
 
     def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
-        with _failures_explained():
+        with _failures_explained(texts):
             return self._cache.encode(texts)
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
@@ -84,7 +93,7 @@ class Tokenizer:
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each text its ids, int32 [N], and the characters each stands for, int32 [N 2]: first, last + 1."""
-        with _failures_explained():
+        with _failures_explained(texts):
             encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
 
