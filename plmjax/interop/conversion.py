@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed
 from plmjax.interop.tensors import FLOATS, Shape, Tensors
 
 
@@ -324,4 +324,4 @@ def _finite(tensors: Tensors, name: str) -> np.ndarray:
 
 def _listed(names: list[str], limit: int = 6) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+    return listed(names[:limit]) + more

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import json_text
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def opened(path: Path) -> Iterator[Tensors]:
                 f"Expected all numbers of {hollow[0]} in {path}, found a file too small to hold them; fetch it again."
             )
         if others:
-            log.warning("%s holds %s, which are no arrays of numbers: left out.", path, ", ".join(others))
+            log.warning("%s holds %s, which are no arrays of numbers: left out.", path, listed(others))
         if not arrays:
             raise UserError(f"Expected tensors in {path}, found none; fetch it again.")
         shapes = {name: array.shape for name, array in arrays.items()}

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.errors import UserError, in_file, quoted
+from plmjax.errors import UserError, in_file, listed, quoted
 from plmjax.interop import (
     albert,
     bart,
@@ -115,7 +115,7 @@ def assemble(
     module, conversions = chosen.module(config, execution, **fields), chosen.conversions_of(config)
     params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.optional)
     if left_out:
-        log.warning("%s has no place for %s of %s: left out.", architecture, ", ".join(left_out), tensors.origin)
+        log.warning("%s has no place for %s of %s: left out.", architecture, listed(left_out), tensors.origin)
     return module, params
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plmjax import json_text
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, listed, quoted
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)
@@ -154,5 +154,5 @@ def _tensors(file: Path) -> Mapping[str, Any]:
                 f"Expected dense tensors in {file}, found {name} of another layout; save it dense (Tensor.to_dense)."
             )
     if others := [name for name in state if name not in tensors]:
-        log.warning("%s holds %s, which are no tensors: left out.", file, ", ".join(others))
+        log.warning("%s holds %s, which are no tensors: left out.", file, listed(others))
     return tensors

@@ -20,6 +20,8 @@ from plmjax.training import checkpoints, start
 
 ZERO = 1e-6
 """Length of a sum of directions, by their number, below which it is what float32 leaves of zero."""
+_LARGEST = 1e15
+"""Numbers of a vector are below it; the squares of larger ones might add up to more than float32 holds."""
 _SCORES = 1 << 24
 """Scores of words that are held at once."""
 
@@ -114,7 +116,8 @@ def read(path: str | Path) -> WordVectors:
     tokens left out.
 
     Raises:
-        UserError: no such file, another one, a damaged one, numbers that are not finite, or a model without a table.
+        UserError: no such file, another one, a damaged one, numbers that are not finite or above 1e15, or a model
+            without a table.
     """
     path = storage.path(path)
     if path.is_dir():
@@ -125,11 +128,12 @@ def read(path: str | Path) -> WordVectors:
         )
     with word2vec.opened(path) as tensors:
         vectors = tensors.read(word2vec.VECTORS)
-    finite = np.isfinite(vectors).all(axis=1)
+    finite = (np.abs(vectors) < _LARGEST).all(axis=1)  # which no comparison with nan is
     if not finite.all():
         word = tensors.words[int(np.argmin(finite))]
         raise UserError(
-            f"Expected finite numbers in {path}, found others in the vector of {quoted(word)}; fetch it again."
+            f"Expected finite numbers below {_LARGEST:g} in {path}, found others in the vector of {quoted(word)}; "
+            f"fetch it again."
         )
     return WordVectors(str(path), tensors.words, vectors)
 

@@ -106,10 +106,7 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     if owner.startswith("t5") if owner else [piece.piece for piece in proto.pieces[:3]] == list(T5_SPECIAL.values()):
         count = config.get("extra_ids", SENTINELS)
         if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
-            raise UserError(
-                f"Expected extra_ids from 0 to {MOST_SENTINELS:,} in tokenizer_config.json, found {quoted(count)}; "
-                f"correct it."
-            )
+            raise UserError(f"Expected extra_ids from 0 to {MOST_SENTINELS:,}, found {quoted(count)}; correct it.")
         add_sentinels(engine, count)
     return engine
 

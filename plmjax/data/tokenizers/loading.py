@@ -6,7 +6,7 @@ from pathlib import Path
 from plmjax import json_text, storage
 from plmjax.data.tokenizers import engines
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, in_file, quoted
 
 
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
@@ -122,7 +122,8 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
             ]
         prefix_space = config.get("add_prefix_space", False)
         return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
-    return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
+    with in_file(forms["spiece.model"].parent / "tokenizer_config.json"):
+        return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
 
 
 def _check_ids(file: Path) -> None:
