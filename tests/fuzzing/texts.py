@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import formats, records, text_size, tokenizers
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.finetuning.choices import Choices
 from plmjax.finetuning.label_sets import LabelSets
 from plmjax.finetuning.parsing import Parsing
@@ -200,10 +201,16 @@ def _model() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizers.train("byte-bpe", 290, [TEXT], folder)
 
-    def score(rows: list[list[int]]) -> list[Any]:
-        return [SimpleNamespace(nats=np.ones(len(row) - 1), likeliest=np.ones(len(row) - 1, bool)) for row in rows]
+    def score(rows: list[list[int]], lasts: list[int] | None = None) -> list[Any]:
+        counts = [len(row) - 1 for row in rows] if lasts is None else lasts
+        return [SimpleNamespace(nats=np.ones(count), likeliest=np.ones(count, bool)) for count in counts]
 
     return SimpleNamespace(tokenizer=tokenizer, begin=0, window=1000, score=score)
+
+
+def _zero_shot(task: str, path: Path) -> None:
+    model = _model()
+    zero_shot.TASKS[task](model, path, UnknownTokens(model.tokenizer.vocabulary, MAX_UNKNOWN))
 
 
 PAIR = {"sentence_good": "The fox sleeps.", "sentence_bad": "The fox sleep.", "field": "syntax", "UID": "agreement"}
@@ -221,11 +228,11 @@ LISTS = [
     Reader(
         "BLiMP",
         functools.partial(_write, {"a.jsonl": _lines(PAIR, PAIR)}),
-        lambda folder: zero_shot.TASKS["blimp"](_model(), folder / "a.jsonl"),
+        lambda folder: _zero_shot("blimp", folder / "a.jsonl"),
     ),
     Reader(
         "LAMBADA",
         functools.partial(_write, {"a.txt": b"The quick brown fox\nIt was the best\n"}),
-        lambda folder: zero_shot.TASKS["lambada"](_model(), folder / "a.txt"),
+        lambda folder: _zero_shot("lambada", folder / "a.txt"),
     ),
 ]
