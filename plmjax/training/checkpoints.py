@@ -118,6 +118,7 @@ class Checkpoints:
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
         policy = Retention(settings.every, settings.keep, Best(settings.best))
         self.directory = storage.absolute(storage.path(directory))
+        _check_links(self.directory)
         self._saving = -1
         with items.damage_named(self.directory):
             self._manager = ocp.CheckpointManager(
@@ -264,6 +265,17 @@ class _WithoutLateWrites:
     def __call__(self, unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
             self.report(unraisable)
+
+
+def _check_links(directory: Path) -> None:
+    """Raises UserError for a checkpoint that is a symbolic link: a run could not remove it when it keeps newer ones."""
+    entries = directory.iterdir() if not storage.in_bucket(directory) and directory.is_dir() else ()
+    for entry in sorted(entries):
+        if entry.name.isdigit() and entry.is_symlink():
+            raise UserError(
+                f"Expected the folder of a checkpoint, found the link {entry} to {entry.resolve()}; put the folder "
+                f"itself there, or start another run with it (--from)."
+            )
 
 
 def find(path: str | Path) -> Path:

@@ -315,6 +315,16 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_run_does_not_go_on_from_a_checkpoint_that_is_a_link(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(saved, folder)
+    (folder / "2").rename(tmp_path / "elsewhere")
+    (folder / "2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"found the link .*checkpoints/2 to .*elsewhere; put the folder itself there"):
+        keeper(folder)
+    assert checkpoints.describe(checkpoints.find(folder / "2")).step == 2
+
+
 def test_a_resume_on_another_number_of_cores_is_named(saved: Path, monkeypatch) -> None:
     here = platform.cores()
     found = checkpoints.describe(checkpoints.find(saved)).cores
