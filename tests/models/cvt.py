@@ -39,7 +39,7 @@ def inputs(sentences: list[list[int]], length: int) -> dict[str, np.ndarray]:
     segments = np.zeros(shape, np.int32)
     for row, lengths in zip(segments, sentences, strict=True):
         row[: sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
-    ids, characters = random.integers(1, 20, shape), random.integers(1, 262, (*shape, 7))
+    ids, characters = random.integers(1, 20, shape), random.integers(1, 262, (*shape, 7), np.int32)
     words = {"input_ids": ids.astype(np.int32), "characters": characters, "segment_ids": segments}
     targets = random.integers(0, 5, shape).astype(np.int32)
     return words | {"decoder_input_ids": targets, "decoder_segment_ids": segments.copy()}

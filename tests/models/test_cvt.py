@@ -18,7 +18,8 @@ from tests.systems.modules import recorded_draws
 
 
 def test_the_published_sizes():
-    config, example = CvtConfig(), {"input_ids": np.zeros((1, 1), np.int32), "characters": np.zeros((1, 1, 22))}
+    config, ids = CvtConfig(), np.zeros((1, 1), np.int32)
+    example = {"input_ids": ids, "characters": np.zeros((1, 1, 22), np.int32)}
     shapes = parameter_shapes(config.encoder(Execution()), example)
     count = sum(int(np.prod(shape)) for name, shape in shapes.items() if not name.startswith(("words", "characters")))
     filters = sum(width * 50 * 100 + 100 for width in (2, 3, 4))
