@@ -302,7 +302,7 @@ def test_shapes_come_from_the_inputs_that_a_module_takes():
             target = nn.Embed(9, 6, name="words")(decoder_input_ids)
             return nn.MultiHeadDotProductAttention(2, name="attention")(target, source)
 
-    example = {"characters": np.zeros((2, 5, 7), np.int64), "decoder_input_ids": np.zeros((2, 3), np.int64)}
+    example = {"characters": np.zeros((2, 5, 7), np.int32), "decoder_input_ids": np.zeros((2, 3), np.int32)}
     shapes = conversion.parameter_shapes(Translator(), example)
     assert shapes["filters/kernel"] == (3, 4, 6) and shapes["attention/key/kernel"] == (6, 2, 3)
     made = Translator().init(jax.random.key(0), **example)["params"]

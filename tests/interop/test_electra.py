@@ -79,6 +79,7 @@ def test_a_model_of_transformers_is_read_with_equal_outputs(tmp_path, architectu
         assert model.config.generator == model.config, "a generator's config describes nothing else"
 
 
+@needs_torch
 @pytest.mark.parametrize("architecture", NETWORKS)
 def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):  # noqa: F811
     module, _ = NETWORKS[architecture]

@@ -11,6 +11,7 @@ from plmjax.models.bert import BertConfig, BertForSequenceClassification
 from tests.exchange.test_import_export import VOCABULARY
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import rewrite, set_config
+from tests.optional import needs_torch
 
 WEIGHTS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -121,7 +122,9 @@ def whole(tmp_path_factory):
     return {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "tokenizer.json"}
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "odd", [pytest.param(odd, marks=needs_torch) if odd.startswith("torch") else odd for odd in ODD]
+)
 def test_an_odd_folder_is_one_sentence(odd, whole, fails, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
     folder = tmp_path / "source"
