@@ -100,7 +100,9 @@ def test_the_texts_at_the_end_of_a_run_are_written_by_them(imported: Path, tmp_p
 def test_a_run_that_was_fine_tuned_to_write_exports_the_settings_of_its_task(decoder_run: Path, tmp_path: Path) -> None:
     params, description = checkpoints.load_parameters(decoder_run)
     objective = Translation(beams=2, length_penalty=0.6)
-    run = dataclasses.replace(description.experiment, objective=objective, data=TextPairs(target_length=0))
+    run = dataclasses.replace(
+        description.experiment, objective=objective, data=TextPairs(target_length=0, sequence_length=64)
+    )
     checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
     assert "another length than length_normalization gnmt" in export_checkpoint(tmp_path / "run", tmp_path / "out")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())

@@ -22,6 +22,9 @@ class Numbers:
 
     vocabulary = VOCABULARY
 
+    def encode(self, text):
+        return self.encode_batch([text])[0]
+
     def encode_batch(self, texts):
         return [[int(word) for word in text.split()] for text in texts]
 

@@ -105,7 +105,7 @@ def test_the_scheme_is_that_of_the_train_file():
 
 MISTAKES = {
     "label": ({"labels": ("B-A", "E-A")}, "Expected O or one of I-KIND, B-KIND in --objective.labels, found 'E-A'"),
-    "scheme": ({"scheme": "BIO"}, "one of IOB1, IOB2, IOBES, found 'BIO'"),
+    "scheme": ({"scheme": "BIO"}, "a known --data.scheme, found 'BIO'; known: IOB1, IOB2, IOBES"),
 }
 
 

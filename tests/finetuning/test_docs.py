@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from plmjax import cli
+from plmjax import cli, storage
 from plmjax.experiment import Mesh
 from plmjax.finetuning.mixture import Mixture
 from plmjax.parallel import mesh as meshes
@@ -149,7 +149,8 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     (phase,) = phases.resolve(run)
     program = step.build(run, phase, mesh, source.vocabulary, source.batch)
     state = program.initialize(run.training.seed, replaced=begin.replaced)
-    (workdir / "experiment.json").unlink(missing_ok=True)
+    for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
+        storage.remove(workdir / name)
     params, collections = jax.device_get((begin.of(state.params), state.collections))
     checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached

@@ -100,7 +100,7 @@ def experiment(kind: str, folder, **training) -> Experiment:
         data=data,
         optimizer=BertAdamW(learning_rate=0.002 if kind == "label sets" else 0.004),
         training=Training(steps=0, batch_size=8, log_every=10, **training),
-        finetuning=Finetuning(epochs=20.0 if kind == "tagging" else 12.0, warmup=0.1),
+        finetuning=Finetuning(epochs=20.0 if kind in ("tagging", "label sets") else 12.0, warmup=0.1),
         checkpoint=Checkpoint(every=0),
     )
 

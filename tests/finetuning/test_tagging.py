@@ -105,7 +105,7 @@ MISTAKES = {
     "lists": ("rows.jsonl", '{"form": ["a"], "tag": []}\n', {}, "equal length in line 1 .*form of 1, tag of 0"),
     "no list": ("rows.jsonl", '{"form": "a"}\n', {}, "lists of equal length in line 1 .*found none"),
     "empty": ("rows.conll", "\n\n", {}, "Expected tagged sentences in .*rows.conll, found none"),
-    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "one of IOB1, IOB2, IOBES, found 'BIO'"),
+    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "a known --data.scheme, found 'BIO'; known: IOB1"),
 }  # fmt: skip
 
 
