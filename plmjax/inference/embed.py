@@ -74,8 +74,8 @@ def embed(
     [lines] counts the tokens read, `cut` bool [lines] whether a line was cut. A .jsonl file has an object a line:
     `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
-    max_unknown: largest share of unknown tokens of the lines; `say` gets how many there are. Words that a model reads
-    by their characters count too where the tokenizer lacks them.
+    max_unknown: largest share of unknown tokens of the lines; `say` gets how many there are. A model that reads
+    words by their characters alone takes any share.
 
     Raises:
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
@@ -104,7 +104,7 @@ def embed(
     wanted = _wanted(layer, pooling, mix, run.model.depth, params)
     tokenizer = start.tokenizer_of(description)
     run.model.template.check(tokenizer.vocabulary)
-    unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
+    unknown = UnknownTokens(tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
         unknown.add(tokenizer.encode_arrays(lines[first : first + BLOCK])[0])
     unknown.check()

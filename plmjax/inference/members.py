@@ -11,6 +11,7 @@ from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.evaluation import Forward
 from plmjax.finetuning.source import TaskSource
 from plmjax.finetuning.task import Encoded, Examples, Outputs, Task
+from plmjax.inference import readings
 from plmjax.inference.program import program_of
 from plmjax.training import checkpoints, items, start
 from plmjax.training.step import Program
@@ -27,7 +28,7 @@ class Member:
         """The member; max_unknown: largest share of unknown tokens of the examples read so far."""
         self.run, self.directory = run, directory
         self._tokenizer = start.tokenizer_of(checkpoints.describe(directory))
-        self.unknown = UnknownTokens(self._tokenizer.vocabulary, max_unknown)
+        self.unknown = UnknownTokens(self._tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
         self._forward = Forward(run, self._tokenizer)
         self._program: Program | None = None
 

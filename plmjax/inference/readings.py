@@ -66,3 +66,8 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
     table = np.concatenate([sentence_marks(config.characters), spelled(list(numbers), config.characters)])
     vocabulary = Vocabulary(len(words), begin=0, end=1)
     return Reading(ids, vocabulary, lambda chosen: [words[number] for number in chosen], table)
+
+
+def limit_of(model: ModelConfig, limit: float) -> float:
+    """The largest share of unknown tokens for a model; all of them, where it reads words by their spelling alone."""
+    return limit if "input_ids" in model.token_inputs else 1.0

@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,10 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
     program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     lowered = program.train.lower(program.state, program.batch)
     schedules.clear(topologies.schedules())
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         try:
+            # JAX's cache of programs, where a user has one, cannot read a program without its chip, and warns.
+            warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
             # jaxlib cannot read every program of the newest chips (`as_text` fails); the compiler's dump is complete.
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
         except jax.errors.JaxRuntimeError as error:

@@ -264,7 +264,7 @@ def test_tfds(tmp_path):
     assert sorted(paragraphs for _, paragraphs in found[1:]) == [["One.", "Two."], ["Three é."]]
     store("pairs", left=text, right=text)
     with pytest.raises(
-        UserError, match=r"text named 'text' in the TFDS dataset 'pairs', found left, right; name .* text_key"
+        UserError, match=r"text named 'text' in the TFDS dataset 'pairs', found left, right; name .*--text_key"
     ):
         list(formats.documents([tmp_path], "tfds:pairs"))
     assert len(list(formats.documents([tmp_path], "tfds:pairs", text_key="right"))) == 3
@@ -316,7 +316,7 @@ def test_the_key_of_the_text_is_an_option(tmp_path):
     found = [formats.prose(d) for d in formats.documents([path], text_key="body")]
     assert found == [["One.", "Two."], ["Three."]]
     assert list(formats.texts([path], text_key="body")) == ["One.\nTwo.", "Three."]
-    with pytest.raises(UserError, match=r"string 'text' in .*a.jsonl line 1, found the keys body, id; .* text_key"):
+    with pytest.raises(UserError, match=r"string 'text' in .*a.jsonl line 1, found the keys body, id; .*--text_key"):
         read([path])
     with pytest.raises(UserError, match=r"string 'id' in .* found the keys body, id"):
         [formats.prose(d) for d in formats.documents([path], text_key="id")]

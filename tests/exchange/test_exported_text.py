@@ -15,6 +15,7 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Experiment
+from plmjax.finetuning.tasks import task_of
 from plmjax.finetuning.text_generation import DECODER_ROW, TextGeneration
 from plmjax.finetuning.text_pairs import TextPairs
 from plmjax.generation.generate import generate
@@ -52,7 +53,7 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
         tokenizer.save(folder / "tokenizer")
     module = config.for_generation(Execution())
     params = parameters(module, ("", "decoder_") if run is None else ("",))
-    objective, data = huggingface.adapter_of(module).pretraining(module)
+    objective, data = huggingface.adapter_of(module).pretraining(module) or task_of(module, ())
     run = run or Experiment(model=config, objective=objective, data=data)
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
@@ -99,10 +100,6 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     huggingface.save(module, params, tmp_path)
     file = tmp_path / "config.json"
     before = json.loads(file.read_text())
-    for setting, sentence in (
-        ({"decoder_start_token_id": 20}, "found other scores of the 8 tokens of a text"),
-        ({"forced_bos_token_id": 20}, r"found 'p' as token 1 of a text where ours is '.'; do not use this copy"),
-    ):
-        file.write_text(json.dumps(before | setting))
-        with pytest.raises(UserError, match=sentence):
-            written.compare(module, params, tmp_path, tokenizer, config.template)
+    file.write_text(json.dumps(before | {"decoder_start_token_id": 20}))
+    with pytest.raises(UserError, match="found other scores of the 8 tokens of a text"):
+        written.compare(module, params, tmp_path, tokenizer, config.template)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax import cli, storage
 from plmjax.data import tokenizers
 from plmjax.interop import word2vec
 from plmjax.layers.execution import Execution
@@ -60,7 +60,8 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     init = step.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
     shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
-    (workdir / "experiment.json").unlink(missing_ok=True)
+    for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
+        storage.remove(workdir / name)
     checkpoints.save_parameters(workdir, jax.device_get(begin.of(params)), run, tokenizer)
     raise Reached
 

@@ -199,7 +199,7 @@ MISTAKES = {
     ),
     "an option": (
         lambda folder: changed(folder, lambda options: options["lstm"].pop("dim")),
-        r"found none or a wrong one \(KeyError: 'dim'\)",
+        r"found none or a wrong one \(no 'dim'\)",
     ),
     "no options": (
         lambda folder: (folder / "options.json").write_text("[1]"),

@@ -58,5 +58,5 @@ def test_any_of_its_files_is_the_same_tokenizer_here_and_in_transformers(folder:
 def test_a_vocabulary_needs_room_for_the_sentinels(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least 105 tokens for t5-unigram, 103 special ones and 2 of the text"):
         tokenizers.train("t5-unigram", 104, PROSE, tmp_path)
-    with pytest.raises(UserError, match=r"at least 1\d\d tokens for t5-unigram, .* found 110; ask"):
+    with pytest.raises(UserError, match=r"at least 1\d\d tokens for t5-unigram, .* found 110; raise --vocab_size"):
         tokenizers.train("t5-unigram", 110, PROSE, tmp_path)
