@@ -8,7 +8,7 @@ import pytest
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Given
-from plmjax.objectives.prefix_language_model import PrefixLanguageModel
+from plmjax.objectives.prefix_language_model import NextTokenAfterPrefix, PrefixLanguageModel
 from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
 
@@ -108,4 +108,4 @@ def test_a_prefix_of_one_token_is_the_causal_language_model():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
     longer = loss(OBJECTIVE, batch | {"prefix_lengths": np.array([4, 3])})
     assert abs(float(longer[0] - expected[0])) > 1e-3
-    assert OBJECTIVE.language_model_task() == NextToken()
+    assert OBJECTIVE.language_model_task() == NextTokenAfterPrefix()
