@@ -120,17 +120,16 @@ def test_scores_gradients_and_statistics_are_torchs() -> None:
     chex.assert_trees_all_close((loss, logits), (nats.item(), expected.detach().numpy()), rtol=1e-5, atol=1e-5)
     model.bias.grad = torch.zeros(23)
     of_layers = model.tree(lambda p: p.grad)["awd_lstm"]
-    # An element is a sum over tokens whose rounding depends on the processor: what counts is the size of its terms, that
-    # of the largest element of its array.
-    sizes = jax.tree.map(lambda leaf: max(1.0, np.abs(leaf).max()), of_layers)
-    ours, expected_ones = (jax.tree.map(np.divide, tree, sizes) for tree in (gradient["awd_lstm"], of_layers))
-    chex.assert_trees_all_close(ours, expected_ones, rtol=1e-4, atol=1e-5)
+    # An element is a sum of terms that cancel each other, and the statistics of three texts enlarge its rounding, which
+    # depends on the processor: what counts is the size of the terms, that of the largest element.
+    close = {"rtol": 1e-4, "atol": 1e-5 * max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(of_layers))}
+    chex.assert_trees_all_close(gradient["awd_lstm"], of_layers, **close)
     for name in ("hidden", "output"):
         norm, running = head.parts[f"{name}_norm"], statistics["classifier"][f"{name}_norm"]
         of_norm = {"scale": norm.weight.grad.numpy(), "bias": norm.bias.grad.numpy()}
-        chex.assert_trees_all_close(gradient["classifier"][f"{name}_norm"], of_norm, rtol=1e-4, atol=1e-5)
+        chex.assert_trees_all_close(gradient["classifier"][f"{name}_norm"], of_norm, **close)
         of_kernel = head.parts[name].weight.grad.T.numpy()
-        np.testing.assert_allclose(gradient["classifier"][name]["kernel"], of_kernel, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(gradient["classifier"][name]["kernel"], of_kernel, **close)
         expected = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
         chex.assert_trees_all_close(running, expected, rtol=1e-5, atol=1e-6)
 
