@@ -28,6 +28,10 @@ class UserError(Exception):
     """An error that the user can correct. Its text: what was expected, what was found and what to do."""
 
 
+class NotInstalled(UserError):
+    """A library that writes or reads one kind of file is not installed."""
+
+
 def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
     """`did you mean 'x'?` for the known name closest to `name`; the list of known names when none is close.
 

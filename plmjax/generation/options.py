@@ -165,9 +165,9 @@ class Decoding(Rules):
         idle += BEAMS if beams == 1 else ()
         for name in idle:
             if getattr(self, name) is not None:
-                advice = f"set --{group}{name} none" if group else "leave one out"  # which an experiment may have set
                 raise UserError(
-                    f"Expected no --{group}{name} with {self._chosen(group)}, found {getattr(self, name)}; {advice}."
+                    f"Expected no --{group}{name} with {self._chosen(group)}, found {getattr(self, name)}; leave one "
+                    f"out."
                 )
 
     def _chosen(self, group: str = "") -> str:

@@ -26,7 +26,7 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.data.layouts import TwoWayStreams
-from plmjax.errors import UserError, in_file, listed, quoted
+from plmjax.errors import NotInstalled, UserError, in_file, listed, quoted
 from plmjax.experiment import Data
 from plmjax.interop import hdf5
 from plmjax.interop.config_json import check_sizes
@@ -97,12 +97,12 @@ def opened(path: Path) -> Iterator[Tensors]:
 def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
     """Writes options.json and weights.hdf5 into a folder; reading them gives every bit back.
 
-    params: of `module`, an ElmoModel. Raises UserError where h5py is not installed or a parameter is missing.
+    params: of `module`, an ElmoModel. Raises NotInstalled where h5py is not, UserError where a parameter is missing.
     """
     try:
         import h5py
     except ImportError:
-        raise UserError("Expected h5py to write ELMo's weights, found none; pip install 'plmjax[hdf5]'.") from None
+        raise NotInstalled("Expected h5py to write ELMo's weights, found none; pip install 'plmjax[hdf5]'.") from None
 
     tensors = write_tensors(module, example(module.config), conversions(module.config), params)
     path.mkdir(parents=True, exist_ok=True)

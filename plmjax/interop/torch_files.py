@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plmjax import json_text
-from plmjax.errors import UserError, listed, quoted
+from plmjax.errors import NotInstalled, UserError, listed, quoted
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)
@@ -80,9 +80,9 @@ def _check_archive(path: Path) -> None:
 
 
 def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
-    """Writes tensors as torch.save does. Raises UserError where torch is not installed."""
+    """Writes tensors as torch.save does. Raises NotInstalled where torch is not."""
     if importlib.util.find_spec("torch") is None:
-        raise UserError(f"Expected torch to write {path.name}, found it not installed; install torch.")
+        raise NotInstalled("Expected torch to write its kind of file, found it not installed; install torch.")
     import torch
 
     torch.save({name: torch.tensor(tensor) for name, tensor in tensors.items()}, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import experiment, storage
+from plmjax.errors import NotInstalled
 from plmjax.generation.decoder import writes_text
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import feed, loop
@@ -99,4 +100,7 @@ def _export(workdir: Path, say: Callable[[str], None]) -> None:
     from plmjax.exchange.run_directories import can_export, export_checkpoint
 
     if can_export(workdir):
-        say(export_checkpoint(workdir, workdir / "export", "auto"))
+        try:
+            say(export_checkpoint(workdir, workdir / "export", "auto"))
+        except NotInstalled as error:  # the run is complete: `plmjax export` writes it once the library is there
+            say(f"exported   nothing: {error}")

@@ -25,7 +25,7 @@ from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.training import checkpoints, start
 from tests.generation.model import T5, TRANSLATOR
-from tests.optional import transformers
+from tests.optional import needs_torch, transformers
 
 WORDS = "a b c d e f g h i j k l m n o p q r s t u v w x".split()
 """With the five special tokens of a BERT these are the 29 tokens of the models."""
@@ -59,6 +59,7 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     return folder / "run"
 
 
+@needs_torch
 @pytest.mark.parametrize("config", [TRANSLATOR, T5], ids=["transformer", "t5"])
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """Of a tokenizer that was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
@@ -77,6 +78,7 @@ def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
         assert "its tokenizer gives the ids of transformers, its texts are those of transformers" in said
 
 
+@needs_torch
 def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> None:
     """Its classes in transformers begin to write where the target began; without the task a text stands alone."""
     config = Gpt2Config(
@@ -92,6 +94,7 @@ def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> Non
     assert theirs(SOURCES[0])["input_ids"] == row and tokenizer.tokens(row)[0] == "_start_"
 
 
+@needs_torch
 def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     """No output of one batch tells it."""
     config = dataclasses.replace(TRANSLATOR, **IDS)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = (
     "--data.train train.de --data.validation dev.de --data.sequence_length 40 --data.target_length 40 --data.pack 2 "
     "--training.batch_size 8 --training.unroll 1 --training.steps 2 --finetuning.epochs 0 --checkpoint.minutes 0 "
-    "--objective.beams 1 --objective.length_penalty none --objective.max_new_tokens 4"
+    "--objective.beams 1 --objective.max_new_tokens 4"
 ).split()
 PROJECTIONS = tuple(f"bart/encoder_layers/attention/{part}/" for part in ("query", "key", "value"))
 

@@ -1,13 +1,21 @@
 """What pretraining shows when it has ended: texts that were written, by a decoder after a prompt or of a source."""
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from plmjax.data.layouts import Windows
+from plmjax.experiment import Data, Experiment
+from plmjax.layers.execution import Execution
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.pretraining import summary
+from plmjax.training import checkpoints
 from tests.finetuning.conftest import bart_run  # noqa: F401 (a fixture)
+from tests.systems.modules import random_params
 
 TEXTS = ["the film was a fine scene and a plot", "a poor actor was the awful plot"]
 
@@ -23,3 +31,18 @@ def test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts(
     samples = [json.loads(line) for line in (workdir / summary.SAMPLES).read_text().splitlines()]
     assert [sample["prompt"] for sample in samples] == [" ".join(text.split()[:8]) for text in TEXTS]
     assert len(said) == 2 and said[0].startswith(f"generate   {samples[0]['prompt']} -> ")
+
+
+def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AwdLstmConfig(vocab_size=9, embedding_size=6, hidden_size=10, num_layers=2)
+    run = Experiment(model=config, objective=AwdLstmPretraining(), data=Data(Windows()))
+    checkpoints.save_parameters(tmp_path, random_params(config.for_pretraining(Execution())), run, {})
+    found, said = importlib.util.find_spec, []
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest)
+    )
+    summary._export(tmp_path, said.append)
+    (sentence,) = said
+    assert sentence.startswith("exported   nothing: Expected torch to write") and sentence.endswith("install torch.")
