@@ -363,5 +363,5 @@ def test_an_experiment_in_a_checkpoint_that_does_not_fit_names_the_checkpoint(sa
     found["experiment"]["objective"] = [None]
     file.write_text(json.dumps(found))
     items.write_manifest(folder)
-    with pytest.raises(UserError, match=r"Expected Experiment\.objective of type Objective .* \(in .*/2\)\."):
+    with pytest.raises(UserError, match=r"Expected Experiment\.objective of type .*Objective.* \(in .*/2\)\."):
         checkpoints.describe(folder)
