@@ -298,7 +298,7 @@ def test_hearing_compiles_once_and_keeps_the_form_of_the_state(optimizer):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"averaging": "non-monoton"}, "--optimizer.averaging .* found 'non-monoton'; did you mean 'non-monotone'"),
+        ({"averaging": "non-monoton"}, "--optimizer.averaging, found 'non-monoton'; did you mean 'non-monotone'"),
         ({"momentum": 1.0}, "momentum from 0 to below 1"),
         ({"patience": 0}, "patience of at least 1"),
     ],

@@ -255,7 +255,7 @@ def test_bad_input_is_one_sentence(tmp_path):
     (tmp_path / "fresh" / "metrics.jsonl").unlink()
     with pytest.raises(UserError, match=r"metrics\.jsonl"):
         report([tmp_path / "fresh"], tmp_path / "report.html")
-    with pytest.raises(UserError, match="name another file"):
+    with pytest.raises(UserError, match="name a file in it"):
         report([write(tmp_path / "good")], tmp_path / "good")
 
 
