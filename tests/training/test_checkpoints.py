@@ -289,13 +289,19 @@ def test_what_a_killed_import_left_is_cleared_by_its_repetition(killed: str, tmp
     def kill(*arguments: object) -> None:
         raise Killed
 
-    owner, name = {
-        "the checkpoint": (Checkpoints, "close"),
-        "the experiment": (experiment, "write"),
-        "the tokenizer": (Description, "write_tokenizer"),
+    def kill_in_a_save(writer: Checkpoints) -> None:
+        close(writer)  # or its threads would go on writing, as those of a killed process do not
+        (writer.directory / "0").rename(writer.directory / "0.orbax-checkpoint-tmp")  # as Orbax names an unfinished one
+        raise Killed
+
+    close = Checkpoints.close
+    owner, name, end = {
+        "the checkpoint": (Checkpoints, "close", kill_in_a_save),
+        "the experiment": (experiment, "write", kill),
+        "the tokenizer": (Description, "write_tokenizer", kill),
     }[killed]
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(owner, name, kill)
+        patch.setattr(owner, name, end)
         imported(tmp_path / "run")
     with pytest.raises(UserError, match=r"found what an import or an average left when it was killed; run that"):
         loop.check_resume(tmp_path / "run", experiments.gpt2())
