@@ -38,6 +38,7 @@ _AT_ONCE = 8
 """Files copied at once; the client holds up to 50 MiB of each in memory."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
+_LINKS = 40  # as many as Linux follows
 _BEGINNING = 1 << 20
 """Bytes of a file by which a command recognises one of its own."""
 _OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
@@ -153,17 +154,23 @@ def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
 
 def _descriptor(path: Path) -> int | None:
     """The number of the open file of this process that a path such as /dev/stdout stands for; None for no such path."""
-    place = path.absolute().parent.resolve() / path.name
-    place = place.readlink() if place.is_symlink() and not _OPEN.fullmatch(str(place)) else place
-    found = _OPEN.fullmatch(str(place))
-    return int(found["number"]) if found and found["process"] in ("self", str(os.getpid())) else None
+    place = path.absolute()
+    for _ in range(_LINKS):  # link by link: the last one, as /proc has it, would lead to the file behind it
+        place = place.parent.resolve() / place.name
+        found = _OPEN.fullmatch(str(place))
+        if found:
+            return int(found["number"]) if found["process"] in ("self", str(os.getpid())) else None
+        if not place.is_symlink():
+            return None
+        place = place.parent / place.readlink()
+    return None
 
 
 def _is_stream(path: Path) -> bool:
     """Whether a path is a device, a pipe or an open file, which is written into and never replaced."""
-    if in_bucket(path) or not path.exists():
+    if in_bucket(path):
         return False
-    return not (path.is_file() or path.is_dir()) or _descriptor(path) is not None
+    return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 def _stream(path: Path) -> IO[bytes]:
@@ -171,8 +178,12 @@ def _stream(path: Path) -> IO[bytes]:
     number = _descriptor(path)
     if number is None:
         return path.open("wb")
-    sys.stdout.flush()
-    return os.fdopen(os.dup(number), "wb")
+    if sys.stdout is not None:  # Python found it closed
+        sys.stdout.flush()
+    try:
+        return os.fdopen(os.dup(number), "wb")
+    except OSError as error:
+        raise UserError(f"Expected an open file behind {path}, found: {error.strerror}; name a file.") from error
 
 
 @contextlib.contextmanager

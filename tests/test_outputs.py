@@ -53,18 +53,46 @@ def test_a_pipe_is_written_into(tmp_path: Path, pipe: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode) and sorted(os.listdir(tmp_path)) == ["copy", "pipe"]
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
-def test_the_standard_output_goes_on_where_it_is(name: str, tmp_path: Path) -> None:
-    """Also where a shell has sent it to a file: what was written before stays, what comes after follows."""
+@pytest.fixture(params=["proc", "link", "link_to_link", "link_in_folder"])
+def standard_output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A name of the standard output as systems have it; /dev itself is left alone, as it belongs to the machine."""
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc")
+    device = tmp_path / "dev"
+    device.mkdir()
+    (device / "fd").symlink_to("/proc/self/fd")
+    (device / "absolute").symlink_to("/proc/self/fd/1")
+    (device / "relative").symlink_to("fd/1")
+    names = {
+        "proc": Path("/proc/self/fd/1"),
+        "link": device / "absolute",
+        "link_to_link": device / "relative",
+        "link_in_folder": device / "fd" / "1",
+    }
+    return names[request.param]
+
+
+def test_the_standard_output_goes_on_where_it_is(standard_output: Path, tmp_path: Path) -> None:
+    """Also where a shell has sent it to a file: what was written before stays, what comes after follows."""
     program = (
         "from pathlib import Path; from plmjax import storage\n"
-        f"print('before'); storage.write(Path({name!r}), 'into it\\n'); print('after')"
+        f"print('before'); storage.write(Path({str(standard_output)!r}), 'into it\\n'); print('after')"
     )
     with (tmp_path / "out").open("w") as out:
         subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
     assert (tmp_path / "out").read_text() == "before\ninto it\nafter\n"
+
+
+def test_a_closed_output_is_not_replaced(standard_output: Path, tmp_path: Path) -> None:
+    """A link to nothing looks like a new file's name."""
+    program = (
+        "import os; from pathlib import Path; from plmjax import storage\nos.close(1)\n"
+        f"try:\n    storage.write(Path({str(standard_output)!r}), 'into it')\n"
+        "except storage.UserError as error:\n    os.write(2, str(error).encode())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert f"Expected an open file behind {standard_output}, found: " in done.stderr.decode()
+    assert not standard_output.is_file() or standard_output.is_symlink()
 
 
 @pytest.mark.parametrize("verb", ["generate", "report", "curve", "embed", "embed.jsonl", "vectors"])
