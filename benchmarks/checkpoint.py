@@ -21,7 +21,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
-from plmjax.training.checkpoints import Checkpoints, Description
+from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 

@@ -32,13 +32,14 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.experiment import Experiment, Tokenizer
-from plmjax.finetuning import files
+from plmjax.finetuning.files import files
 from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.pretraining.run import pretrain
-from plmjax.training import checkpoints, phases
+from plmjax.training import phases
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.start import RANDOM
 from plmjax.training.metrics import read
-from plmjax.training.start import RANDOM
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "comparison.py"

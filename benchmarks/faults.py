@@ -109,7 +109,8 @@ def wait(pid: int, seconds: float | None = None) -> int | None:
 
 def digest(folder: Path) -> str:
     """SHA-256 of the parameters, the metrics or, where there are none, the files that a command left."""
-    from plmjax.training import checkpoints, metrics
+    from plmjax.training import metrics
+    from plmjax.training.checkpoints import checkpoints
 
     found = hashlib.sha256()
     if (folder / "checkpoints").is_dir():

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 import transformers
 
+from plmjax.contracts.execution import Execution
 from plmjax.generation.writer import Settings, Writer
-from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.vocabulary import Vocabulary
 

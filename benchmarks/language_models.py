@@ -22,7 +22,7 @@ from plmjax.data.prepare import split_of
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
 from plmjax.inference.zero_shot import zero_shot
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 
 ROOT = Path(__file__).parents[1]
 ABOUT = """Bits are of the bytes and characters as they were written, so that models with different tokenizers can be

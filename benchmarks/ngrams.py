@@ -16,7 +16,7 @@ import numpy as np
 from plmjax.data import store
 from plmjax.data.joined_text import JoinedText
 from plmjax.inference.language_model import LanguageModel
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 
 MOST = 5
 """Tokens of the longest n-gram."""

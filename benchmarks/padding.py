@@ -20,8 +20,8 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax.data import tokenizers
 from plmjax.experiment import Experiment, Mesh
+from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.run import rows
-from plmjax.finetuning.source import TaskSource
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases

@@ -21,7 +21,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
 import numpy as np
 
 from plmjax.inference.embed import embed
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 
 SENTENCES = Path(__file__).with_name("ambiguous_words.tsv")
 STATIC = 3 / 7

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data import tokenizers
-from plmjax.finetuning import files
-from plmjax.finetuning.questions import Questions, SpanExtraction
-from plmjax.finetuning.source import Rows
+from plmjax.finetuning.batches.source import Rows
+from plmjax.finetuning.files import files
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 
 
 def repeated(source: str, count: int) -> dict:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.sampled_softmax import draw, sampled_cross_entropy
 
 ROWS = 32

@@ -20,7 +20,7 @@ from plmjax.experiment import Experiment
 from plmjax.finetuning.run import finetune
 from plmjax.inference.evaluate import evaluate
 from plmjax.pretraining.run import pretrain
-from plmjax.training.start import RANDOM
+from plmjax.training.checkpoints.start import RANDOM
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "ulmfit.py"
 EPOCHS = {100: 8, 500: 3, 1600: 2}

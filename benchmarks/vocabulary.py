@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax import experiment as experiments
-from plmjax.layers import vocabulary_scores
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words import vocabulary_scores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.objective import cross_entropy
 from plmjax.plan.plan import plan
 

@@ -35,7 +35,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Tokenizer, Tra
 from plmjax.models.albert import AlbertConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.training.optimizers import Lamb
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

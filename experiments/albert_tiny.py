@@ -16,7 +16,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.albert import AlbertConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

@@ -26,10 +26,10 @@ import dataclasses
 
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
-from plmjax.models.bart import BartConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.objectives.denoising import Denoising
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

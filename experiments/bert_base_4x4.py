@@ -28,7 +28,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Tr
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training.optimizers import BertAdamW, Lamb
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

@@ -15,7 +15,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

@@ -33,10 +33,10 @@ from typing import Any
 
 from plmjax.data.layouts import FullSentences, Layout, Segments, SentenceOrder, SentencePairs
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Tokenizer, Training
-from plmjax.finetuning.questions import Questions, SpanExtraction
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
-from plmjax.finetuning.tagging import Tagging, TokenTagging
-from plmjax.finetuning.task import Task, TaskObjective
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
@@ -47,7 +47,7 @@ from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.optimizers import AdamW, BertAdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 SIZES: dict[str, Any] = {
     "vocab_size": 4096,

@@ -13,7 +13,7 @@ text, raise `training.steps` and `training.batch_size`.
 
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

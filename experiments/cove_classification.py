@@ -21,10 +21,10 @@ that CoVe does not harm. SNLI has not been measured since the network normalizes
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.biattentive import Biattentive
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.starts.biattentive import Biattentive
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Constant
+from plmjax.training.optimizers.schedules import Constant
 
 
 def experiment() -> Experiment:

@@ -23,11 +23,11 @@ AdamW with a rate of 3e-3 was slower: 4.83 nats a word of the training file afte
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.text_generation import Translation
-from plmjax.finetuning.text_pairs import TextPairs
-from plmjax.models.cove import CoveConfig
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.models.cove.cove import CoveConfig
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Plateau
+from plmjax.training.optimizers.schedules import Plateau
 
 
 def experiment() -> Experiment:

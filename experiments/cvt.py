@@ -43,14 +43,20 @@ warm-up is shorter here and the model smaller; `published` has the sizes of the 
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText, TranslationTask
-from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging, CrossViewTask
-from plmjax.finetuning.cross_view_translation import CrossViewTranslation
-from plmjax.finetuning.from_parts import FromWordVectors
-from plmjax.finetuning.joint import NamedTask
-from plmjax.models.cvt import CvtConfig
+from plmjax.finetuning.cross_view.cross_view import (
+    CrossViewLearning,
+    ParsingTask,
+    TaggingTask,
+    TasksWithText,
+    TranslationTask,
+)
+from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, CrossViewTask
+from plmjax.finetuning.cross_view.translation import CrossViewTranslation
+from plmjax.finetuning.starts.tagger import FromWordVectors
+from plmjax.finetuning.tasks.joint import NamedTask
+from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import InverseRootTime
+from plmjax.training.optimizers.schedules import InverseRootTime
 
 SMALL = CvtConfig(
     filter_count=25, character_dim=25, first_size=200, second_size=100, projection_size=100, parser_size=32

@@ -25,7 +25,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import LinearTimesWarmup
+from plmjax.training.optimizers.schedules import LinearTimesWarmup
 
 
 def experiment() -> Experiment:

@@ -12,7 +12,7 @@ Up to two questions share a row of 64 tokens for each choice, so that a step of 
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.training.optimizers import BertAdamW
 
 

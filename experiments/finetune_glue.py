@@ -13,7 +13,7 @@ the mean lengths that a WordPiece vocabulary of English gives these texts.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
 from plmjax.training.optimizers import BertAdamW
 
 

@@ -18,11 +18,11 @@ Deviation: the longer text of a pair is cut first; the released code cuts each a
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.both_orders import BothOrders
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.starts.both_orders import BothOrders
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import LinearTimesWarmup
+from plmjax.training.optimizers.schedules import LinearTimesWarmup
 
 
 def experiment() -> Experiment:

@@ -10,7 +10,7 @@ tokens: SQuAD's have 200 tokens on average, so that 16 rows hold some 30 of them
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.training.optimizers import BertAdamW
 
 

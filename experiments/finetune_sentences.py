@@ -12,8 +12,8 @@ sentences of the subjectivity corpus (30 tokens each). Where texts are longer, r
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.training.optimizers import BertAdamW
 
 

@@ -13,7 +13,7 @@ each) and some 32 of WNUT-17 (32 tokens each).
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.training.optimizers import BertAdamW
 
 

@@ -35,7 +35,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Tokenizer, Tra
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Cosine
+from plmjax.training.optimizers.schedules import Cosine
 
 _END = {"bos_token_id": 0, "eos_token_id": 0}
 

@@ -23,7 +23,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.prefix_language_model import PrefixLanguageModel
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Cosine
+from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:

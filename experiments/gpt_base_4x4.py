@@ -24,7 +24,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt import GptConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Cosine
+from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:

@@ -16,7 +16,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import InverseTime
+from plmjax.training.optimizers.schedules import InverseTime
 
 
 def experiment() -> Experiment:

@@ -30,7 +30,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 _ADAM = AdamW(
     learning_rate=6e-4,

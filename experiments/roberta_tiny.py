@@ -18,7 +18,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

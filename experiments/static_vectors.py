@@ -25,11 +25,11 @@ held out as in benchmarks/comparison.py; a third of its labels would be right by
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.from_table import FromTable
-from plmjax.finetuning.questions import Questions, SpanExtraction
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
-from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.training.optimizers import AdamW
 
 

@@ -19,7 +19,7 @@ ROUGE-1 24.9, ROUGE-2 3.9, ROUGE-L 20.7 and 3.76 nats a token.
 
 It has learned what a summary sounds like, and some of the words that a dialogue is about, but hardly what is said:
 "#Person1# and #Person2# talk about the audience of the movies." Where "#Person1# and #Person2# talk about it." stands
-for every dialogue, `plmjax.finetuning.judges.Rouge` gives 21.4, 3.1 and 17.9 (ROUGE-1, ROUGE-2 and ROUGE-L).
+for every dialogue, `plmjax.finetuning.metrics.judges.Rouge` gives 21.4, 3.1 and 17.9 (ROUGE-1, ROUGE-2 and ROUGE-L).
 
 Training as BART's authors fine-tuned on XSum, whose summaries are of one sentence too (fairseq examples/bart): label
 smoothing of 0.1, AdamW at 3e-5 with a warm-up of 2.5 % and linear decay, gradients clipped at 0.1, dropout of 0.1.
@@ -29,8 +29,8 @@ Texts too: 6 beams, scores divided by the number of tokens, from 10 to 60 tokens
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.text_generation import Summarization
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.text_generation import Summarization
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.training.optimizers import AdamW
 
 

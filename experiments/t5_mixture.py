@@ -29,8 +29,8 @@ Deviation: nothing is dropped out, as in t5_tiny.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.judges import BleuAndChrf, ExactMatch, Rouge
-from plmjax.finetuning.mixture import MixedTextGeneration, Mixture, TextTask
+from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch, Rouge
+from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.models.t5 import T5Config
 from plmjax.training.optimizers import Adafactor
 

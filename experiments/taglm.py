@@ -38,11 +38,11 @@ Deviation: a linear decay from three times the paper's rate, as the runs are sho
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.crf_tagging import CrfTagging
-from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.tagging import Tagging
-from plmjax.models.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.tagger import TaggerConfig
+from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
+from plmjax.finetuning.tasks.crf_tagging import CrfTagging
+from plmjax.finetuning.tasks.tagging import Tagging
+from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from plmjax.training.optimizers import AdamW
 

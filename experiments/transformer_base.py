@@ -30,7 +30,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import InverseSquareRoot
+from plmjax.training.optimizers.schedules import InverseSquareRoot
 
 _WARMUP = 4_000
 

@@ -33,10 +33,10 @@ the 128 positions, and its end is neither learned nor read (the runs from Englis
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.new_source import NewSourceEncoder
-from plmjax.finetuning.text_generation import Translation
-from plmjax.finetuning.text_pairs import TextPairs
-from plmjax.models.bart_translation import FROZEN_AT_FIRST
+from plmjax.finetuning.starts.source_encoder import NewSourceEncoder
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.models.bart.translation import FROZEN_AT_FIRST
 from plmjax.training.optimizers import AdamW
 
 

@@ -23,11 +23,11 @@ stopped and went on several times beside other programs.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.text_generation import Translation
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.transformer import TransformerConfig
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import InverseSquareRoot
+from plmjax.training.optimizers.schedules import InverseSquareRoot
 
 
 def experiment() -> Experiment:

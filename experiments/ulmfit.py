@@ -35,12 +35,12 @@ import dataclasses
 
 from plmjax.data.layouts import Windows
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
-from plmjax.finetuning.with_dropouts import WithDropouts
+from plmjax.finetuning.starts.dropouts import WithDropouts
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.optimizers import AdamW
-from plmjax.training.schedules import SlantedTriangular
+from plmjax.training.optimizers.schedules import SlantedTriangular
 
 ADAM = AdamW(schedule=SlantedTriangular(), beta1=0.7, beta2=0.99, weight_decay=0.0)
 DROPOUTS = {"embedding": 0.02, "input": 0.1, "weight": 0.1, "hidden": 0.1, "output": 0.1}

@@ -21,7 +21,7 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Tokenizer, Tra
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

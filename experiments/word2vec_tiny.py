@@ -25,7 +25,7 @@ from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfi
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:

@@ -181,7 +181,7 @@ def pretrain(
     peers.join(meeting)
     from plmjax import experiment as experiments
     from plmjax.pretraining.run import pretrain as run
-    from plmjax.training import start
+    from plmjax.training.checkpoints import start
 
     composed = start.composed(experiments.load(experiment), from_)
     composed = experiments.override(composed, overrides, f"plmjax pretrain {experiment}")
@@ -215,7 +215,7 @@ def finetune(
     from plmjax import experiment as experiments
     from plmjax.finetuning import seeds as several
     from plmjax.finetuning.run import finetune as run
-    from plmjax.training import start
+    from plmjax.training.checkpoints import start
 
     composed = start.composed(experiments.load(experiment), like or from_)
     composed = experiments.override(composed, overrides, f"plmjax finetune {experiment}")
@@ -562,7 +562,7 @@ def average(
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
-    from plmjax.training.averaging import average as run_average
+    from plmjax.training.checkpoints.averaging import average as run_average
 
     steps = run_average(run, output, last)
     print(f"averaged  the parameters of steps {', '.join(f'{step:,}' for step in steps)} in {output}")
@@ -645,7 +645,7 @@ def report(
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     _load_classes(experiment)
-    from plmjax.training.report import report as run
+    from plmjax.report.page import report as run
 
     places = []
     if words:

@@ -203,13 +203,13 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import flax.linen as nn
     import jax.numpy as jnp
 
+    from plmjax.contracts.execution import Execution
     from plmjax.data import tokenizers
     from plmjax.data.layouts import Blocks
     from plmjax.experiment import Data, Experiment
-    from plmjax.layers.execution import Execution
     from plmjax.models.gpt2 import Gpt2Config
     from plmjax.objectives.next_token import NextToken
-    from plmjax.training import checkpoints
+    from plmjax.training.checkpoints import checkpoints
 
     folder = tmp_path_factory.mktemp("decoder")
     tokenizer = tokenizers.train("byte-bpe", 300, [prose.read_text(encoding="utf-8")], folder / "tokenizer")
@@ -228,7 +228,7 @@ def prefix_run(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     import dataclasses
 
     from plmjax.objectives.prefix_language_model import PrefixLanguageModel
-    from plmjax.training import checkpoints
+    from plmjax.training.checkpoints import checkpoints
 
     params, description = checkpoints.load_parameters(decoder_run)
     run = dataclasses.replace(description.experiment, objective=PrefixLanguageModel())

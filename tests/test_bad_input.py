@@ -289,7 +289,7 @@ def test_tasks_of_another_kind(fails, caplog: pytest.LogCaptureFixture, tmp_path
     mixed = tmp_path / "mixed.py"
     mixed.write_text(
         "import dataclasses\nfrom experiments.finetune_tagging import entities\n"
-        "from plmjax.finetuning.sentences import SequenceClassification\n\n\n"
+        "from plmjax.finetuning.tasks.sentences import SequenceClassification\n\n\n"
         "def experiment():\n    return dataclasses.replace(entities(), objective=SequenceClassification())\n"
     )
     said = fails("finetune", mixed, "--from", small_run, "--workdir", tmp_path / "run")

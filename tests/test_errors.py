@@ -5,8 +5,8 @@ import time
 import pytest
 
 from plmjax.errors import UserError, beginning, listed, nearest, options_named, quoted
-from plmjax.finetuning import files
-from plmjax.finetuning.sentences import numbered
+from plmjax.finetuning.files import files
+from plmjax.finetuning.tasks.sentences import numbered
 
 LONG = "a sentence in the wrong place, " * 2600
 

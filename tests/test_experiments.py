@@ -10,38 +10,39 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from plmjax import experiment as experiments
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh
 from plmjax.experiment.catalogue import functions
-from plmjax.finetuning.biattentive import Biattentive
-from plmjax.finetuning.choices import ChoiceExamples, Choices
-from plmjax.finetuning.cross_view import CrossViewLearning
-from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.from_table import FromTable
-from plmjax.finetuning.joint import JointTask, joined_examples
-from plmjax.finetuning.label_sets import LabelSetExamples, LabelSets
-from plmjax.finetuning.parsing import ParsedExamples, Parsing
-from plmjax.finetuning.questions import QuestionExamples, Questions
+from plmjax.finetuning.batches.source import Rows
+from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
-from plmjax.finetuning.sentences import SentenceExamples, Sentences
-from plmjax.finetuning.source import Rows
-from plmjax.finetuning.tagging import TaggedExamples, Tagging
-from plmjax.finetuning.task import Task
-from plmjax.finetuning.text_pairs import TextPairExamples, TextPairs
-from plmjax.finetuning.with_dropouts import WithDropouts
-from plmjax.layers.model_config import ModelConfig
+from plmjax.finetuning.starts.biattentive import Biattentive
+from plmjax.finetuning.starts.dropouts import WithDropouts
+from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
+from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices
+from plmjax.finetuning.tasks.joint import JointTask, joined_examples
+from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets
+from plmjax.finetuning.tasks.parsing import ParsedExamples, Parsing
+from plmjax.finetuning.tasks.questions import QuestionExamples, Questions
+from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences
+from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging
+from plmjax.finetuning.tasks.task import Task
+from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.bart import BartConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
-from plmjax.models.cove import CoveConfig
+from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
-from plmjax.training import phases, start, step
-from plmjax.training.checkpoints import Description
+from plmjax.training import phases, step
+from plmjax.training.checkpoints import start
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary

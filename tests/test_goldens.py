@@ -12,10 +12,10 @@ import jax
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
-from plmjax.layers.execution import Execution
 from plmjax.parallel import sharding
 from plmjax.training import phases, step
 from plmjax.training.phases import ResolvedPhase

@@ -1,7 +1,7 @@
 """docs/metrics.md explains every metric that a run or a command can show."""
 
 from plmjax import experiment as experiments
-from plmjax.finetuning.task import Task
+from plmjax.finetuning.tasks.task import Task
 from tests.metric_names import undocumented
 from tests.test_experiments import RUNS
 from tests.test_goldens import ROOT

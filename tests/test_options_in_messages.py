@@ -20,7 +20,7 @@ from plmjax import experiment as experiments
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
-from plmjax.finetuning.task import Task
+from plmjax.finetuning.tasks.task import Task
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference.task_settings import OF_TEXT
 from plmjax.pretraining import run as pretraining

@@ -10,10 +10,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "plmjax"
 READER = PACKAGE / "interop" / "tensorflow_checkpoint.py"
-MODELS = {"layers", "models"}
+MODELS = {"contracts", "layers", "models"}
 CORE = {*MODELS, "objectives", "data", "parallel", "training", "experiment"}
 MAY_IMPORT = {
-    "layers": {"layers"},
+    "contracts": {"contracts"},
+    "layers": {"contracts", "layers"},
     "models": MODELS,
     "objectives": {*MODELS, "objectives"},
     "experiment": {"experiment", "experiments", "objectives", "data", "option_values"},
@@ -24,10 +25,11 @@ MAY_IMPORT = {
     "interop": {*CORE, "generation", "interop"},
     "exchange": {*CORE, "finetuning", "generation", "interop", "word_vectors", "exchange"},
     "plan": {*CORE, "plan"},
+    "report": {*CORE, "report"},
     "inference": {*CORE, "finetuning", "generation", "inference"},
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
-    "pretraining": {*CORE, "inference", "exchange", "generation", "word_vectors", "pretraining"},
+    "pretraining": {*CORE, "inference", "exchange", "generation", "report", "word_vectors", "pretraining"},
     "": {
         *CORE,
         "exchange",
@@ -36,6 +38,7 @@ MAY_IMPORT = {
         "inference",
         "plan",
         "pretraining",
+        "report",
         "word_vectors",
         "__main__",
         "cli",

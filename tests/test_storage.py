@@ -24,14 +24,15 @@ from plmjax import cli, storage
 from plmjax.data import prepare, store, tokenizers
 from plmjax.data.store import ledger as ledgers
 from plmjax.errors import UserError
-from plmjax.finetuning.sentences import Sentences
+from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.parallel import platform
-from plmjax.training import checkpoints, items, metrics, start
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints, items, start
 from tests.conftest import SMALL
 from tests.object_store import Object, ObjectStore
-from tests.training.test_checkpoints import describe, keeper, make_state, shapes
+from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state, shapes
 
 TINY = "experiments/bert_tiny.py"
 

@@ -130,7 +130,8 @@ def test_every_system_and_every_adapter_is_in_the_table() -> None:
         ("models", [name for system in FACTS.system for name in system.models], FACTS.shared_models),
         ("interop", [name for system in FACTS.system for name in system.adapters], FACTS.shared_interop),
     ):
-        files = {file.stem for file in (ROOT / "plmjax" / folder).glob("[!_]*.py")}
+        room = ROOT / "plmjax" / folder
+        files = {file.relative_to(room).with_suffix("").as_posix() for file in room.rglob("[!_]*.py")}
         assert files == {*listed, *shared} and not set(listed) & set(shared)
     assert {system.row for system in FACTS.system} - {""} == set(FAMILIES)
     with_row = {system.row for system in FACTS.system if any(proof.mark == "transformers" for proof in system.proof)}

@@ -15,7 +15,7 @@ import pytest
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.interop import transformers_files
-from plmjax.training import items
+from plmjax.training.checkpoints import items
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITING = set(
@@ -33,7 +33,7 @@ REVIEWED = {
     "plmjax/inference/embed.py": "parts that this process named by their numbers",
     "plmjax/interop/tokenizer_files.py": "the fixed names of a tokenizer's files",
     "plmjax/storage.py": "the last file to copy, a literal wherever it is given",
-    "plmjax/training/checkpoints.py": "files of a tokenizer, whose names `describe` has checked",
+    "plmjax/training/checkpoints/checkpoints.py": "files of a tokenizer, whose names `describe` has checked",
     "plmjax/training/metrics.py": "fixed names, and those of tasks, which are letters, digits, - and _",
     "tpu/bucket.py": "the folder of a job, whose name `tpu.job.NAME` matches",
 }

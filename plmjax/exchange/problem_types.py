@@ -3,8 +3,8 @@
 from typing import Any
 
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
-from plmjax.finetuning.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
+from plmjax.finetuning.tasks.sentences import Regression, SentenceObjective, Sentences, SequenceClassification
 from plmjax.objectives.objective import Objective
 
 PROBLEMS = {

@@ -17,22 +17,22 @@ import flax.traverse_util
 import numpy as np
 
 from plmjax import json_text, storage
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.task import Task, TaskObjective
-from plmjax.finetuning.tasks import task_of
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.of_module import task_of
+from plmjax.finetuning.tasks.task import Task, TaskObjective
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
-from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
 from plmjax.objectives.objective import Objective
-from plmjax.training import checkpoints, start
-from plmjax.training.checkpoints import Description
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

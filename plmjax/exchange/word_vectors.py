@@ -14,10 +14,10 @@ from plmjax import storage
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers.engines import cased
 from plmjax.experiment import Experiment
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.interop import word2vec
-from plmjax.models.static_vectors import StaticVectorsConfig
-from plmjax.training import checkpoints
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig
+from plmjax.training.checkpoints import checkpoints
 from plmjax.word_vectors.vectors import WordVectors, read, words_of
 
 UNKNOWN = "<unk>"

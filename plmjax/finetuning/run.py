@@ -17,17 +17,18 @@ from plmjax import experiment as experiments
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Finetuning
-from plmjax.finetuning import special_tokens
+from plmjax.finetuning.batches.mixing import Mixing
+from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
-from plmjax.finetuning.mixing import Mixing
-from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.task import Encoded, Examples, Task, TaskObjective
-from plmjax.models.heads import TASK_PARTS
+from plmjax.finetuning.starts import special_tokens
+from plmjax.finetuning.tasks.task import Encoded, Examples, Task, TaskObjective
+from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.training import checkpoints, checks, loop, phases, start, step, tracking
-from plmjax.training.checkpoints import Description
+from plmjax.training import checks, loop, phases, step, tracking
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.metrics import write_evaluation
-from plmjax.training.schedules import WarmedUp
+from plmjax.training.optimizers.schedules import WarmedUp
 from plmjax.word_vectors import first_rows
 
 log = logging.getLogger(__name__)

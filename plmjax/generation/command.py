@@ -15,7 +15,7 @@ from plmjax.experiment import Mesh
 from plmjax.generation.generate import Generator, Text, decoding_of, printable
 from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
 from plmjax.generation.writer import NEW_TOKENS, Settings, settings_of
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.cache import Cache, Kept
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.layers.attention.cache import Cache, Kept
 from plmjax.layers.encoder_decoder import Source
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 Variables = dict[str, Any]
 
@@ -56,7 +56,8 @@ def writes_text(config: ModelConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
-    """A decoder alone, which takes `cache`, what it keeps of a text (layers/cache.py), and returns it with `scores`.
+    """A decoder alone, which takes `cache`, what it keeps of a text (layers/attention/cache.py), and returns it with
+    `scores`.
 
     reads_prefix: whether the tokens of a prompt see all of it, as the model takes `prefix_lengths`; what is written
         sees what comes before it in any case.

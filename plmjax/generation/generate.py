@@ -9,14 +9,15 @@ from typing import Any, Self
 
 import jax
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
 from plmjax.generation.options import GREEDY, Decoding, Generation
 from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
-from plmjax.training import checkpoints, start, step
+from plmjax.training import step
+from plmjax.training.checkpoints import checkpoints, start
 
 
 @dataclasses.dataclass(frozen=True)

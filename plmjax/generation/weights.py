@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.execution import Execution
+from plmjax.contracts.execution import Execution
 from plmjax.parallel import sharding
 
 

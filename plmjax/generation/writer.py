@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
@@ -26,10 +28,8 @@ from plmjax.generation.decoder import decoder_of
 from plmjax.generation.options import BEAMS, DRAWN, NO_TOKEN, Decoding, Rules, WholeLengths
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Found, Lengths, Strategy
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import mesh as meshes
-from plmjax.training import start
+from plmjax.training.checkpoints import start
 from plmjax.vocabulary import Vocabulary
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)

@@ -21,15 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import json_text, storage
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches
-from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.scalar_mix import mixed
-from plmjax.models.heads import MIX
-from plmjax.training import checkpoints, items, start, step
+from plmjax.models.families.task_heads import MIX
+from plmjax.training import step
+from plmjax.training.checkpoints import checkpoints, items, start
 
 POOLINGS = ("cls", "mean", "none")
 SUFFIXES = (".npz", ".jsonl")

@@ -11,14 +11,14 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
+from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.source import TaskSource
-from plmjax.finetuning.task import Examples, Task
+from plmjax.finetuning.tasks.task import Examples, Task
 from plmjax.inference import members, perplexity, task_settings
 from plmjax.inference.program import program_of
 from plmjax.objectives.objective import Given
-from plmjax.training import checkpoints, start
-from plmjax.training.checkpoints import Description
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation

@@ -21,7 +21,8 @@ from plmjax.generation.writer import Settings, Writer
 from plmjax.inference.rows import check_special
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.text_to_text import MASK, TextToText
-from plmjax.training import checkpoints, start, step
+from plmjax.training import step
+from plmjax.training.checkpoints import checkpoints, start
 from plmjax.vocabulary import Vocabulary
 
 GAP = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>")

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from plmjax.errors import UserError, quoted
-from plmjax.finetuning.sentences import softmax
+from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
-from plmjax.training import checkpoints, start, step
+from plmjax.training import step
+from plmjax.training.checkpoints import checkpoints, start
 
 MASK = "[MASK]"
 """The token to fill in, as users write it for every tokenizer."""

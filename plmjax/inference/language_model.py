@@ -14,7 +14,8 @@ from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
 from plmjax.inference.rows import batches
 from plmjax.objectives.objective import Batch, Given, Objective
-from plmjax.training import checkpoints, start, step
+from plmjax.training import step
+from plmjax.training.checkpoints import checkpoints, start
 
 ROWS = 32
 """Rows computed at once."""

@@ -12,10 +12,10 @@ from plmjax import storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
-from plmjax.finetuning.task import Record, Task
+from plmjax.finetuning.tasks.task import Record, Task
 from plmjax.inference import members, task_settings
-from plmjax.training import checkpoints
-from plmjax.training.checkpoints import Description
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.checkpoints import Description
 
 log = logging.getLogger(__name__)
 

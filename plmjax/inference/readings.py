@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.layers.model_config import ModelConfig
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.vocabulary import Vocabulary
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from plmjax import experiment as experiments
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
-from plmjax.finetuning.task import Task
+from plmjax.finetuning.tasks.task import Task
 from plmjax.training import step
 
 OF_TEXT = ("format", "text_key", "language", "streams")

@@ -7,11 +7,11 @@ from typing import Any, Self
 import flax.linen as nn
 import numpy as np
 
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Data
 from plmjax.interop.conversion import Conversion
 from plmjax.interop.tensors import Shape, Tensors
-from plmjax.layers.template import Template
 from plmjax.objectives.objective import Objective
 
 

@@ -20,13 +20,13 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax import storage
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Windows
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
 from plmjax.interop import torch_files
 from plmjax.interop.conversion import FLAT, Conversion, parameter, read_parameters, weight, write_tensors
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import Objective

@@ -17,13 +17,13 @@ from plmjax.interop import config_json, encoder, marian, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
 from plmjax.interop.tensors import Tensors
-from plmjax.models.bart import (
+from plmjax.models.bart.bart import (
     BartConfig,
     BartForConditionalGeneration,
     BartForSequenceClassification,
     BartModel,
 )
-from plmjax.models.heads import QuestionAnswering
+from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import Objective
 

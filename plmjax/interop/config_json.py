@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import flax.linen as nn
 
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
-from plmjax.layers.model_config import ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 

@@ -32,7 +32,7 @@ from plmjax.interop import hdf5
 from plmjax.interop.config_json import check_sizes
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.spelling import CHARACTERS
+from plmjax.layers.words.characters import CHARACTERS
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.objective import Objective
@@ -62,7 +62,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
     Raises:
         UserError: options that are none of ELMo's or contradict the weights, characters other than those of
-            layers/spelling.py, or weights that are damaged.
+            layers/words/characters.py, or weights that are damaged.
     """
     if architecture not in ("auto", ElmoModel.__name__):
         raise UserError(

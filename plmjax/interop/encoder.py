@@ -12,7 +12,7 @@ from plmjax.interop.adapter import Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import EncoderConfig
-from plmjax.models.heads import QuestionAnswering, TokenClassification
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
 Config = TypeVar("Config", bound=EncoderConfig)
 

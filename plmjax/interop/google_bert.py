@@ -11,11 +11,11 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax import json_text
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.interop import bert, tensorflow_checkpoint
 from plmjax.interop.huggingface import assemble
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.execution import Execution
 
 CONFIG = "bert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}

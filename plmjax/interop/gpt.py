@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data
@@ -18,7 +19,6 @@ from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.template import TEXT_ALONE, Template
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective

@@ -10,13 +10,13 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.contracts.template import TEXT_ALONE
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.template import TEXT_ALONE
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective

@@ -20,6 +20,8 @@ import jax
 import numpy as np
 
 from plmjax import json_text, storage
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError, in_file, listed, quoted
 from plmjax.interop import (
     albert,
@@ -39,8 +41,6 @@ from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened
-from plmjax.layers.execution import Execution
-from plmjax.layers.template import Template
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import json_text, storage
+from plmjax.contracts.template import TEXT_ALONE, TEXTS, Template, TokenRow
 from plmjax.data.tokenizers.kinds import OTHERS
 from plmjax.errors import UserError, quoted
 from plmjax.interop import notices
-from plmjax.layers.template import TEXT_ALONE, TEXTS, Template, TokenRow
 from plmjax.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError, quoted
 from plmjax.interop import huggingface, notices
 from plmjax.interop.tokenizer_files import SAMPLES
-from plmjax.layers.template import Template
 from plmjax.vocabulary import Vocabulary
 
 NEW = 8

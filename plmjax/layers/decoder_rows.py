@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.cache import Cache
-from plmjax.layers.model_config import ModelConfig
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.cache import Cache
 from plmjax.layers.tokens import check_token_inputs
-from plmjax.layers.visibility import Visibility
 
 
 @dataclasses.dataclass(frozen=True)

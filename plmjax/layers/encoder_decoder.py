@@ -14,10 +14,10 @@ fields and methods that are used here: `attention_mask`, `scores` and `cache`, a
 import flax.struct
 import jax
 
-from plmjax.layers.attention import KeyValues
-from plmjax.layers.cache import Cache
-from plmjax.layers.visibility import Visibility
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.cache import Cache
+from plmjax.layers.attention.multi_head import KeyValues
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
 @flax.struct.dataclass

@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.contracts.execution import REMAT_POLICIES, Execution
 
 Lanes = Any
 """A pytree of arrays whose first axis is the layers; None where there are none."""

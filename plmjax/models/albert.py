@@ -24,12 +24,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ParameterGroup
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
-from plmjax.layers.visibility import Visibility
 from plmjax.models.bert import (
     BertEmbeddings,
     BertForMaskedLM,

@@ -38,19 +38,19 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
-from plmjax.layers.lstm import GATES, State, recurrence
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.lstm import GATES, State, recurrence
 from plmjax.layers.stack import repeat
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs, last_tokens
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 WINDOW = 72
 """Tokens of a text that a classifier reads at once: its gradient goes no further back than their first."""
@@ -194,7 +194,7 @@ class AwdLstmConfig(ModelConfig):
 
 @flax.struct.dataclass
 class KeptStates:
-    """What is kept of the tokens of B rows while text is written (layers/cache.py): the state of every layer."""
+    """What is kept of the tokens of B rows while text is written (attention/cache.py): the state of every layer."""
 
     states: tuple[State, ...]
 

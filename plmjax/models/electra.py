@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 import jax
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS
-from plmjax.layers.model_config import ParameterGroup
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import gather_tokens
 from plmjax.models.bert import (

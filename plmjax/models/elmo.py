@@ -7,7 +7,8 @@ softmax. What is used afterwards is a mix of all layers of both (equation 1):
 
     ELMo_k = gamma * sum over layers j of s_j h_kj,   s = softmax(w),   h_kj = [forward_kj ; backward_kj]
 
-where the layer 0 is the word's own vector, twice. The mix is layers/scalar_mix.py, spelling is layers/spelling.py.
+where the layer 0 is the word's own vector, twice. The mix is layers/scalar_mix.py, spelling is
+layers/words/characters.py.
 
     characters -> convolutions of several widths, the largest number over the word -> highway layers -> projection
 
@@ -26,18 +27,18 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
-from plmjax.layers.character_filters import strongest
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
-from plmjax.layers.lstm import Lstm, State
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.projection import Projection
-from plmjax.layers.spelling import CHARACTERS
-from plmjax.layers.template import Template
+from plmjax.layers.recurrent.lstm import Lstm, State
 from plmjax.layers.tokens import first_of_each
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.character_filters import strongest
+from plmjax.layers.words.characters import CHARACTERS
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 DIRECTIONS = ("forward", "backward")
 
@@ -210,7 +211,7 @@ class WordEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, characters: jax.Array) -> jax.Array:
-        """int [B T C] of layers/spelling.py -> [B T P]."""
+        """int [B T C] of layers/words/characters.py -> [B T P]."""
         config = self.config
         table = self.param("characters", _named(uniform(1.0), None, None), (CHARACTERS, config.character_dim))
         table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is of no word
@@ -249,7 +250,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[list[jax.Array], tuple[State, ...]]:
         """[B T P] -> the outputs of every layer [B T P], and their states after the last word that is read.
 
-        starts, visible: as `plmjax.layers.lstm.recurrence` has them.
+        starts, visible: as `plmjax.layers.recurrent.lstm.recurrence` has them.
         """
         config, outputs, after = self.config, [], []
         for layer, before in enumerate(states):
@@ -298,7 +299,7 @@ class ElmoModel(nn.Module):
         """Both directions of the same words.
 
         Args:
-            characters: int [B T C], sentences with their marks, as layers/spelling.py spells them.
+            characters: int [B T C], sentences with their marks, as layers/words/characters.py spells them.
             attention_mask: [B T], 0 for padding; None: there is none.
             states: before the first word of each direction; None: zero.
             positions: int [B T], a word's place in its sentence, which changes nothing here.

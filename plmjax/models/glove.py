@@ -21,11 +21,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
 from plmjax.errors import FROM_1, check_ranges
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
 from plmjax.layers.initializers import uniform
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
+from plmjax.layers.words.embeddings import Embedding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,22 +27,22 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention import MultiHeadAttention
-from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding, check_ids
-from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import last_tokens
-from plmjax.layers.visibility import Visibility
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding, check_ids
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
 @dataclasses.dataclass(frozen=True)

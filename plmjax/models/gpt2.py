@@ -24,19 +24,19 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
-from plmjax.layers.attention import MultiHeadAttention
-from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import FeedForward
-from plmjax.layers.model_config import ParameterGroup
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
-from plmjax.layers.visibility import Visibility
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.gpt import DecoderConfig, DecoderOutput, GptForCausalLM
 
 POSITION_DEVIATION = 0.01

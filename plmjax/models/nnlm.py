@@ -24,13 +24,13 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class NnlmConfig(ModelConfig):
 
 @flax.struct.dataclass
 class LastWords:
-    """What is kept of the words of B rows while text is written (layers/cache.py): the last n-1.
+    """What is kept of the words of B rows while text is written (layers/attention/cache.py): the last n-1.
 
     words, mask: int32 [B n-1]; the mask is 0 where a row has no such word.
     """

@@ -28,12 +28,12 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.projection import Projection
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import first_tokens
 from plmjax.models.bert import (
     BertForMaskedLM,

@@ -34,25 +34,25 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention import KeyValues, MultiHeadAttention
-from plmjax.layers.attention_backends import Bias
-from plmjax.layers.cache import Cache, after_past
+from plmjax.layers.attention.backends import Bias
+from plmjax.layers.attention.cache import Cache, after_past
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.relative_positions import RelativePositions
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
-from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
-from plmjax.layers.relative_positions import RelativePositions
 from plmjax.layers.stack import stack
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs
-from plmjax.layers.visibility import Visibility
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.transformer import TransformerForConditionalGeneration
 
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}

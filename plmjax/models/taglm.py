@@ -21,9 +21,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.execution import Execution
+from plmjax.contracts.execution import Execution
 from plmjax.models.elmo import ElmoModel
-from plmjax.models.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
+from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Taglm(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """As `plmjax.models.tagger.Tagger`. The language models have no dropout, in training neither."""
+        """As `plmjax.models.taggers.tagger.Tagger`. The language models have no dropout, in training neither."""
         chain = self.chain(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
         words = self.words(input_ids, characters, deterministic)

@@ -18,7 +18,7 @@ Deviation: norms follow the sums, as in the paper; the released code came to put
 Deviation: the projections of attention have biases, as in fairseq and in Marian; those of the released code have none.
 Deviation: initial values are those of the released code, where the paper is silent: kernels as Glorot & Bengio 2010
 draw them, words with a deviation of 1 / sqrt(D).
-Deviation: the row of the padding token learns where targets begin with it, as Marian's do (layers/embeddings.py).
+Deviation: the row of the padding token learns where targets begin with it, as Marian's do (layers/words/embeddings.py).
 Deviation: rows may hold several packed pairs (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
 """
 
@@ -32,22 +32,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
-from plmjax.layers.attention import KeyValues, MultiHeadAttention
-from plmjax.layers.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding, check_ids
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
-from plmjax.layers.execution import Execution
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
-from plmjax.layers.model_config import ModelConfig, ParameterGroup
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import check_token_inputs
-from plmjax.layers.visibility import Visibility
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.embeddings import Embedding, check_ids
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 LAYER_NORM_EPSILON = 1e-5
 """Added to the variance in layer normalisation, as in fairseq and in transformers."""

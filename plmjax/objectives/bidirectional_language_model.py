@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_0, UserError, check_ranges
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums

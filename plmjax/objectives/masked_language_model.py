@@ -19,8 +19,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.layers.execution import Execution
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
 from plmjax.vocabulary import Vocabulary

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.layers.embeddings import ROWS
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ParameterGroup
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.layers.words.embeddings import ROWS
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, jax.Array]

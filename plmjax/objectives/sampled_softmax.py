@@ -19,7 +19,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
 @flax.struct.dataclass

@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertOutput
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, Given, Sums, apply, cross_entropy

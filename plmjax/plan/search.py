@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from plmjax.contracts.execution import REMAT_POLICIES
 from plmjax.experiment import Experiment
-from plmjax.layers.execution import REMAT_POLICIES
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan import compilation as compilations

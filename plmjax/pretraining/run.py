@@ -15,7 +15,8 @@ from plmjax.experiment import Data, Experiment, flatten
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.pretraining import summary
-from plmjax.training import checkpoints, checks, loop, phases, start, tracking
+from plmjax.training import checks, loop, phases, tracking
+from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 from plmjax.word_vectors import first_rows
 

@@ -13,9 +13,9 @@ from plmjax import experiment, storage
 from plmjax.errors import NotInstalled
 from plmjax.generation.decoder import writes_text
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.report.page import SAMPLES
 from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
-from plmjax.training.report import SAMPLES
 
 EXAMPLES = 3
 SAMPLED = 48

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh
 
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
-from plmjax.layers.model_config import ModelConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, phases, placement, step
 from plmjax.training.optimizers import Optimizer

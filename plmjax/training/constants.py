@@ -10,8 +10,8 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.objectives.objective import Materials, Objective
-from plmjax.training import checkpoints, start
-from plmjax.training.checkpoints import Description
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
 

@@ -22,15 +22,16 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checks, constants, extension, header, memory, phases, placement
-from plmjax.training.best import Best
-from plmjax.training.checkpoints import UNFINISHED, Checkpoints, Description
+from plmjax.training import checks, constants, header, memory, phases, placement
+from plmjax.training.checkpoints import extension
+from plmjax.training.checkpoints.best import Best
+from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
+from plmjax.training.checkpoints.start import Beginning
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
-from plmjax.training.start import Beginning
 from plmjax.training.state import State
 from plmjax.training.step import Program, build
 

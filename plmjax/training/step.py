@@ -17,10 +17,10 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
-from plmjax.layers.attention_backends import BACKENDS
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.layers.attention.backends import BACKENDS
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from plmjax import storage
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.interop import word2vec
-from plmjax.layers.execution import Execution
 from plmjax.training import phases, step
 from plmjax.vocabulary import Vocabulary
 from plmjax.word_vectors.vectors import WordVectors, read, words_of

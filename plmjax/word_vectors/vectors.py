@@ -16,7 +16,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.errors import UserError, listed, quoted
 from plmjax.interop import word2vec
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 
 ZERO = 1e-6
 """Length of a sum of directions, by their number, below which it is what float32 leaves of zero."""

@@ -3,15 +3,15 @@
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
 from plmjax.data.readable import readable
 from plmjax.experiment import Data, Experiment
 from plmjax.inference.fill_mask import fill_mask
-from plmjax.layers.execution import Execution
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
 
 TEXT = ["the stout kennels were unbelievable and you knew", "naïve – “quoted” café 日本 😀"] * 30

@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Experiment
-from plmjax.finetuning.tasks import task_of
-from plmjax.finetuning.text_generation import DECODER_ROW, TextGeneration
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.of_module import task_of
+from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.interop import huggingface, written
-from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 from tests.generation.model import T5, TRANSLATOR
 from tests.optional import needs_torch, transformers
 

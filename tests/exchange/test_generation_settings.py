@@ -10,15 +10,15 @@ import pytest
 from plmjax import cli
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import read
-from plmjax.finetuning.text_generation import Translation
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.generate import generate, printable
 from plmjax.generation.options import Generation, Options
 from plmjax.generation.writer import settings_of
 from plmjax.inference.predict import decoding
 from plmjax.pretraining import summary
-from plmjax.training import checkpoints, start
-from plmjax.training.checkpoints import describe, find
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import describe, find
 from tests.optional import torch, transformers
 
 PROMPT = "Returns the name of a"

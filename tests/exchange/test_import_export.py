@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.experiment import Data, Experiment, Finetuning, Training
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.label_sets import MultiLabelClassification
 from plmjax.finetuning.run import finetune
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -38,7 +38,7 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config

@@ -7,7 +7,8 @@ import numpy as np
 
 from plmjax import cli
 from plmjax.interop import word2vec
-from plmjax.training import checkpoints, loop, start
+from plmjax.training import loop
+from plmjax.training.checkpoints import checkpoints, start
 from plmjax.word_vectors.vectors import read
 
 WORDS = ["the", "good", "<unk>", "bad", "good", "[MASK]"]

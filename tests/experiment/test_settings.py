@@ -12,7 +12,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Phase, catalogue, override
 from plmjax.experiment.catalogue import functions
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
-from plmjax.training.schedules import Cosine, Linear, Schedule, SlantedTriangular
+from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
 from tests.strangers import experiments
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,9 @@ from typing import Any
 from plmjax.interop import bart as bart_interop
 from plmjax.interop import marian as marian_interop
 from plmjax.interop import t5 as t5_interop
-from plmjax.models import bart, t5, transformer
-from plmjax.models.heads import QuestionAnswering
+from plmjax.models import t5, transformer
+from plmjax.models.bart import bart
+from plmjax.models.families.task_heads import QuestionAnswering
 from tests.families.family import READS_AND_WRITES, Family, Head, both_sides, ended_sources
 from tests.strangers import experiments
 

@@ -8,9 +8,9 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Data, Experiment
-from plmjax.models.bart import BartConfig, BartForConditionalGeneration
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration
 from plmjax.objectives.denoising import Denoising
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import initial_params
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "actor", "scene", "the", "was", "a"]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.finetuning.source import Rows
+from plmjax.finetuning.batches.source import Rows
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from plmjax import cli, storage
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.interop import word2vec
-from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints, loop, phases, step
+from plmjax.training import loop, phases, step
+from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached
 
 ROOT = Path(__file__).resolve().parents[2]

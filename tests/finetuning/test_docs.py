@@ -15,9 +15,10 @@ import pytest
 
 from plmjax import cli, storage
 from plmjax.experiment import Mesh
-from plmjax.finetuning.mixture import Mixture
+from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints, loop, phases, step
+from plmjax.training import loop, phases, step
+from plmjax.training.checkpoints import checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")

@@ -14,17 +14,17 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
-from plmjax.finetuning import special_tokens
-from plmjax.finetuning.both_orders import BothOrders
 from plmjax.finetuning.run import finetune
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.sequences import next_token_weights
-from plmjax.finetuning.tagging import TokenTagging
+from plmjax.finetuning.starts import special_tokens
+from plmjax.finetuning.starts.both_orders import BothOrders
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sequences import next_token_weights
+from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.predict import predict
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassification
 from plmjax.objectives.next_token import NextToken
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.families.decoders import GPT
 from tests.finetuning.conftest import WORDS

@@ -16,18 +16,18 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, load, override
-from plmjax.finetuning.questions import SpanExtraction
+from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.run import check_length, finetune, in_head, resolve
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.source import TaskSource
+from plmjax.finetuning.tasks.questions import SpanExtraction
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.parallel.stopping import Interrupted
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.start import transfer
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import Linear
-from plmjax.training.start import transfer
+from plmjax.training.optimizers.schedules import Linear
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.finetuning import seeds
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 
 
 def test_each_seed_is_a_run_and_the_table_sums_them_up(sentiment, small_run, tmp_path, capsys, fails):

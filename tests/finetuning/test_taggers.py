@@ -15,25 +15,26 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.from_parts import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.source import Rows, TaskSource
-from plmjax.finetuning.tagging import TaggedExamples, Tagging, TokenTagging
+from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
+from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.execution import Execution
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
-from plmjax.models.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.families.task_heads import TaggingOutput
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.heads import TaggingOutput
-from plmjax.models.tagger import TaggerConfig
+from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.parallel.stopping import Interrupted
-from plmjax.training import checkpoints, loop
+from plmjax.training import loop
+from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached, saving
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.template import Template
 from plmjax.experiment import Experiment, Training
+from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.evaluation import Forward, TaskEvaluation
-from plmjax.finetuning.sentences import SentenceExamples, Sentences, SequenceClassification
-from plmjax.finetuning.source import Rows, TaskSource
+from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.generation.writer import Settings
 from plmjax.inference.program import program_of
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
-from plmjax.layers.template import Template
 from plmjax.layers.tokens import gather_tokens
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.objective import Given, cross_entropy

@@ -10,7 +10,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.errors import UserError
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 
 SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]
 STAGE = [*SMALL, "--data.layout.overlap", "4", "--data.held_out", "0", "--training.evaluate_every", "0"]

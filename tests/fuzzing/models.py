@@ -10,10 +10,10 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.interop import awd_lstm, elmo, huggingface, labels, libraries, torch_files, word2vec
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.models.bert import BertForSequenceClassification
 from plmjax.models.elmo import ElmoConfig, ElmoModel

@@ -15,9 +15,10 @@ from plmjax.data.store.ledger import sum_ledger
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
-from plmjax.training import checkpoints, items, metrics, start
+from plmjax.report.page import report
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints, items, start
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.report import report
 from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
 from tests.fuzzing.fuzzer import Reader

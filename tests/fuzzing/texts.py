@@ -13,14 +13,14 @@ import numpy as np
 
 from plmjax.data import formats, records, text_size, tokenizers
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
-from plmjax.finetuning.choices import Choices
-from plmjax.finetuning.label_sets import LabelSets
-from plmjax.finetuning.parsing import Parsing
-from plmjax.finetuning.questions import Questions
-from plmjax.finetuning.sentences import Sentences
-from plmjax.finetuning.tagging import Tagging
-from plmjax.finetuning.task import FileTask
-from plmjax.finetuning.text_pairs import TextPairs
+from plmjax.finetuning.tasks.choices import Choices
+from plmjax.finetuning.tasks.label_sets import LabelSets
+from plmjax.finetuning.tasks.parsing import Parsing
+from plmjax.finetuning.tasks.questions import Questions
+from plmjax.finetuning.tasks.sentences import Sentences
+from plmjax.finetuning.tasks.tagging import Tagging
+from plmjax.finetuning.tasks.task import FileTask
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.inference import zero_shot
 from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors

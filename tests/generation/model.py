@@ -8,9 +8,9 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
 from plmjax.generation.writer import Writer
-from plmjax.layers.execution import Execution
-from plmjax.models.bart import BartConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
 from plmjax.interop import huggingface
-from plmjax.layers.execution import Execution
 from tests.generation.model import (
     BART,
     CONFIG,

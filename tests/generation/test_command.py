@@ -15,7 +15,7 @@ from plmjax.generation.generate import Generator, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings, Tokens
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 
 SHORT = ["--max_new_tokens", "8"]
 
@@ -147,10 +147,10 @@ def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose:
     import jax
     import jax.numpy as jnp
 
+    from plmjax.contracts.execution import Execution
     from plmjax.data import tokenizers
     from plmjax.data.layouts import Blocks
     from plmjax.experiment import Data, Experiment
-    from plmjax.layers.execution import Execution
     from plmjax.models.gpt2 import Gpt2Config
     from plmjax.objectives.next_token import NextToken
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
-from plmjax.finetuning.text_generation import Translation
+from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import writes_text
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.nnlm import NnlmConfig
 from tests.generation.model import PROMPTS, VOCABULARY

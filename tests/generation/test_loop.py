@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.writer import Settings, Writer
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig
 from tests.generation.model import (
     CONFIG,

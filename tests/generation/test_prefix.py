@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.execution import Execution
 from plmjax.exchange.run_directories import export_checkpoint
 from plmjax.generation.generate import Generator
 from plmjax.generation.writer import Settings, Writer
-from plmjax.layers.execution import Execution
 from tests.generation.model import CONFIG, END, PROMPTS, VOCABULARY, parameters, writer
 
 NEW = 10

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.generation.writer import Writer, settings_of
 from plmjax.interop import generation_settings, huggingface
-from plmjax.layers.execution import Execution
 from tests.generation import model as small
 from tests.optional import torch, transformers
 

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.experiment import Experiment, Training
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
-from plmjax.layers.execution import Execution
-from plmjax.models.static_vectors import StaticVectorsConfig
-from plmjax.training import checkpoints
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig
+from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch, transformers
 from tests.systems.modules import random_params
 

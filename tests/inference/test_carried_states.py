@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams, Windows
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.inference.evaluate import evaluate
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.models.test_elmo import SMALL, drawn
 from tests.systems.modules import random_params
 

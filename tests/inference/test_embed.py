@@ -7,15 +7,15 @@ import lzma
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.run import finetune
-from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
 from plmjax.interop import huggingface
-from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]

@@ -9,7 +9,7 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.metric_names import undocumented
 

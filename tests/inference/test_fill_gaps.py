@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.inference.fill_gaps import fill_gaps
-from plmjax.layers.execution import Execution
-from plmjax.models.bart import BartConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 
 SIZES = {
     "bart": {"d_model": 24, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 48},

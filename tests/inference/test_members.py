@@ -10,10 +10,10 @@ import pytest
 
 from plmjax import cli
 from plmjax.errors import UserError
-from plmjax.finetuning.choices import MultipleChoice
-from plmjax.finetuning.label_sets import MultiLabelClassification
-from plmjax.finetuning.sentences import Regression, SequenceClassification
-from plmjax.finetuning.tagging import TokenTagging
+from plmjax.finetuning.tasks.choices import MultipleChoice
+from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
+from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
+from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.predict import predict
 from tests.inference.conftest import LABELS, TEXTS
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from plmjax import cli, experiment
+from plmjax.contracts.execution import Execution
 from plmjax.data import text_size, tokenizers
 from plmjax.data.prepare import prepare
 from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
-from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.conftest import WINDOW
 from tests.metric_names import undocumented
 from tests.strangers import experiments

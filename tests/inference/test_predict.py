@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.label_sets import LabelSets, MultiLabelClassification
-from plmjax.finetuning.questions import Questions, SpanExtraction
-from plmjax.finetuning.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference import predict as prediction
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
-from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 
 WORDS = "the film was a fine plot of poor scenes and great actors".split()
 COUNT = 23

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from plmjax import cli
-from plmjax.finetuning.judges import Rouge
-from plmjax.finetuning.mixture import Mixture, TextTask
-from plmjax.finetuning.sentences import Sentences
+from plmjax.finetuning.metrics.judges import Rouge
+from plmjax.finetuning.tasks.mixture import Mixture, TextTask
+from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from tests.inference.conftest import TEXTS

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
-from plmjax.layers.execution import Execution
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.conftest import WINDOW
 from tests.metric_names import undocumented
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import awd_lstm, libraries
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch
 from tests.systems.modules import random_params
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop import conversion
 from plmjax.interop.conversion import Conversion, parameter
 from plmjax.interop.tensors import Tensors
-from plmjax.layers.execution import Execution
 from plmjax.layers.stack import stack
 from tests.optional import torch, transformers
 

@@ -5,16 +5,16 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.run import in_head
-from plmjax.finetuning.sentences import SequenceClassification
+from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference.embed import embed
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.interop import huggingface
-from plmjax.layers.execution import Execution
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -24,7 +24,7 @@ from plmjax.models.electra import (
 )
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.training import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, start
 from tests.exchange.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits

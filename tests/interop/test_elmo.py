@@ -21,7 +21,7 @@ from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.layers.scalar_mix import mixed
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spelled
 from tests.conftest import beside_the_checkout
 from tests.models.test_elmo import PLAIN, SMALL, drawn
 

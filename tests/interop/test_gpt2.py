@@ -15,7 +15,7 @@ from plmjax.exchange import run_directories
 from plmjax.interop import huggingface
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 from plmjax.objectives.next_token import NextToken
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.optional import needs_torch, transformers
 from tests.systems.modules import random_params
 

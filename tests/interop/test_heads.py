@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.finetuning.choices import Choices, MultipleChoice
-from plmjax.finetuning.questions import SpanExtraction
-from plmjax.finetuning.sentences import SequenceClassification
-from plmjax.finetuning.tagging import TokenTagging
-from plmjax.finetuning.tasks import task_of
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.of_module import task_of
+from plmjax.finetuning.tasks.questions import SpanExtraction
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.interop import huggingface
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import EncoderConfig
-from plmjax.models.heads import QuestionAnswering, TokenClassification
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families import FAMILIES
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params
 from tests.interop.test_huggingface import assert_same_bits, set_config

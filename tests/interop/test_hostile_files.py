@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.finetuning.parsing import check_tree
+from plmjax.finetuning.tasks.parsing import check_tree
 from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files, transformers_files
-from plmjax.layers.execution import Execution
 from plmjax.models.albert import AlbertConfig, AlbertForPreTraining
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 

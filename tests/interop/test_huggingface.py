@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop import bert, encoder, huggingface
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
 from tests.optional import needs_torch, torch, transformers

@@ -1,8 +1,8 @@
 """What transformers' T5 is here besides its parameters, which tests/systems compares."""
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Blocks
 from plmjax.interop import t5
-from plmjax.layers.execution import Execution
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 

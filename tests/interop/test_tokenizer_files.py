@@ -9,10 +9,10 @@ from typing import Any
 import flax.linen as nn
 import pytest
 
+from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, tokenizer_files
-from plmjax.layers.template import TEXT_ALONE, Template
 from plmjax.models.bert import BertConfig, BertForPreTraining
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptModel
 from plmjax.models.gpt2 import Gpt2Model

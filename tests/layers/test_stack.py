@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.layers.attention import KeyValues, MultiHeadAttention
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.execution import Execution
 from plmjax.layers.stack import repeat, stack
-from plmjax.layers.visibility import Visibility
 
 LAYERS, ROWS, LENGTH, FEATURES = 4, 2, 5, 6
 INIT = nn.initializers.normal(0.5)

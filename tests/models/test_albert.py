@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
-from plmjax.layers.execution import Execution
-from plmjax.layers.visibility import Visibility
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForPreTraining,
@@ -20,7 +20,7 @@ from plmjax.models.albert import (
 )
 from plmjax.models.bert import BertLayer
 from plmjax.training.optimizers import BertAdamW, Lamb, Optimizer
-from plmjax.training.schedules import Constant
+from plmjax.training.optimizers.schedules import Constant
 from tests.families.encoders import ALBERT
 from tests.families.family import random_tokens
 from tests.systems.comparison import assert_equals_transformers, reference

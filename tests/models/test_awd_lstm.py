@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout, drawn_rate
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import Given, Sums

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,

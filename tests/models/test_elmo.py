@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop import elmo as interop
 from plmjax.interop.conversion import parameter_shapes, write_tensors
-from plmjax.layers.execution import Execution
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
 from tests.optional import torch
 from tests.products import step_flops

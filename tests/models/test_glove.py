@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.data import cooccurrence
-from plmjax.layers.execution import Execution
 from plmjax.models.glove import GloveConfig
-from plmjax.training import checkpoints, metrics
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints
 from plmjax.word_vectors.vectors import read
 from tests.models import alike_words
 

@@ -6,7 +6,7 @@ import flax.linen as nn
 import numpy as np
 import pytest
 
-from plmjax.layers.execution import Execution
+from plmjax.contracts.execution import Execution
 from tests.families import FAMILIES
 from tests.systems.modules import dropped, outputs, random_params
 

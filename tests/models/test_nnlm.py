@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from plmjax import cli, experiment
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.nnlm import Nnlm, NnlmConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 from plmjax.interop import t5 as t5_interop
-from plmjax.layers.execution import Execution
-from plmjax.layers.visibility import Visibility
 from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
 from tests.optional import torch
 from tests.products import flops

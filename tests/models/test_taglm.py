@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.execution import Execution
-from plmjax.layers.spelling import PADDING, sentence_marks, spelled
+from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
-from plmjax.models.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.heads import TokenClassification
-from plmjax.models.tagger import TaggerConfig
+from plmjax.models.families.task_heads import TokenClassification
+from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from tests.optional import torch
 from tests.products import step_flops

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
 from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
-from plmjax.layers.execution import Execution
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
-from plmjax.layers.execution import Execution
 from plmjax.objectives.albert import AlbertPretraining, draw_runs
 from tests.families.encoders import ALBERT as ODD
 from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import Given

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import SentencePairs
 from plmjax.interop.bert import ADAPTER
-from plmjax.layers.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel

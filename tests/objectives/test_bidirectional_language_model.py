@@ -10,9 +10,9 @@ import numpy as np
 import optax
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
-from plmjax.layers.spelling import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
 from plmjax.objectives.objective import Given, Materials, Sums

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop.electra import ADAPTER
-from plmjax.layers.execution import Execution
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, replaced
 from plmjax.objectives.objective import Given

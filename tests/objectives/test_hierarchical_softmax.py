@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax, huffman_paths
 from plmjax.objectives.objective import Given, Materials

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.interop.roberta import ADAPTER
-from plmjax.layers.execution import Execution
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Given

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.layers.vocabulary_scores import VocabularyScores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.sampled_softmax import draw, log_uniform, sampled_cross_entropy
 
 V = 40

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import PairedStreams
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import Given
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence

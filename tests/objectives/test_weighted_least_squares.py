@@ -5,17 +5,17 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Cooccurrences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
-from plmjax.layers.execution import Execution
 from plmjax.models.glove import GloveConfig
 from plmjax.objectives.objective import Given, Materials
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
 from plmjax.training.optimizers import GloveAdagrad
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from plmjax.vocabulary import Vocabulary
 
 SIZE, WIDTH = 9, 6

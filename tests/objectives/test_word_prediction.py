@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
-from plmjax.layers.execution import Execution
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.negative_sampling import NegativeSampling
@@ -20,7 +20,7 @@ from plmjax.objectives.word_prediction import WordPrediction
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(2000)

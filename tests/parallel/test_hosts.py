@@ -17,7 +17,8 @@ import pytest
 from plmjax import experiment
 from plmjax.errors import HOST_LOST, SAVED
 from plmjax.parallel import guard, hosts
-from plmjax.training import checkpoints, metrics
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints
 from tests.conftest import SMALL, cpu_flags
 from tests.strangers import recurrent  # noqa: F401 - whose classes the checkpoints name
 

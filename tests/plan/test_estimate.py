@@ -9,10 +9,10 @@ import jax
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import REMAT_POLICIES
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
-from plmjax.layers.execution import REMAT_POLICIES
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import topologies

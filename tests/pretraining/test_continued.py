@@ -16,13 +16,14 @@ from plmjax.data import store, tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, override
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.prefix_language_model import PrefixLanguageModel
 from plmjax.pretraining.run import pretrain
-from plmjax.training import checkpoints, checks, loop, start
-from plmjax.training.checkpoints import Description
+from plmjax.training import checks, loop
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
 from tests.conftest import SMALL
 
 TINY = "experiments/bert_tiny.py"

@@ -10,7 +10,8 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.generation.generate import printable
 from plmjax.objectives.next_token import NextToken
 from plmjax.pretraining.run import pretrain
-from plmjax.training import checkpoints, report
+from plmjax.report import page
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.conftest import SMALL
 
@@ -33,7 +34,7 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     assert [record["step"] for record in logged] == [2, 4, 6]
     assert not [name for record in logged for name in record if name.startswith("eval/")]
     assert checkpoints.describe(checkpoints.find(tmp_path / "run")).step == 6
-    cli.run(["report", str(tmp_path / "run"), "--output", str(tmp_path / "report.html")])
+    cli.run(["report", str(tmp_path / "run"), "--output", str(tmp_path / "page.html")])
     assert "held-out" in fails("evaluate", tmp_path / "run")
 
 
@@ -51,5 +52,5 @@ def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, t
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 4 and samples[0]["prompt"] == "" and all(0 < one["tokens"] <= 32 for one in samples)
     assert any(line.startswith("generate ") and printable(samples[0]["text"]) in line for line in said)
-    report.report([tmp_path / "run"], tmp_path / "report.html")
-    assert html.escape(samples[1]["text"]).encode() in (tmp_path / "report.html").read_bytes()
+    page.report([tmp_path / "run"], tmp_path / "page.html")
+    assert html.escape(samples[1]["text"]).encode() in (tmp_path / "page.html").read_bytes()

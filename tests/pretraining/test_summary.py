@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Windows
 from plmjax.experiment import Data, Experiment
-from plmjax.layers.execution import Execution
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.pretraining import summary
-from plmjax.training import checkpoints
+from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.conftest import bart_run  # noqa: F401 (a fixture)
 from tests.systems.modules import random_params
 

@@ -18,18 +18,24 @@ from plmjax.data.layouts import (
     TwoWayStreams,
 )
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
-from plmjax.finetuning.crf_tagging import CrfTagging
-from plmjax.finetuning.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText, TranslationTask
-from plmjax.finetuning.cross_view_tasks import CrossViewParsing, CrossViewTagging
-from plmjax.finetuning.cross_view_translation import CrossViewTranslation
-from plmjax.finetuning.sentences import Sentences, SequenceClassification
-from plmjax.finetuning.tagging import Tagging
+from plmjax.finetuning.cross_view.cross_view import (
+    CrossViewLearning,
+    ParsingTask,
+    TaggingTask,
+    TasksWithText,
+    TranslationTask,
+)
+from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging
+from plmjax.finetuning.cross_view.translation import CrossViewTranslation
+from plmjax.finetuning.tasks.crf_tagging import CrfTagging
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.bart import BartConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
-from plmjax.models.cove import CoveConfig
-from plmjax.models.cvt import CvtConfig
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
@@ -55,7 +61,7 @@ from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.student import Distillation
 

@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
-from plmjax.layers.model_config import ModelConfig
 from plmjax.layers.projection import Projection
+from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, cross_entropy
 
 INIT = nn.initializers.normal(0.1)

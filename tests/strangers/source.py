@@ -183,7 +183,7 @@ class TaggedSource(LabelledSource):
     """The loop's Source of tagging: a sentence a row, and of every word its spelling and whether 4 divides it."""
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """One batch, of the fields of plmjax.finetuning.crf_tagging."""
+        """One batch, of the fields of plmjax.finetuning.tasks.crf_tagging."""
         fields = super().rows(phase, place)
         tokens, exists = fields["input_ids"], fields["segment_ids"] > 0
         characters = (tokens[..., None] + np.arange(5)) * exists[..., None]
@@ -210,7 +210,7 @@ class CrossViewSource(TaggedSource):
     """Batches of words with labels and of words without, in turn."""
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """One batch, of the fields of plmjax.finetuning.cross_view."""
+        """One batch, of the fields of plmjax.finetuning.cross_view.cross_view."""
         fields = super().rows(phase, place)
         own = ("labels", "label_weights", "first_words", "last_words")
         words, unlabelled = fields["label_weights"], np.float32(place[-1] % 2)

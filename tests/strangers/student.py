@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.execution import Execution
 from plmjax.experiment import Start
-from plmjax.layers.execution import Execution
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, Given, Materials, Sums, apply, cross_entropy

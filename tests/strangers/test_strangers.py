@@ -17,8 +17,9 @@ from plmjax.data import pipeline
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.training import checkpoints, items, loop, metrics, start
-from plmjax.training.schedules import Constant
+from plmjax.training import loop, metrics
+from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.optimizers.schedules import Constant
 from tests.data import corpora
 from tests.strangers import experiments
 from tests.strangers.student import EveryOtherLayer

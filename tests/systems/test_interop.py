@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from plmjax.interop import huggingface
-from plmjax.models.heads import QuestionAnswering, TokenClassification
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.optional import transformers

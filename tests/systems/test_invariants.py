@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from plmjax.layers.execution import REMAT_POLICIES, Execution
+from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.parallel import sharding
 from tests.families import FAMILIES
 from tests.families.family import Batch, Family, Head, side_of

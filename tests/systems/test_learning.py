@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax.training import loop
-from plmjax.training.schedules import Constant
+from plmjax.training.optimizers.schedules import Constant
 from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.strangers import experiments

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from plmjax import storage
-from plmjax.training import checkpoints, metrics
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints
 from tests.conftest import SMALL, cpu_flags
 from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
@@ -36,7 +37,7 @@ import pathlib
 import signal
 
 from experiments.bert_tiny import experiment
-from plmjax.training.checkpoints import Checkpoints
+from plmjax.training.checkpoints.checkpoints import Checkpoints
 
 save, died, saved = Checkpoints.save, pathlib.Path(os.environ.get("DIED", "")), []
 

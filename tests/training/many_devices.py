@@ -12,7 +12,7 @@ from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
 from plmjax.models.bert import BertConfig
 from plmjax.training import phases, placement, step
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 from tests.strangers.experiments import changed, without_dropout

@@ -9,7 +9,8 @@ from plmjax import cli, experiment
 from plmjax.errors import UserError
 from plmjax.experiment import Data, catalogue
 from plmjax.models.bert import BertConfig
-from plmjax.training import checkpoints, checks, start
+from plmjax.training import checks
+from plmjax.training.checkpoints import checkpoints, start
 from tests.strangers import experiments
 
 TEXT = ["--data.input", "no_such_text"]  # a command that reads text before it looks at the options trips over this

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.layers.embeddings import Embedding
-from plmjax.layers.execution import Execution
+from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, Given, Sums, cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import checkpoints, evaluation, loop, phases, step
+from plmjax.training import evaluation, loop, phases, step
+from plmjax.training.checkpoints import checkpoints
 from tests.strangers import experiments
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.source import ChainSource

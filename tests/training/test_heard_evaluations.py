@@ -8,9 +8,10 @@ import pytest
 
 from plmjax import experiment
 from plmjax.experiment import Experiment
-from plmjax.training import checkpoints, loop, metrics, optimizers
+from plmjax.training import loop, metrics, optimizers
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Plateau
+from plmjax.training.optimizers.schedules import Plateau
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 

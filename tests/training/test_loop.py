@@ -18,7 +18,8 @@ from plmjax import experiment
 from plmjax.errors import SAVED, UserError
 from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
-from plmjax.training import checkpoints, evaluation, loop, metrics
+from plmjax.training import evaluation, loop, metrics
+from plmjax.training.checkpoints import checkpoints
 from tests.conftest import cpu_flags
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource

@@ -17,7 +17,7 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, step
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch, transformers
 

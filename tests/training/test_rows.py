@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.experiment import Mesh
-from plmjax.layers.embeddings import ROWS, Embedding
+from plmjax.layers.words.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes

@@ -15,7 +15,7 @@ from plmjax.objectives.objective import Materials, Objective, Sums, cross_entrop
 from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases, rows, step
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.schedules import Linear
+from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS

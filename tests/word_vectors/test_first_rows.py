@@ -9,7 +9,8 @@ import numpy as np
 from plmjax import cli
 from plmjax.data import tokenizers
 from plmjax.interop import word2vec
-from plmjax.training import checkpoints, loop
+from plmjax.training import loop
+from plmjax.training.checkpoints import checkpoints
 from plmjax.word_vectors import first_rows
 from plmjax.word_vectors.vectors import WordVectors
 

@@ -11,8 +11,8 @@ from jax.tree_util import KeyPath
 from plmjax.errors import FROM_0, FROM_1, check_ranges
 from plmjax.training import paths
 from plmjax.training.optimizers.optimizer import Optimizer
+from plmjax.training.optimizers.schedules import InverseSquareRoot, Schedule
 from plmjax.training.optimizers.stacked import Axes, axes_of, layer_root_mean_squares
-from plmjax.training.schedules import InverseSquareRoot, Schedule
 
 Params = Any
 

@@ -9,7 +9,7 @@ import optax
 
 from plmjax.errors import FROM_0, check_ranges
 from plmjax.training.optimizers.optimizer import Optimizer
-from plmjax.training.schedules import Constant, Schedule
+from plmjax.training.optimizers.schedules import Constant, Schedule
 
 Params = Any
 

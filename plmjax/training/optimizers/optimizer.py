@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plmjax.contracts.model_config import ParameterGroup
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.experiment import Choice
-from plmjax.layers.model_config import ParameterGroup
 from plmjax.training import paths
-from plmjax.training.freezing import freeze, freeze_layers
-from plmjax.training.layer_rates import layer_rates
 from plmjax.training.optimizers.averaging import AverageState
 from plmjax.training.optimizers.clipping import clip_by_global_norm
-from plmjax.training.schedules import Linear, Schedule
+from plmjax.training.optimizers.freezing import freeze, freeze_layers
+from plmjax.training.optimizers.layer_rates import layer_rates
+from plmjax.training.optimizers.schedules import Linear, Schedule
 
 Params = Any
 

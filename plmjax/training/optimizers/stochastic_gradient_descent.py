@@ -10,8 +10,8 @@ from plmjax.errors import FROM_1, SHARE, check_choice, check_ranges
 from plmjax.training.optimizers import averaging
 from plmjax.training.optimizers.averaging import AverageState
 from plmjax.training.optimizers.optimizer import map_states
+from plmjax.training.optimizers.schedules import Constant, Schedule
 from plmjax.training.optimizers.weight_decay import Decaying
-from plmjax.training.schedules import Constant, Schedule
 
 Params = Any
 AVERAGINGS = ("none", "always", "non-monotone")

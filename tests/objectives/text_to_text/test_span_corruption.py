@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import Blocks, PairedStreams
 from plmjax.errors import UserError
-from plmjax.layers.execution import Execution
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import Given

@@ -1,0 +1,1 @@
+"""Examples as batches: packed rows, mixtures and groups."""

@@ -1,0 +1,202 @@
+"""The examples of a task as batches of packed rows for the training loop.
+
+Short examples share a row, and each attends only to itself: there is little padding, and all batches have one shape.
+Every epoch packs the examples in another random order. All epochs have the same number of rows, so that the position of
+a step in its epoch is found by division.
+"""
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.data import order, packing
+from plmjax.finetuning.batches.group_sampler import Turns
+from plmjax.finetuning.batches.mixing import Mixing
+from plmjax.finetuning.tasks.task import Encoded
+from plmjax.vocabulary import Vocabulary
+
+Batch = dict[str, np.ndarray]
+
+
+class Rows:
+    """The examples of one file, several to a row of `length` tokens and, where a decoder has rows of its own, of
+    `decoder_length` tokens beside it.
+
+    mixing: how an epoch draws from the examples; None takes each once.
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        length: int,
+        most: int,
+        pad: int,
+        decoder_length: int = 0,
+        mixing: Mixing | None = None,
+    ) -> None:
+        self.encoded = encoded
+        self._length, self._most, self._pad, self._decoder_length = length, most, pad, decoder_length
+        # Sequences that are choices of one example stand side by side: the longest of them counts.
+        self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
+        if encoded.decoder is not None:
+            # Both sides must fit: what counts is the larger share of its row, rounded up to whole tokens.
+            share = -(-_lengths(encoded.decoder) * length // decoder_length)
+            self._example_lengths = np.maximum(self._example_lengths, share)
+        self.in_order = packing.packed(self._example_lengths, length, most)
+        self._mixing = mixing
+        self.per_epoch = len(self.in_order)
+        if mixing is not None:  # epochs differ in their lengths: a draw that depends on no seed tells
+            drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
+            self.per_epoch = len(packing.packed(drawn, length, most))
+
+    def __len__(self) -> int:
+        """Rows that hold every example once."""
+        return len(self.in_order)
+
+    @property
+    def examples(self) -> int:
+        """Examples of the file."""
+        return len(self._example_lengths)
+
+    def shuffled(self, epoch: int, key: np.ndarray) -> np.ndarray:
+        """The rows of an epoch, [per_epoch most]: its examples shuffled, then packed, then the rows shuffled.
+
+        If its draws fill more rows than `per_epoch`, the last are left out; if fewer, the first come twice.
+
+        key: of the orders of all epochs.
+        """
+        examples = np.arange(self.examples) if self._mixing is None else self._mixing.drawn(epoch, key)
+        key = order.fold(key, epoch)
+        examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold(key, 0))]
+        table = packing.packed(self._example_lengths[examples], self._length, self._most)
+        table = np.where(table >= 0, examples[table], -1)
+        table = table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
+        return np.resize(table, (self.per_epoch, self._most))
+
+    def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Field -> shape and dtype of a batch of so many rows."""
+        empty = self.batch(np.full((1, self._most), -1), np.array([-1]))
+        return {
+            name: jax.ShapeDtypeStruct((rows, *array.shape[1:]), jnp.dtype(array.dtype))
+            for name, array in empty.items()
+        }
+
+    def batch(self, table: np.ndarray, row_ids: np.ndarray) -> Batch:
+        """The rows of `table` [R most] as arrays."""
+        encoded, choices = self.encoded, self.encoded.choices
+        sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
+        sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
+        begins, fields = self._of_tokens(encoded, sequences, self._length)
+        if encoded.decoder is not None:
+            _, theirs = self._of_tokens(encoded.decoder, sequences, self._decoder_length)
+            shared = encoded.decoder.token_fields
+            fields |= {name if name in shared else f"decoder_{name}": array for name, array in theirs.items()}
+        fields["sequence_starts"] = np.where(sequences >= 0, begins, 0).astype(np.int32)
+        summaries = begins + encoded.summaries[sequences]
+        fields["cls_positions"] = np.where(sequences >= 0, summaries, 0).astype(np.int32)
+        fields["example_ids"] = sequences.astype(np.int32)
+        for name, values in encoded.sequence_fields.items():
+            there = np.expand_dims(sequences >= 0, tuple(range(2, 1 + values.ndim)))
+            fields[name] = np.where(there, values[sequences], 0).astype(values.dtype)
+        if choices > 1:
+            fields = {name: array.reshape(-1, choices, *array.shape[1:]) for name, array in fields.items()}
+        return fields | {"row_ids": row_ids.astype(np.int32)}
+
+    def _of_tokens(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
+        """(where each of `sequences` [B K] begins in its row, [B K]; the fields of the tokens, [B length])."""
+        lengths = np.where(sequences >= 0, _lengths(encoded)[sequences], 0)
+        begins, segment_ids, positions = packing.place(lengths, length)
+        row, slot = np.nonzero(lengths)
+        starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
+
+        def placed(values: np.ndarray, padding: int) -> np.ndarray:
+            out = np.full((len(sequences), length, *values.shape[1:]), padding, values.dtype)
+            pieces = (values[start:stop] for start, stop in zip(starts, stops, strict=True))
+            packing.copy(row, begins[row, slot], pieces, out)
+            return out
+
+        fields = {"segment_ids": segment_ids, "positions": positions, "input_ids": placed(encoded.tokens, self._pad)}
+        if encoded.token_types is not None:
+            fields["token_type_ids"] = placed(encoded.token_types, 0)
+        return begins, fields | {name: placed(values, 0) for name, values in encoded.token_fields.items()}
+
+
+def _lengths(encoded: Encoded) -> np.ndarray:
+    """Tokens of every sequence."""
+    return np.diff(encoded.offsets)
+
+
+class TaskSource:
+    """The examples of a task as the training loop reads them (`plmjax.training.loop.Source`).
+
+    Training goes through epochs of the train rows, each in another order that follows from the seed. Of several groups
+    of them every step takes one (plmjax/finetuning/batches/group_sampler.py), and each goes through epochs of its own.
+    With rows of examples without labels, every second step takes these.
+    """
+
+    unigram_counts = None
+
+    def __init__(
+        self,
+        train: Sequence[Rows],
+        validation: Rows,
+        vocabulary: Vocabulary,
+        seed: int,
+        without_labels: Rows | None = None,
+    ) -> None:
+        self.vocabulary, self.validation_rows = vocabulary, validation
+        self._train, self._without_labels = tuple(train), without_labels
+        self._turns = Turns(tuple(rows.examples for rows in train), order.fold(seed, 5))
+        self._groups = self._train if without_labels is None else (*train, without_labels)
+        keys = [order.fold(order.fold(seed, 3), group) if group else order.fold(seed, 3) for group in range(len(train))]
+        keys.append(order.fold(seed, 4))
+        self._epoch = functools.lru_cache(2 * len(self._groups))(
+            lambda group, epoch: self._groups[group].shuffled(epoch, keys[group])
+        )
+        digest = hashlib.sha256()
+        for rows in (*self._groups, validation):
+            for array in rows.encoded.arrays():
+                digest.update(np.ascontiguousarray(array).tobytes())
+        self.fingerprint = digest.hexdigest()
+
+    @property
+    def per_epoch(self) -> int:
+        """Rows of the steps in which the train examples come once."""
+        return (1 + (self._without_labels is not None)) * sum(rows.per_epoch for rows in self._train)
+
+    def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
+        """Field -> shape and dtype of the phase's global batch."""
+        return self.validation_rows.shapes(phase.batch_size)
+
+    def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
+        """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
+        places = np.arange(phase.batch_size) if places is None else places
+        for step in itertools.count(phase.first_step + start):
+            group, number = self._taken(step)
+            rows = self._groups[group]
+            epochs, within = np.divmod(number * phase.batch_size + places, rows.per_epoch)
+            drawn = zip(epochs.tolist(), within, strict=True)
+            yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
+
+    def _taken(self, step: int) -> tuple[int, int]:
+        """(which of the groups a step takes, how many steps before have taken it)."""
+        if self._without_labels is None:
+            return self._turns(step)
+        number, unlabelled = divmod(step, 2)
+        return (len(self._train), number) if unlabelled else self._turns(number)
+
+    def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
+        """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""
+        places = np.arange(phase.batch_size) if places is None else places
+        table = self.validation_rows.in_order
+        empty = np.full((1, table.shape[1]), -1)
+        for first in range(0, len(table), phase.batch_size):
+            rows = first + places
+            rows = np.where(rows < len(table), rows, -1)
+            yield self.validation_rows.batch(np.concatenate([table, empty])[rows], rows)

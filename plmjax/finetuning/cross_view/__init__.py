@@ -1,0 +1,1 @@
+"""Cross-view training of one or more tasks."""

@@ -1,0 +1,368 @@
+"""Cross-view training: tasks that one encoder learns at once, with sentences of their own and sentences without labels
+(Clark et al., EMNLP 2018, arXiv 1809.08370, sections 2 and 3; tensorflow/models research/cvt_text).
+
+Steps take a batch with labels and one without in turn. That with labels is of one task, drawn in proportion to the root
+of the task's number of sentences; its primary module learns the labels:
+
+    L = - sum over classes of q log p,   q the right class, smoothed in tagging
+
+On that without, every task's auxiliary modules v learn what its primary module says:
+
+    L = - sum over tasks, over v and over classes of p log p_v
+
+p is computed without dropout and is a constant there. In translation it is a text (cross_view_translation.py).
+
+Fields of a batch, besides those of plmjax/finetuning/tasks/task.py: TASK/labels, TASK/label_weights and so on, the
+fields of each task's own objective (tagging.py, parsing.py, cross_view_translation.py); and `view_weights` float32 [R
+T], 1 at the words of sentences without labels. The weights of one task, or these, are above 0 in a batch, and no
+others.
+
+Deviation: what the modules `future` and `past` lose in a batch is divided by all of its words; in the released code by
+those that have a word before or after them in their row.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
+from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
+from plmjax.finetuning.tasks.joint import (
+    MEAN,
+    JointExamples,
+    JointTask,
+    NamedTask,
+    joined_examples,
+    joined_sequences,
+    options_of,
+)
+from plmjax.finetuning.tasks.parsing import DependencyParsing, Parsing, TreeColumns
+from plmjax.finetuning.tasks.tagging import TagColumns, Tagging, TokenTagging
+from plmjax.finetuning.tasks.task import Answers, Encoded, FileTask, Outputs, Record, Task, TaskObjective
+from plmjax.finetuning.tasks.text_generation import Translation, encoded_rows
+from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
+from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, Said, States
+from plmjax.objectives.objective import Batch, Given, Sums
+
+NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOnWords(NamedTask):
+    """Base of the kinds of tasks."""
+
+    kind: ClassVar[type[FileTask]]
+    """What it is alone."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingTask(TagColumns, TaskOnWords):
+    """A label of every word."""
+
+    kind: ClassVar[type[FileTask]] = Tagging
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParsingTask(TreeColumns, TaskOnWords):
+    """The head of every word and their relation."""
+
+    kind: ClassVar[type[FileTask]] = Parsing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationTask(PairColumns, TaskOnWords):
+    """Sentences and their translations, such as train.en and train.de."""
+
+    kind: ClassVar[type[FileTask]] = TextPairs
+
+
+@dataclasses.dataclass(frozen=True)
+class TasksWithText(JointTask):
+    """Tasks on words, and a file of sentences without labels that are trained on in turn with them."""
+
+    tasks: tuple[TaskOnWords, ...] = ()
+    """The tasks, each with a name of its own."""
+    target_length: int = 0
+    """Words in a row of targets, the marks at their ends included; 0 where no task is a translation."""
+    unlabelled: str = ""
+    """File of further sentences: the lines of a .txt file, with words separated by white space, or one such as those
+    of the first task, whose labels are not read. They are held in memory. `none` trains on sentences with labels
+    alone."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("data", self, target_length=FROM_0)
+        super().__post_init__()
+
+    def alone(self, task: TaskOnWords) -> FileTask:
+        """One of the tasks as a task of its own."""
+        return task.kind(**options_of(task, self, task.kind))
+
+    def apart(self, train: JointExamples) -> list[JointExamples]:
+        """Every task's sentences: a batch is of one task."""
+        pairs = zip(train.tasks, train.parts, strict=True)
+        return [joined_examples(part.path, [part], (task,)) for task, part in pairs]
+
+    def without_labels(self) -> JointExamples | None:
+        """The sentences of the file `unlabelled`, as sentences of the first task."""
+        if self.unlabelled == NONE:
+            return None
+        if not self.unlabelled:
+            raise UserError(
+                f"Expected a file of sentences without labels in --data.unlabelled, found nothing; name one, or {NONE}."
+            )
+        path = f"{self.folder.rstrip('/')}/{self.unlabelled}" if self.folder else self.unlabelled
+        first = self.alone(self.chosen[0])
+        rows = list(first.rows(path, labelled=False))
+        if not any(words for _, words, *_ in rows):
+            raise UserError(f"Expected sentences in {path}, found none; name another file in --data.unlabelled.")
+        return joined_examples(path, [first.to_examples(path, rows)], self.chosen[:1])
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossViewLearning(TaskObjective):
+    """Nats of the labels, and of what the primary modules say of sentences without labels to all others."""
+
+    task_class: ClassVar[type[Task]] = TasksWithText
+    per_token: ClassVar[bool] = True
+    spells: ClassVar[bool] = True
+
+    tasks: tuple[CrossViewTask, ...] = ()
+    """What the modules of each of the data's tasks learn."""
+    label_smoothing: float = 0.1
+    """Share of the probability that goes to all labels of a tagging task alike, in training."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("objective", self, label_smoothing=SHARE)
+
+    def learn(self, train: JointExamples) -> Self:
+        """The objective with the labels of the train files."""
+        own = {task.name: task for task in self.tasks}
+        learned = []
+        for task, part in zip(train.tasks, train.parts, strict=True):
+            if task.name not in own or own[task.name].task_class is not task.kind:
+                raise UserError(
+                    f"Expected the modules of the task {task.name}, a {type(task).__name__}, in the objective's tasks, "
+                    f"found {listed(f'{one.name} ({type(one).__name__})' for one in self.tasks)}; add them to the "
+                    f"experiment's file."
+                )
+            learned.append(own[task.name].learn(part))
+        return dataclasses.replace(self, tasks=tuple(learned))
+
+    def reported(self, task: TasksWithText) -> tuple[str, ...]:
+        """TASK/METRIC, and mean."""
+        chosen = [one.name for one in task.chosen]
+        return (
+            *(f"{one.name}/{metric}" for one in self.tasks if one.name in chosen for metric in one.metric_names),
+            MEAN,
+        )
+
+    def check_model(self, config: Any) -> None:
+        """Raises UserError for a model without restricted views."""
+        if not isinstance(config, CvtConfig):
+            raise UserError(
+                f"Expected a model with restricted views of a sentence, found {type(config).__name__}; begin with "
+                f"experiments/cvt.py."
+            )
+
+    def module(self, config: CvtConfig, execution: Execution) -> nn.Module:
+        """The encoder and the modules of all tasks."""
+        heads = [
+            Head(task.name, functools.partial(task.modules, config, execution.dtype), task.views) for task in self.tasks
+        ]
+        return CvtForTasks(config, execution, tuple(heads))
+
+    def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText) -> Encoded:
+        """The sentences of one task after the other, in the fields of their own; those of other tasks are 0."""
+        parts = []
+        for one, part in zip(examples.tasks, examples.parts, strict=True):
+            with task.named_options(one):
+                made = self._task(one.name).encode(part, tokenizer, model, task.alone(one))
+            fields, decoder = self._fields(one.name, made), self._decoder(one.name, made)
+            parts.append(dataclasses.replace(made, token_fields=fields, decoder=decoder))
+        return joined_sequences(parts)
+
+    def _task(self, name: str) -> CrossViewTask:
+        return next(task for task in self.tasks if task.name == name)
+
+    def _fields(self, name: str, encoded: Encoded) -> dict[str, np.ndarray]:
+        """The fields of tokens of one task's sentences."""
+        count = len(encoded.tokens)
+        fields = {"characters": encoded.token_fields["characters"], "view_weights": np.zeros(count, np.float32)}
+        return fields | self._of_tasks(name, encoded, decodes=False)
+
+    def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
+        """What decoders read of one task's sentences: nothing of most; None where no task has a decoder."""
+        if not any(task.decodes for task in self.tasks):
+            return None
+        decoder = encoded_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
+        return dataclasses.replace(decoder, token_fields=self._of_tasks(name, decoder, decodes=True))
+
+    def _of_tasks(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
+        """The fields of all tasks with a decoder, or without: 0 but for the task of this name."""
+        return {
+            f"{task.name}/{field}": encoded.token_fields[field]
+            if task.name == name
+            else np.zeros(len(encoded.tokens), dtype)
+            for task in self.tasks
+            if task.decodes == decodes
+            for field, dtype in task.fields.items()
+        }
+
+    def encode_without_labels(
+        self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText
+    ) -> Encoded:
+        """The fields of all tasks are 0, `view_weights` is 1."""
+        encoded = self.encode(examples, tokenizer, model, task)
+        fields = {name: np.zeros_like(array) for name, array in encoded.token_fields.items()}
+        fields["characters"] = encoded.token_fields["characters"]
+        fields["view_weights"] += 1
+        unread = dataclasses.replace(encoded, decoder=None)
+        return dataclasses.replace(encoded, token_fields=fields, decoder=self._decoder("", unread))
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """As `TaskObjective`, with the rows that have no labels, and what decoders read."""
+        names = ("decoder_input_ids", "decoder_segment_ids")
+        return _words(batch) | {name: batch[name] for name in names if name in batch}
+
+    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+        """The losses and metrics of a batch; in training what its kind needs is computed alone."""
+        if not training:
+            return self.evaluated(module, given, batch)[0]
+        modules = functools.partial(self._modules, module, given, jax.random.fold_in(key, 2))
+        read = functools.partial(module.apply, given.variables, **_words(batch), method="read")
+        states = read(deterministic=False, rngs={"dropout": key})
+
+        def labelled(task: CrossViewTask) -> Callable[[States], Sums]:
+            def sums(states: States) -> Sums:
+                own = _own(batch, task)
+                said = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
+                return self._filled(
+                    {task.name: task.label_nats(said, own, self.label_smoothing)}, _counts(task, said, own)
+                )
+
+            return sums
+
+        def without_labels(states: States) -> Sums:
+            taught = read(deterministic=True)
+            losses = {
+                task.name: task.view_nats(modules(task), taught, states, _own(batch, task)) for task in self.tasks
+            }
+            return self._filled(
+                {name: nats for name, (nats, _) in losses.items()},
+                {f"{name}/view_nats": pair for name, pair in losses.items()},
+            )
+
+        kinds = [jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks]
+        kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
+        return jax.lax.switch(kind, [*map(labelled, self.tasks), without_labels], states)
+
+    def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, jax.Array]:
+        """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
+        made from, side by side."""
+        states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
+        losses, metrics, predicted = {}, {}, []
+        for task in self.tasks:
+            own, modules = _own(batch, task), self._modules(module, given, jax.random.key(0), task)
+            said = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
+            losses[task.name] = task.label_nats(said, own, 0.0)
+            metrics |= _counts(task, said, own)
+            predicted.append(task.predicted(modules, said, states, own).astype(jnp.float32))
+        return Sums(losses, metrics), jnp.concatenate(predicted, axis=-1)
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Of each task its labels, and the words without labels; never 0."""
+        others = jnp.sum(batch["view_weights"])
+        labels = {task.name: jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks}
+        return {name: jnp.maximum(count + others, 1e-9) for name, count in labels.items()}
+
+    def signatures(self, task: TasksWithText) -> dict[str, str]:
+        """Those of every task's own objective, as TASK/METRIC_signature."""
+        chosen = [one.name for one in task.chosen]
+        return {
+            f"{one.name}/{name}": text
+            for one in self.tasks
+            if one.name in chosen
+            for name, text in one.signatures(task).items()
+        }
+
+    def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """predictions.TASK.tsv or .conllu of every task, as its own objective writes them."""
+        found, files, judged = {}, {}, []
+        for task, *its in self._parts(examples, encoded, outputs):
+            scores, written = task.answer(*its)
+            found |= {f"{task.name}/{metric}": score for metric, score in scores.items()}
+            files |= {name.replace(".", f".{task.name}.", 1): text for name, text in written.items()}
+            judged.append(task.judged(scores))
+        return found | {MEAN: float(np.mean(judged))}, files
+
+    def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
+        """Those of each task's own objective."""
+        return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """The format of the one task that is predicted: CoNLL-U of a parser, CoNLL's of a tagger, lines of text."""
+        for record in records:
+            kind = DependencyParsing if "heads" in record else TokenTagging if "words" in record else Translation
+            yield from kind().official([record])
+
+    def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """Of the mean step of two in turn, each task's labels in the same number of steps.
+
+        6 for every multiplication of the modules that learn, and 2 for those of the primary ones and of the encoder
+        that say what they learn.
+        """
+        counts = np.array([task.multiplications(config, batch) for task in self.tasks])
+        labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 2].sum()
+        rows, length = batch["input_ids"].shape
+        return float(labelled + without + config.train_flops(rows, length, 0) / 3) / 2
+
+    def _modules(self, module: CvtForTasks, given: Given, key: jax.Array, task: CrossViewTask) -> TaskModules:
+        return TaskModules(module, given.variables, task.name, key)
+
+    def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Sums:
+        """The sums of a batch, with 0 for those of other kinds."""
+        zero = jnp.zeros(())
+        names = [f"{task.name}/{one}" for task in self.tasks for one in (*task.counted, "view_nats")]
+        return Sums(
+            {task.name: losses.get(task.name, zero) for task in self.tasks},
+            {name: metrics.get(name, (zero, zero)) for name in names},
+        )
+
+    def _parts(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Iterator[tuple]:
+        """(task, its examples, these in its own fields, what its own predictions are made from) of every task."""
+        sizes = np.cumsum([0, *(task.prediction_size for task in self.tasks)]).tolist()
+        columns = {task.name: slice(*sizes[place : place + 2]) for place, task in enumerate(self.tasks)}
+        first = 0
+        for one, part in zip(examples.tasks, examples.parts, strict=True):
+            task, end = self._task(one.name), first + len(part)
+            names = () if task.decodes else task.fields
+            fields = {field: encoded.token_fields[f"{one.name}/{field}"] for field in names}
+            own = dataclasses.replace(encoded, offsets=encoded.offsets[first : end + 1], token_fields=fields)
+            yield task, part, own, [output[:, columns[one.name]] for output in outputs[first:end]]
+            first = end
+
+
+def _own(batch: Batch, task: CrossViewTask) -> Batch:
+    """A batch in the fields of one task's own objective."""
+    return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
+
+
+def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
+    return {f"{task.name}/{name}": pair for name, pair in task.counts(said, own).items()}
+
+
+def _words(batch: Batch) -> dict[str, jax.Array]:
+    """What the encoder reads."""
+    names = ("input_ids", "characters", "segment_ids", "positions")
+    return {name: batch[name] for name in names} | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}

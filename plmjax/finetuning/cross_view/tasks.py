@@ -1,0 +1,257 @@
+"""What the tasks of cross-view training are: their modules, what these lose, and their predictions (Clark et al., EMNLP
+2018, arXiv 1809.08370, section 3). Translation is in plmjax/finetuning/cross_view/translation.py; how a step goes, and
+several tasks at once, in plmjax/finetuning/cross_view/cross_view.py.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.parsing import DependencyParsing
+from plmjax.finetuning.tasks.tagging import TokenTagging
+from plmjax.finetuning.tasks.task import TaskObjective
+from plmjax.models.cvt.cvt import PRIMARY, TAGGING_VIEWS, CvtConfig, CvtForTasks, Said, States, TaggingModules
+from plmjax.models.cvt.parsing import PARSING_VIEWS, ParsingModules
+from plmjax.objectives.objective import Batch, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskModules:
+    """The modules of one task as functions of states.
+
+    key: of dropout.
+    """
+
+    module: CvtForTasks
+    variables: Any
+    task: str
+    key: jax.Array
+
+    def __call__(self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool) -> dict[str, Said]:
+        """What the modules of these names say."""
+        rngs = {"dropout": self.key} if training else {}
+        inputs = self.task, states, batch, names, not training
+        return self.module.apply(self.variables, *inputs, rngs=rngs, method="say")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossViewTask(TaskObjective, abc.ABC):
+    """What a task is to cross-view training, besides what its own objective says of it.
+
+    Batches have the fields of its own objective here.
+    """
+
+    views: ClassVar[tuple[str, ...]]
+    """Its auxiliary modules."""
+    fields: ClassVar[dict[str, type]]
+    """Its fields of a batch and their dtypes: of words, [R T], or of those that a decoder reads, [R U]."""
+    decodes: ClassVar[bool] = False
+    """Whether its fields are of words that a decoder reads."""
+    counted: ClassVar[tuple[str, ...]]
+    """The metrics of `counts`, logged while training."""
+
+    name: str
+    """That of a task of the data."""
+
+    @abc.abstractmethod
+    def judged(self, metrics: dict[str, float]) -> float:
+        """What stands for the task in the mean of all, of its metrics: from 0 to 1."""
+
+    @property
+    @abc.abstractmethod
+    def prediction_size(self) -> int:
+        """Numbers of a word in `predicted`."""
+
+    @abc.abstractmethod
+    def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
+        """Its modules."""
+
+    @abc.abstractmethod
+    def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
+        """Of a batch: where labels are learned, in the views, and in making what the views learn."""
+
+    def label_weights(self, batch: Batch) -> jax.Array:
+        """1 for each of its labels, float32."""
+        return batch["label_weights"]
+
+    @abc.abstractmethod
+    def label_nats(self, said: Said, batch: Batch, smoothing: float) -> jax.Array:
+        """What the primary module loses, summed over the labels: float32 scalar."""
+
+    @abc.abstractmethod
+    def view_nats(
+        self, modules: TaskModules, read: States, states: States, batch: Batch
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the auxiliary modules lose on sentences without labels, and over how many words it is summed.
+
+        read: states without dropout, of which the primary module says what the others learn. states: with it.
+        """
+
+    @abc.abstractmethod
+    def predicted(self, modules: TaskModules, said: Said, states: States, batch: Batch) -> jax.Array:
+        """What the task's `records` are made from, [R T n]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossViewClasses(CrossViewTask):
+    """Base of those where every word is of a class: the views learn the primary module's probabilities."""
+
+    smoothed: ClassVar[bool]
+    """Whether its labels are smoothed in training."""
+
+    @abc.abstractmethod
+    def classes(self, batch: Batch) -> jax.Array:
+        """The right class of every word, int [R T]."""
+
+    @abc.abstractmethod
+    def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """Metric -> whether each word is right, bool [R T]."""
+
+    def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        """Which of the words a view says something of, bool [R T]."""
+        return words
+
+    @abc.abstractmethod
+    def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
+        """In the primary module and in all others; the rows have `length` words."""
+
+    def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
+        """The primary module teaches as it learns."""
+        rows, length = batch["input_ids"].shape
+        primary, others = (rows * length * count for count in self.multiplications_of_word(config, length))
+        return primary, others, primary
+
+    def label_nats(self, said: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
+        """Of the right classes of words."""
+        nats, share = cross_entropy(said, self.classes(batch)), smoothing if self.smoothed else 0.0
+        if share:
+            nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(said), axis=-1)
+        return jnp.sum(self.label_weights(batch) * nats)
+
+    def view_nats(
+        self, modules: TaskModules, read: States, states: States, batch: Batch
+    ) -> tuple[jax.Array, jax.Array]:
+        """Cross entropy to the primary module's probabilities, summed over the words and the modules that see them."""
+        taught = jax.lax.stop_gradient(jax.nn.softmax(modules(read, batch, (PRIMARY,), training=False)[PRIMARY]))
+        words, total = batch["view_weights"] > 0, jnp.zeros(())
+        for view, logits in modules(states, batch, self.views, training=True).items():
+            nats = -jnp.sum(taught * jax.nn.log_softmax(logits), axis=-1)
+            total += jnp.sum(jnp.where(self.sees(view, words, batch["segment_ids"]), nats, 0.0))
+        return total, jnp.sum(batch["view_weights"])
+
+    def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """`hits` of labelled words."""
+        weights = self.label_weights(batch)
+        return {name: (jnp.sum(hit * weights), jnp.sum(weights)) for name, hit in self.hits(outputs, batch).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossViewTagging(TokenTagging, CrossViewClasses):
+    """Labels of words."""
+
+    views: ClassVar[tuple[str, ...]] = TAGGING_VIEWS
+    fields: ClassVar[dict[str, type]] = {"labels": np.int32, "label_weights": np.float32}
+    counted: ClassVar[tuple[str, ...]] = ("accuracy",)
+    smoothed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuses what has no meaning here."""
+        if self.mix or self.mix_penalty:
+            raise UserError(
+                f"Expected no learned mix of layers in cross-view training, found mix {self.mix} and mix_penalty "
+                f"{self.mix_penalty:g}; leave them out."
+            )
+
+    def judged(self, metrics: dict[str, float]) -> float:
+        """Accuracy; of entities F1."""
+        return metrics["f1" if self.entities else "accuracy"]
+
+    @property
+    def prediction_size(self) -> int:
+        """Labels."""
+        return len(self.labels)
+
+    def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
+        """A label of every word."""
+        return TaggingModules(config, dtype, len(self.labels), name=name)
+
+    def classes(self, batch: Batch) -> jax.Array:
+        """The labels."""
+        return batch["labels"]
+
+    def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        """`future` needs a word before, `past` one behind."""
+        if view not in ("future", "past"):
+            return words
+        pairs = words[:, 1:] & words[:, :-1] & (segment_ids[:, 1:] == segment_ids[:, :-1])
+        return jnp.pad(pairs, ((0, 0), (1, 0) if view == "future" else (0, 1)))
+
+    def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """accuracy."""
+        return {"accuracy": jnp.argmax(logits, axis=-1) == batch["labels"]}
+
+    def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        return CrossViewClasses.counts(self, outputs, batch)
+
+    def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
+        """The scores of all labels."""
+        return said
+
+    def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
+        """Those of both layers."""
+        size, (first, _) = config.projection_size, config.lstm_outputs
+        labels = size * len(self.labels)
+        return size * config.width + labels, size * (config.width + 4 * first) + len(self.views) * labels
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossViewParsing(DependencyParsing, CrossViewClasses):
+    """Heads and relations of words; a class is a head and a relation."""
+
+    views: ClassVar[tuple[str, ...]] = PARSING_VIEWS
+    fields: ClassVar[dict[str, type]] = {"heads": np.int32, "relations": np.int32, "label_weights": np.float32}
+    counted: ClassVar[tuple[str, ...]] = ("las", "uas")
+    smoothed: ClassVar[bool] = False
+    prediction_size: ClassVar[int] = 3
+
+    def judged(self, metrics: dict[str, float]) -> float:
+        """Labelled attachments."""
+        return metrics["las"]
+
+    def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
+        """A head and a relation of every word."""
+        return ParsingModules(config, dtype, len(self.relations), name=name)
+
+    def classes(self, batch: Batch) -> jax.Array:
+        """head's place in the row, from 1, or 0 for the root, times the relations, plus the relation's number."""
+        place = jnp.where(batch["heads"] > 0, _starts(batch) + batch["heads"], 0)
+        return place * len(self.relations) + batch["relations"]
+
+    def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """las, uas."""
+        found, right = jnp.argmax(logits, axis=-1), self.classes(batch)
+        return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
+
+    def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
+        """The number of the head in the sentence, that of the relation, and the probability of both together."""
+        place, relation = jnp.divmod(jnp.argmax(said, axis=-1), len(self.relations))
+        head = jnp.where(place > 0, place - _starts(batch), 0)
+        return jnp.stack([head, relation, jnp.max(jax.nn.softmax(said), axis=-1)], axis=-1)
+
+    def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
+        """Those of hidden layers, of words with relations, and of words with words."""
+        size, small, (first, _) = config.projection_size, config.parser_size, config.lstm_outputs
+        scores = size * small + small * len(self.relations) * (size + length + 1)
+        return 2 * size * config.width + scores, 2 * size * (config.width + 4 * first) + len(self.views) * scores
+
+
+def _starts(batch: Batch) -> jax.Array:
+    """The place in the row where each word's sentence begins, int [R T]."""
+    return jnp.arange(batch["positions"].shape[1]) - batch["positions"]

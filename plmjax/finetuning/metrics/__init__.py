@@ -1,0 +1,1 @@
+"""Metrics of predictions and of written texts."""

@@ -1,0 +1,72 @@
+"""How texts that a model wrote are judged beside their references; all values are from 0 to 100."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from plmjax.errors import check_choice
+from plmjax.finetuning.metrics import metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """Base of the judges."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """Its metrics; the first stands for the task where several tasks are compared."""
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Metric -> value of the texts of a whole file."""
+        raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
+
+    def signatures(self) -> dict[str, str]:
+        """How metrics are computed that others compute in other ways: the metric's name, `_signature` -> in words."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class BleuAndChrf(Judge):
+    """BLEU and chrF over the whole file, as sacrebleu computes them."""
+
+    names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
+
+    tokenize: str = "13a"
+    """How BLEU separates words: 13a, intl, zh (Chinese characters one by one), char or none."""
+
+    def __post_init__(self) -> None:
+        """Checks the name."""
+        check_choice("tokenizer of BLEU", self.tokenize, metrics.BLEU_TOKENIZERS)
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """bleu, chrf."""
+        return metrics.translation(references, texts, self.tokenize)
+
+    def signatures(self) -> dict[str, str]:
+        """sacrebleu's."""
+        return metrics.translation_signatures(self.tokenize)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rouge(Judge):
+    """ROUGE, as rouge-score computes it."""
+
+    names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL")
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """rouge1, rouge2, rougeL."""
+        return metrics.summarization(references, texts)
+
+    def signatures(self) -> dict[str, str]:
+        """The version of rouge-score and what it is asked for."""
+        return metrics.summarization_signatures()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactMatch(Judge):
+    """The share of texts that are their reference, and F1 where references are labels."""
+
+    names: ClassVar[tuple[str, ...]] = ("exact", "macro_f1")
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """exact, macro_f1."""
+        return metrics.labels_in_words(references, texts)

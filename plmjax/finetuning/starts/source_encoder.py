@@ -1,0 +1,30 @@
+"""Translation into BART's language: the first of two stages puts a new encoder before it (Lewis et al. 2019, 3.4)."""
+
+import dataclasses
+from typing import Any
+
+from plmjax.errors import UserError
+from plmjax.experiment import Start
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.bart.translation import BartTranslationConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class NewSourceEncoder(Start):
+    """The checkpoint's BART behind a source encoder, whose parameters are drawn from the seed."""
+
+    layers: int = 6
+    """Layers of the source encoder."""
+
+    def model(self, origin: Any) -> Any:
+        """The same sizes, with the layers of the source encoder.
+
+        Raises:
+            UserError: no BART, or one that has a source encoder already.
+        """
+        if type(origin) is not BartConfig:
+            raise UserError(
+                f"Expected a BART to put a source encoder before, found {type(origin).__name__}; begin with a BART, or "
+                f"go on from a run that has one with an experiment of the second stage."
+            )
+        return BartTranslationConfig.before(origin, self.layers)

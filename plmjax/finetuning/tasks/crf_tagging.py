@@ -1,0 +1,92 @@
+"""A label for every word, those of a sentence together: a conditional random field on any encoder.
+
+A batch has besides the fields of `TokenTagging` `first_words` and `last_words`, bool [R T], at the first piece of the
+first and of the last word of every sentence; a sentence that was cut at the end of its row has no last word.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.finetuning.tasks import label_schemes
+from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
+from plmjax.finetuning.tasks.task import Encoded, Task
+from plmjax.layers import crf
+from plmjax.layers.crf import Chain
+from plmjax.models.families.task_heads import CrfTokenClassification, TaggingOutput
+from plmjax.objectives.objective import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class CrfTagging(TokenTagging):
+    """-log of the probability of the right labels of a sentence among all that the scheme allows, in nats a word.
+
+    What is predicted is the likeliest sequence; the probability of a label is its own, whatever the others are.
+    """
+
+    scheme: str | None = None
+    """Scheme of the labels, which says what can follow what; by default that of the train file, --data.scheme."""
+
+    def learn(self, train: TaggedExamples) -> "CrfTagging":
+        """The objective with the labels of the train file and their scheme.
+
+        Raises:
+            UserError: a label that is not of the scheme, or one label alone.
+        """
+        learned = super().learn(train)
+        scheme = train.scheme if self.scheme is None else self.scheme
+        label_schemes.check_scheme(scheme)
+        label_schemes.possible(learned.labels, scheme)
+        return dataclasses.replace(learned, scheme=scheme)
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with a linear layer on every token, and the scores of transitions."""
+        possible = label_schemes.possible(self.labels, self.scheme or "")
+        return CrfTokenClassification(config, execution, len(self.labels), self.mix, possible)
+
+    def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """As `TokenTagging`, with the words at which sentences begin and end."""
+        encoded = super().encode(examples, tokenizer, model, task)
+        words = np.flatnonzero(encoded.token_fields["label_weights"])
+        begins = np.searchsorted(words, encoded.offsets)
+        counts = np.diff(begins)
+        whole = counts == [len(words) for words in examples.words]
+        first, last = np.zeros((2, len(encoded.tokens)), bool)
+        first[words[begins[:-1][counts > 0]]] = True
+        last[words[begins[1:][whole] - 1]] = True
+        fields = encoded.token_fields | {"first_words": first, "last_words": last}
+        return dataclasses.replace(encoded, token_fields=fields)
+
+    def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """Of the labels, float32 [R T]: parts of which the sum over a sentence is what it loses."""
+        return crf.nats(outputs.logits, batch["labels"], outputs.transitions, _chain(batch))
+
+    def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """The numbers of the labels of the likeliest sequences, int [R T]."""
+        return crf.likeliest(outputs.logits, outputs.transitions, _chain(batch))
+
+    def collected(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """float32 [R T 2]: the number of the predicted label, and its probability."""
+        labels = self.likeliest(outputs, batch)
+        shares = crf.marginals(outputs.logits, outputs.transitions, _chain(batch))
+        share = jnp.take_along_axis(shares, labels[..., None], axis=-1)
+        return jnp.concatenate([labels[..., None].astype(jnp.float32), share], axis=-1)
+
+    def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The predicted labels' numbers [n] and their probabilities [n]."""
+        return collected[:, 0].astype(np.int64), collected[:, 1]
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """The linear layer's, and 6 labels^2 a token for the forward algorithm."""
+        transitions = 6.0 * int(np.prod(batch["input_ids"].shape)) * len(self.labels) ** 2
+        return super().head_flops(config, batch) + transitions
+
+
+def _chain(batch: Batch) -> Chain:
+    return Chain(batch["label_weights"] > 0, batch["first_words"], batch["last_words"])

@@ -1,0 +1,177 @@
+"""Several tasks that one model learns at once, each with a name and files of its own."""
+
+import abc
+import contextlib
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from plmjax.errors import UserError, listed, nearest, quoted
+from plmjax.finetuning.tasks.task import Encoded, Examples, FileTask, Task
+
+MEAN = "mean"
+"""The metric of all tasks together: the mean of what each is judged by."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedTask:
+    """One of the tasks."""
+
+    name: str
+    """What its metrics and files of predictions are called by."""
+    train: str = ""
+    """File of the examples to train on."""
+    validation: str = ""
+    """File of the examples to evaluate on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JointExamples(Examples):
+    """parts: the examples of each of `tasks`, one task after the other."""
+
+    parts: list[Any]
+    tasks: tuple[NamedTask, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class JointTask(Task, abc.ABC):
+    """Tasks with files of their own."""
+
+    prediction_settings: ClassVar[tuple[str, ...]] = ("only",)
+
+    tasks: tuple[NamedTask, ...] = ()
+    """The tasks, each with a name of its own."""
+    only: tuple[str, ...] = ()
+    """Names of the tasks that are trained on, evaluated or predicted; empty takes all."""
+
+    def settings(self, labelled: bool) -> tuple[str, ...]:
+        """Also those of each task, as tasks.1.source."""
+        shared, own = list(super().settings(labelled)), []
+        for place, task in enumerate(self.tasks):
+            fields = {field.name for field in dataclasses.fields(task)}
+            for name in self.alone(task).settings(labelled):
+                if name in fields:
+                    own.append(f"tasks.{place}.{name}")
+                elif name not in shared:
+                    shared.append(name)
+        return (*shared, *own)
+
+    def __post_init__(self) -> None:
+        """Checks the names."""
+        super().__post_init__()
+        names = [task.name for task in self.tasks]
+        if not names:
+            raise UserError("Expected tasks to learn at once, found none; name some in the experiment's file.")
+        for name in names:
+            if not re.fullmatch(r"\w[\w-]*", name) or name == MEAN:
+                raise UserError(
+                    f"Expected a task's name of letters, digits, - and _ other than {MEAN}, found {quoted(name)}; "
+                    f"change it."
+                )
+        check_different("the tasks' names", names, names)
+        check_different("--data.only", list(self.only), list(self.only))
+        for name in self.only:
+            if name not in names:
+                raise UserError(f"Expected names of tasks in --data.only, found {quoted(name)}; {nearest(name, names)}")
+        for task in self.tasks:
+            with self.named_options(task):
+                self.alone(task)
+
+    @abc.abstractmethod
+    def alone(self, task: NamedTask) -> FileTask:
+        """One of the tasks as a task of its own, with rows as long as here."""
+
+    @property
+    def chosen(self) -> tuple[NamedTask, ...]:
+        """The tasks that `only` names, in their order."""
+        return tuple(task for task in self.tasks if not self.only or task.name in self.only)
+
+    @contextlib.contextmanager
+    def named_options(self, task: NamedTask) -> Iterator[None]:
+        """Gives the options of a task in messages the names that they have here: --data.tasks.1.train."""
+        own = "|".join(field.name for field in dataclasses.fields(task))
+        try:
+            yield
+        except UserError as error:
+            message = re.sub(rf"--data\.({own})\b", rf"--data.tasks.{self.tasks.index(task)}.\1", str(error))
+            raise UserError(message) from None
+
+    def read(self, split: str) -> JointExamples:
+        """The examples of every chosen task."""
+        parts = []
+        for task in self.chosen:
+            with self.named_options(task):
+                parts.append(self.alone(task).read(split))
+        path = "tasks" if len(parts) > 1 else f"{self.chosen[0].name}-{Path(parts[0].path).name}"
+        return joined_examples(path, parts, self.chosen)
+
+    def trained_and_evaluated(self) -> list[str]:
+        """Those of every chosen task."""
+        return [file for task in self.chosen for file in self.alone(task).trained_and_evaluated()]
+
+    def parts(self, path: str, size: int) -> Iterator[JointExamples]:
+        """The examples of a file of the one task that `only` names."""
+        task = self._single(f"to predict {path}", "name one in --data.only")
+        with self.named_options(task):
+            for part in self.alone(task).parts(path, size):
+                yield joined_examples(path, [part], (task,))
+
+    def evaluated_on(self, data: str) -> Self:
+        """The same with another validation file of one task: NAME=FILE, or where there is one task the file."""
+        name, separator, file = data.partition("=")
+        if not separator or name not in [task.name for task in self.tasks]:
+            name, file = self._single(f"to evaluate {data}", "name it with --data NAME=FILE").name, data
+        tasks = (dataclasses.replace(task, validation=file) if task.name == name else task for task in self.tasks)
+        return dataclasses.replace(self, tasks=tuple(tasks), only=(name,), folder="")
+
+    def texts(self, examples: JointExamples) -> Iterator[str]:
+        """The texts of all tasks."""
+        for task, part in zip(examples.tasks, examples.parts, strict=True):
+            yield from self.alone(task).texts(part)
+
+    def _single(self, purpose: str, advice: str) -> NamedTask:
+        if len(self.chosen) > 1:
+            names = listed(task.name for task in self.chosen)
+            raise UserError(f"Expected one task {purpose}, found {names}; {advice}.")
+        return self.chosen[0]
+
+
+def options_of(task: NamedTask, joint: JointTask, kind: type[FileTask]) -> dict[str, Any]:
+    """The fields of a task of a kind: those that `task` has, and all others of `joint`."""
+    own = {field.name for field in dataclasses.fields(task)}
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: getattr(task if name in own else joint, name) for name in names}
+
+
+def joined_examples(path: str, parts: list[Examples], tasks: tuple[NamedTask, ...]) -> JointExamples:
+    """The examples of several tasks, one task after the other."""
+    return JointExamples(path, list(itertools.chain.from_iterable(part.lines for part in parts)), parts, tasks)
+
+
+def check_different(what: str, values: list[str], names: list[str]) -> None:
+    """Raises UserError for the first value that stands twice in a list."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            holders = f"in {names[values.index(value)]} and in {names[place]}" if names != values else "twice"
+            raise UserError(f"Expected {what} to differ, found {quoted(value)} {holders}; change one.")
+
+
+def joined_sequences(parts: Sequence[Encoded]) -> Encoded:
+    """The sequences of several files with the same fields, one after the other."""
+    ends = np.cumsum([part.offsets[-1] for part in parts])
+    offsets = [part.offsets[1:] + end - part.offsets[-1] for part, end in zip(parts, ends, strict=True)]
+    return dataclasses.replace(
+        parts[0],
+        tokens=np.concatenate([part.tokens for part in parts]),
+        offsets=np.concatenate([[0], *offsets]),
+        summaries=np.concatenate([part.summaries for part in parts]),
+        token_fields={
+            name: np.concatenate([part.token_fields[name] for part in parts]) for name in parts[0].token_fields
+        },
+        decoder=None if parts[0].decoder is None else joined_sequences([part.decoder for part in parts]),
+    )

@@ -1,0 +1,113 @@
+"""Several text-to-text tasks that one model learns at once, told apart by the prefix of their sources.
+
+As T5 (Raffel et al., JMLR 2020, sections 2.4 and 3.5.2): every task is pairs of texts, of a classification the text and
+the label's words; examples of all tasks are mixed at rates (plmjax/finetuning/batches/mixing.py) and share rows. Each
+task is judged on its own, by the metrics of its kind.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.finetuning.batches.mixing import Mixing
+from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge
+from plmjax.finetuning.tasks.joint import (
+    MEAN,
+    JointExamples,
+    JointTask,
+    NamedTask,
+    check_different,
+    joined_sequences,
+    options_of,
+)
+from plmjax.finetuning.tasks.task import Answers, Encoded, Outputs, Task
+from plmjax.finetuning.tasks.text_generation import TextGeneration, judged
+from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
+from plmjax.generation.options import in_words
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask(PairColumns, NamedTask):
+    """A task of a mixture."""
+
+    judge: Judge = BleuAndChrf()
+    """How what was written is judged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture(JointTask):
+    """Text-to-text tasks with files of their own, and the rates at which they are drawn."""
+
+    tasks: tuple[TextTask, ...] = ()
+    """The tasks, each with a name and a prefix of its own."""
+    limit: int = 2**21
+    """Examples of a task that count at most for its rate, K; the files are read whole."""
+    temperature: float = 1.0
+    """T of the rates min(examples, K)^(1/T): 1 draws in proportion to the examples, inf every task equally often."""
+    target_length: int = 128
+    """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
+
+    def __post_init__(self) -> None:
+        """Checks the numbers and the names."""
+        super().__post_init__()
+        check_ranges("data", self, limit=FROM_1, target_length=FROM_0)
+        if not self.temperature >= 1:
+            raise UserError(f"Expected --data.temperature of at least 1, found {self.temperature}; change it.")
+        names = [task.name for task in self.tasks]
+        check_different("the tasks' prefixes", [task.prefix.strip() for task in self.tasks], names)
+
+    def alone(self, task: TextTask) -> TextPairs:
+        """One of the tasks as a task of its own, with rows as long as the mixture's."""
+        return TextPairs(**options_of(task, self, TextPairs))
+
+    def mixing(self, train: JointExamples) -> Mixing:
+        """The rates of the chosen tasks."""
+        return Mixing(tuple(map(len, train.parts)), self.limit, self.temperature)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedTextGeneration(TextGeneration):
+    """Texts of several tasks, each judged by its own metrics, and the mean over the tasks of their first metrics.
+
+    The loss is that of all target tokens together, whichever their task.
+    """
+
+    task_class: ClassVar[type[Task]] = Mixture
+
+    def reported(self, task: Mixture) -> tuple[str, ...]:
+        """TASK/METRIC, and mean."""
+        return (*(f"{one.name}/{metric}" for one in task.chosen for metric in one.judge.names), MEAN)
+
+    def signatures(self, task: Mixture) -> dict[str, str]:
+        """TASK/METRIC_signature; decoding, how the texts are written."""
+        of_tasks = {f"{one.name}/{name}": text for one in task.chosen for name, text in one.judge.signatures().items()}
+        return of_tasks | {"decoding": in_words(self.decoding().given())}
+
+    def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
+        """The rows of every task, one task after the other."""
+        parts = []
+        for one, part in zip(task.chosen, examples.parts, strict=True):
+            with task.named_options(one):
+                parts.append(super().encode(part, tokenizer, model, task.alone(one)))
+        return joined_sequences(parts)
+
+    def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
+        """Sources as in training. Of several tasks each has the prefix of its own already, which tells them apart."""
+        first, *others = task.chosen
+        alone = dataclasses.replace(task.alone(first), **({"prefix": ""} if others else {}))
+        return TextGeneration(**self.given()).prompts(texts, tokenizer, model, alone)
+
+    def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """predictions.TASK.jsonl: for every pair its line, its source, its target and what was written."""
+        found, files, records = {}, {}, iter(self.records(examples, encoded, outputs))
+        for task, part in zip(examples.tasks, examples.parts, strict=True):
+            scores, written = judged(task.judge, part, list(itertools.islice(records, len(part))))
+            found |= {f"{task.name}/{metric}": value for metric, value in scores.items()}
+            files[f"predictions.{task.name}.jsonl"] = written
+        first = [found[f"{task.name}/{task.judge.names[0]}"] for task in examples.tasks]
+        return found | {MEAN: float(np.mean(first))}, files

@@ -1,0 +1,197 @@
+"""Dependency parsing: the head of every word, and the relation between them (universaldependencies.org).
+
+A batch has besides the fields of plmjax/finetuning/tasks/task.py `heads` int32 [R T], the number of a word's head in
+its sentence, from 1, or 0 for the root; `relations` int32 [R T]; and `label_weights` float32 [R T], 1 at words whose
+head is in the row and whose relation is known.
+
+Deviation: scores count every word with its whole relation, as `nmod:poss`. The evaluation of CoNLL 2018 compares what
+is before the colon, and the authors of cross-view training leave punctuation out.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError, quoted
+from plmjax.finetuning.files import files
+from plmjax.finetuning.tasks.tagging import WordColumns, laid_out, lines_of_words
+from plmjax.finetuning.tasks.task import Answers, Encoded, Examples, FileTask, Record, Row, Task, TaskObjective
+
+
+@dataclasses.dataclass(frozen=True)
+class ParsedExamples(Examples):
+    """words, their heads (numbers of words from 1, 0 for the root) and relations, a list each sentence, of None where
+    there are none."""
+
+    words: list[list[str]]
+    heads: list[list[int | None]]
+    relations: list[list[str | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeColumns(WordColumns):
+    """Where a file of sentences has the words and the tree above them."""
+
+    head: str = "head"
+    """Column of the number of a word's head in its sentence, from 1; 0 for the root."""
+    relation: str = "deprel"
+    """Column of the relation between a word and its head."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsing(TreeColumns, FileTask):
+    """Sentences with trees, of a .conllu, .conll or .jsonl file, plain or with .gz.
+
+    A sentence with more words than fit into a row is cut; words without a prediction count as mistakes. Sentences to
+    predict may be the lines of a .txt file too, with words separated by white space.
+    """
+
+    examples: ClassVar[type[Examples]] = ParsedExamples
+    contents: ClassVar[str] = "parsed sentences"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
+    label_settings: ClassVar[tuple[str, ...]] = ("head", "relation")
+
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, words, heads, relations."""
+        if not labelled and files.suffix(path) == ".txt":
+            for number, words in lines_of_words(path):
+                yield number, words, [None] * len(words), [None] * len(words)
+            return
+        for block in files.blocks(path, self.columns):
+            places = [(row, f"line {line} of {path}") for line, row in block]
+            words = [self.word(row, where) for row, where in places]
+            heads: list[int | None] = [None] * len(words)
+            relations: list[str | None] = [None] * len(words)
+            if labelled:
+                heads = [self._head(number, len(words), *place) for number, place in enumerate(places, start=1)]
+                relations = [
+                    files.text(files.cell(row, self.relation, "relation", where), self.relation, where)
+                    for row, where in places
+                ]
+                check_tree(heads, [where for _, where in places])
+            yield block[-1][0], words, heads, relations
+
+    def _head(self, number: int, words: int, row: dict[str, Any], where: str) -> int:
+        """The head of a sentence's word, a number from 0 to that of its last word."""
+        value = files.cell(row, self.head, "head", where)
+        if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) > words:
+            raise UserError(
+                f"Expected a head from 0 to {words}, the number of a word of its sentence or 0, found {quoted(value)} "
+                f"in {where}; fix that line, or name the column in --data.head."
+            )
+        return int(value)
+
+
+def check_tree(heads: list[int], places: list[str]) -> None:
+    """Raises UserError for a second root, and for a word of a sentence from which no way up leads to the root.
+
+    heads: numbers of words from 1, 0 for the root. places: where each word stands, for messages.
+    """
+    if roots := [place for head, place in zip(heads, places, strict=True) if head == 0][1:]:
+        raise UserError(f"Expected one root in a sentence, found a second one in {roots[0]}; fix that sentence.")
+    reaches = [True] + [False] * len(heads)
+    for number in range(1, len(heads) + 1):
+        way, seen, at = [], set(), number
+        while not reaches[at] and at not in seen:
+            way.append(at)
+            seen.add(at)
+            at = heads[at - 1]
+        if not reaches[at]:
+            raise UserError(
+                f"Expected a tree, found a word whose heads lead in a circle in {places[number - 1]}; fix that "
+                f"sentence."
+            )
+        for word in way:
+            reaches[word] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class DependencyParsing(TaskObjective):
+    """What is read, predicted and judged; the model and its loss are a subclass's.
+
+    The model's outputs of every word are its head's number, that of the relation, and their probability.
+    """
+
+    task_class: ClassVar[type[Task]] = Parsing
+    per_token: ClassVar[bool] = True
+    spells: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("las", "uas")
+
+    relations: tuple[str, ...] = ()
+    """The relations in the order of their numbers; empty takes those of the train file, sorted."""
+
+    def learn(self, train: ParsedExamples) -> Self:
+        """The objective with the relations of the train file."""
+        relations = self.relations or tuple(sorted({one for sentence in train.relations for one in sentence}))
+        return dataclasses.replace(self, relations=relations)
+
+    def encode(self, examples: ParsedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """The words, each as one token; a word that was cut, or whose head was, has no weight."""
+        made = laid_out(examples.words, tokenizer, model, task)
+        numbers = {relation: number for number, relation in enumerate(self.relations)}
+        heads, relations, weights = [], [], []
+        for row, (kept, places), gold, names in zip(
+            made.rows, made.firsts, examples.heads, examples.relations, strict=True
+        ):
+            head, relation = (np.zeros(len(row.tokens), np.int32) for _ in range(2))
+            weight = np.zeros(len(row.tokens), np.float32)
+            for word, place in zip(kept.tolist(), places.tolist(), strict=True):
+                if gold[word] is not None and gold[word] <= len(kept) and names[word] in numbers:
+                    head[place], relation[place], weight[place] = gold[word], numbers[names[word]], 1.0
+            heads.append(head)
+            relations.append(relation)
+            weights.append(weight)
+        return made.encoded(heads=heads, relations=relations, label_weights=weights)
+
+    def records(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line, words, heads, relations and their probabilities; null for words that were cut off at a row's end."""
+        records = []
+        for line, words, output in zip(examples.lines, examples.words, outputs, strict=True):
+            cut = [None] * (len(words) - len(output))
+            records.append(
+                {
+                    "line": line,
+                    "words": words,
+                    "heads": [int(head) for head in output[:, 0]] + cut,
+                    "relations": [self.relations[int(number)] for number in output[:, 1]] + cut,
+                    "probabilities": [round(float(share), 6) for share in output[:, 2]] + cut,
+                }
+            )
+        return records
+
+    def answer(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.conllu, as `official`."""
+        records = self.records(examples, encoded, outputs)
+        scores = attachment_scores(
+            zip(examples.heads, examples.relations, strict=True),
+            ((record["heads"], record["relations"]) for record in records),
+        )
+        return scores, {"predictions.conllu": "".join(self.official(records))}
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """CoNLL-U with words, heads and relations alone; _ for no prediction at all."""
+        for record in records:
+            rows = zip(record["words"], record["heads"], record["relations"], strict=True)
+            for number, (word, head, relation) in enumerate(rows, start=1):
+                there = "_" if head is None else head
+                yield f"{number}\t{word}\t_\t_\t_\t_\t{there}\t{relation or '_'}\t_\t_\n"
+            yield "\n"
+
+
+Tree = tuple[list[int | None], list[str | None]]
+"""The heads and the relations of a sentence's words."""
+
+
+def attachment_scores(gold: Iterable[Tree], predicted: Iterable[Tree]) -> dict[str, float]:
+    """las, the share of all words with the right head in the right relation, and uas, with the right head."""
+    right, labelled, words = 0, 0, 0
+    for (heads, relations), (found, named) in zip(gold, predicted, strict=True):
+        attached = [head == guess for head, guess in zip(heads, found, strict=True)]
+        right += sum(attached)
+        labelled += sum(same and name == guess for same, name, guess in zip(attached, relations, named, strict=True))
+        words += len(heads)
+    return {"las": labelled / words, "uas": right / words}

@@ -1,0 +1,299 @@
+"""A label or a number for a sentence or a pair of sentences (Devlin et al. 2019, section 4.1), such as GLUE's tasks.
+
+Files are tsv, csv or jsonl with named columns. A batch has besides `labels` [R K], int32 or float32.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.decimals import decimal
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.finetuning.files import files
+from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.tasks.sequences import SequenceObjective
+from plmjax.finetuning.tasks.task import (
+    Answers,
+    Encoded,
+    Examples,
+    FileTask,
+    Outputs,
+    Record,
+    Row,
+    Task,
+    check_length,
+    exists,
+    joined,
+)
+from plmjax.objectives.objective import Batch, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceExamples(Examples):
+    """texts: (sentence,) or (first, second) of every row. labels: as they are written; None where there are none."""
+
+    texts: list[tuple[str, ...]]
+    labels: list[str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences(FileTask):
+    """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
+
+    Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. If a pair is too long for
+    its row, the longer text is cut first. Single sentences to predict may be the lines of a .txt file too.
+    """
+
+    examples: ClassVar[type[Examples]] = SentenceExamples
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
+    label_settings: ClassVar[tuple[str, ...]] = ("label",)
+
+    text: str = "text"
+    """Column of the sentence, or of the first of a pair."""
+    text_pair: str = ""
+    """Column of the second sentence; empty where there is one sentence only."""
+    label: str = "label"
+    """Column of the label, or of the number to predict."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
+    damaged: bool = False
+    """Whether rows with too few cells are left out and empty texts taken, as GLUE's QQP has them, or are mistakes."""
+
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, texts, label."""
+        wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
+        if not labelled and not self.text_pair and files.suffix(path) == ".txt":
+            for line, text in enumerate(files.lines(path), start=1):
+                yield line, (text.strip(),), None
+            return
+        for line, row in files.table(path, self.columns, self.damaged, spare="" if labelled else self.label):
+            where = f"line {line} of {path}"
+            texts = []
+            for option, column in wanted.items():
+                value = files.cell(row, column, option, where)
+                texts.append("" if self.damaged and value == "" else files.text(value, column, where))
+            label = self.labelled(files.cell(row, self.label, "label", where), where) if labelled else None
+            yield line, tuple(texts), label
+
+    def labelled(self, cell: Any, where: str) -> Any:
+        """The label of a cell."""
+        return files.label(cell, self.label, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceObjective(SequenceObjective):
+    """Base of those that label single sentences or pairs of them."""
+
+    task_class: ClassVar[type[Task]] = Sentences
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the head gives for a sequence."""
+        raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """Labels as numbers [S]; UserError names the line of one that is none."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
+
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
+        """The predictions for outputs [S outputs]."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Metric -> value for labels [S] and outputs [S outputs] of a whole file."""
+        raise NotImplementedError(f"{type(self).__name__} must name its metrics.")
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The model with a new head for whole sequences."""
+        return config.for_sequence_classification(self.outputs, execution)
+
+    def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """A row for every sentence or pair; of a template with both orders, two for every pair."""
+        template = model.template
+        check_length(template, tokenizer.vocabulary, task.sequence_length)
+        sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
+        orders = [template.orders(texts) for texts in zip(*sides, strict=True)]
+        rows = [
+            template.lay_out(texts, tokenizer.vocabulary, task.sequence_length) for each in orders for texts in each
+        ]
+        count = len(orders[0])
+        labels = np.repeat(self.numbers(examples), count, axis=0)
+        return Encoded(**joined(rows), sequence_fields={"labels": labels}, choices=count)
+
+    def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.tsv: for every row its line, label, prediction and, of labels, the probability."""
+        records = self.records(examples, encoded, outputs)
+        predictions = {"predictions.tsv": tsv(examples.labels, records)}
+        return self.judged(encoded, outputs), predictions
+
+    def judged(self, encoded: Encoded, outputs: list[np.ndarray]) -> dict[str, float]:
+        """The metrics of a file: both orders of a pair have the same label and outputs, and count once."""
+        return self.metrics(
+            encoded.sequence_fields["labels"][:: encoded.choices], np.stack(outputs[:: encoded.choices])
+        )
+
+    def records(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line, prediction; of labels probability and probabilities, of every label."""
+        found = self.predictions(np.stack(outputs[:: encoded.choices]))
+        return [{"line": line, **record} for line, record in zip(examples.lines, found, strict=True)]
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """6 (D^2 + D outputs) a sequence: its pooler or dense layer, where the system's head has one, and the
+        labels."""
+        size = config.width
+        return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
+
+
+def tsv(labels: Sequence[Any], records: Sequence[Record]) -> str:
+    """Line, label, prediction and, where there is one, its probability as a table with a header."""
+    rows = []
+    for label, record in zip(labels, records, strict=True):
+        row = {"line": record["line"], "label": label, "prediction": record["prediction"]}
+        rows.append(row | ({"probability": f"{record['probability']:.6f}"} if "probability" in record else {}))
+    table = io.StringIO()
+    writer = csv.DictWriter(table, rows[0], delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
+
+
+def softmax(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities over the last axis."""
+    exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def shares(row: np.ndarray) -> list[float]:
+    """Probabilities as they are written."""
+    return [round(float(share), 6) for share in row]
+
+
+def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
+    """The number of each label, int32; a UserError that says `where(i)` for one that was not seen in training.
+
+    Where there is no label the number is 0, which no prediction depends on.
+    """
+    numbers = {None: 0} | {label: number for number, label in enumerate(known)}
+    for i, label in enumerate(labels):
+        if label not in numbers:
+            raise UserError(
+                f"Expected a label seen in training, found {quoted(label)} in {where(i)}; {nearest(label, known)}"
+            )
+    return np.array([numbers[label] for label in labels], np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceClassification(SentenceObjective):
+    """One of several labels a row: cross entropy of the softmax over the head's outputs."""
+
+    labels: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty takes those of the train file, sorted."""
+
+    @property
+    def outputs(self) -> int:
+        """One logit per label."""
+        return len(self.labels)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """accuracy, f1 (or macro_f1), matthews."""
+        return ("accuracy", "f1" if self.outputs == 2 else "macro_f1", "matthews")
+
+    def learn(self, train: SentenceExamples) -> Self:
+        """The objective with the labels of the train file.
+
+        Raises:
+            UserError: fewer than two of them.
+        """
+        labels = self.labels or tuple(sorted(set(train.labels)))
+        if len(labels) < 2:
+            raise UserError(
+                f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only; check "
+                f"--data.label."
+            )
+        return dataclasses.replace(self, labels=labels)
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """int32."""
+        return numbered(examples.labels, self.labels, examples.where)
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Cross entropy in nats."""
+        return {"task": cross_entropy(outputs.logits, batch["labels"])}
+
+    def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
+        return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
+
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the probabilities."""
+        return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
+
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
+        """The likeliest label, its probability and those of all."""
+        return [
+            {
+                "prediction": self.labels[number],
+                "probability": probabilities[number],
+                "probabilities": dict(zip(self.labels, probabilities, strict=True)),
+            }
+            for number, probabilities in zip(outputs.argmax(axis=-1), map(shares, softmax(outputs)), strict=True)
+        ]
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Those of GLUE."""
+        return metrics.classification(labels, outputs.argmax(axis=-1), self.outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(SentenceObjective):
+    """One number per row: squared error of the head's one output."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
+
+    @property
+    def outputs(self) -> int:
+        """One."""
+        return 1
+
+    def numbers(self, examples: SentenceExamples) -> np.ndarray:
+        """float32."""
+        numbers = np.zeros(len(examples), np.float32)
+        for row, label in enumerate(examples.labels):
+            if label is None:
+                continue
+            try:
+                numbers[row] = decimal(label)
+            except ValueError:
+                numbers[row] = math.nan
+            if not math.isfinite(numbers[row]):
+                where = examples.where(row)
+                raise UserError(f"Expected a number to predict, found {quoted(label)} in {where}; fix it.")
+        return numbers
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Squared error."""
+        return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
+
+    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Of the numbers."""
+        return [*np.mean(outputs, axis=0)]
+
+    def predictions(self, outputs: np.ndarray) -> list[Record]:
+        """The number."""
+        return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
+
+    def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """Those of STS-B, and the loss."""
+        return metrics.regression(labels, outputs[:, 0])

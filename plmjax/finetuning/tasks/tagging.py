@@ -1,0 +1,339 @@
+"""A label for every word: parts of speech, named entities (Devlin et al. 2019, section 5.3).
+
+A word's label is predicted at its first piece only. A batch has besides `labels` int32 [R T] and
+`label_weights` float32 [R T], 1 at first pieces.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.template import TokenRow
+from plmjax.errors import UserError, quoted
+from plmjax.finetuning.files import files
+from plmjax.finetuning.tasks import label_schemes
+from plmjax.finetuning.tasks.sentences import numbered, softmax
+from plmjax.finetuning.tasks.task import (
+    Answers,
+    Encoded,
+    Examples,
+    FileTask,
+    Record,
+    Row,
+    Task,
+    TaskObjective,
+    check_length,
+    joined,
+)
+from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.models.families.task_heads import TaggingOutput, TokenClassification
+from plmjax.objectives.objective import Batch, cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedExamples(Examples):
+    """words and their labels, a list each sentence, of None where there are none.
+
+    word_lines: the line each word stands in. scheme: that of the labels, as `Tagging` has it.
+    """
+
+    words: list[list[str]]
+    labels: list[list[str | None]]
+    word_lines: list[list[int]]
+    scheme: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class WordColumns:
+    """Where a file of sentences has their words."""
+
+    text: str = "form"
+    """Column of the words."""
+    columns: tuple[str, ...] = ()
+    """Names of a .conll file's columns; empty: form tag."""
+
+    def word(self, row: dict[str, Any], where: str) -> str:
+        """The word of a row."""
+        return files.text(files.cell(row, self.text, "text", where), self.text, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class TagColumns(WordColumns):
+    """Where a file of sentences has the words and their labels."""
+
+    label: str = "tag"
+    """Column of the labels."""
+    scheme: str = ""
+    """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagging(TagColumns, FileTask):
+    """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
+
+    A sentence with more pieces than fit into a row is cut; its words without a prediction count as mistakes ("O", or no
+    label at all). Sentences to predict may be the lines of a .txt file too, with words separated by white space.
+    """
+
+    examples: ClassVar[type[Examples]] = TaggedExamples
+    contents: ClassVar[str] = "tagged sentences"
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "columns")
+    label_settings: ClassVar[tuple[str, ...]] = ("label", "scheme")
+
+    def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
+        """Line, words, labels, the line of every word."""
+        label_schemes.check_scheme(self.scheme)
+        if not labelled and files.suffix(path) == ".txt":
+            for number, words in lines_of_words(path):
+                yield number, words, [None] * len(words), [number] * len(words)
+            return
+        for block in files.blocks(path, self.columns, spare="" if labelled else self.label):
+            lines = [line for line, _ in block]
+            words = [self.word(row, f"line {line} of {path}") for line, row in block]
+            labels: list[str | None] = [None] * len(words)
+            if labelled:
+                labels = [self._label(row, f"line {line} of {path}") for line, row in block]
+                label_schemes.check_labels(labels, self.scheme, lines, path)
+            yield lines[-1], words, labels, lines
+
+    def to_examples(self, path: str, rows: list[Row]) -> TaggedExamples:
+        """Rows as examples, with the scheme of their labels."""
+        return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
+
+    def _label(self, row: dict[str, Any], where: str) -> str:
+        return files.label(files.cell(row, self.label, "label", where), self.label, where)
+
+
+def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
+    """The sentences of a .txt file: the number of each line, and its words, which white space separates."""
+    for number, line in enumerate(files.lines(path), start=1):
+        yield number, line.split()
+
+
+class _Words:
+    """Sentences for a model that reads the characters of whole words, each of which is one token.
+
+    pieces: as `tokenizer.encode_words` gives them, the unknown token for a word that the tokenizer lacks or would
+    divide. Its spelling is its own; a word that the tokenizer has is spelled as it is there.
+    """
+
+    def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
+        unknown = max(tokenizer.vocabulary.unknown, 0)
+        words = list(dict.fromkeys(word for sentence in sentences for word in sentence))
+        found = [ids[0] if len(ids) == 1 else unknown for ids in tokenizer.encode_words([words])[0]]
+        names = tokenizer.tokens(found)
+        written = [word if token == unknown else name for word, token, name in zip(words, found, names, strict=True)]
+        self._table = np.concatenate([sentence_marks(length), spelled(written, length)]).astype(np.uint16)
+        self._rows = {word: row for row, word in enumerate(words, start=2)}
+        self._vocabulary, self._sentences = tokenizer.vocabulary, sentences
+        ids = dict(zip(words, found, strict=True))
+        self.pieces = [[[ids[word]] for word in sentence] for sentence in sentences]
+
+    def characters(self, rows: list[TokenRow], room: int) -> np.ndarray:
+        """Of every token of the sentences as rows with up to `room` words, uint16 [N length]."""
+        chosen = []
+        for words, row in zip(self._sentences, rows, strict=True):
+            (begin,) = row.starts
+            places = [int(token == self._vocabulary.end) for token in row.tokens]  # marks, before words take theirs
+            kept = [self._rows[word] for word in words[:room]]
+            places[begin : begin + len(kept)] = kept
+            chosen += places
+        return self._table[chosen]
+
+
+@dataclasses.dataclass(frozen=True)
+class LaidOut:
+    """Sentences of words as rows of tokens.
+
+    rows: of every sentence. firsts: of every sentence, int64, the words that have a
+    first piece in its row, and the places of these pieces. characters: uint16 [N C] of all tokens; None for a model
+    that reads none.
+    """
+
+    rows: list[TokenRow]
+    firsts: list[tuple[np.ndarray, np.ndarray]]
+    characters: np.ndarray | None
+
+    def encoded(self, **fields: list[np.ndarray]) -> Encoded:
+        """With numbers of every token, an array for each sentence."""
+        token_fields = {name: np.concatenate(arrays) for name, arrays in fields.items()}
+        if self.characters is not None:
+            token_fields["characters"] = self.characters
+        return Encoded(**joined(self.rows), sequence_fields={}, token_fields=token_fields)
+
+
+def laid_out(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
+    """Sentences of words as texts of their own, cut at the end of a row.
+
+    A model that reads characters is given every word in one piece.
+    """
+    template = model.template
+    check_length(template, tokenizer.vocabulary, task.sequence_length)
+    room = task.sequence_length - template.specials(1)
+    spelling = None if model.characters is None else _Words(sentences, tokenizer, model.characters)
+    pieces = tokenizer.encode_words(sentences) if spelling is None else spelling.pieces
+    rows, firsts = [], []
+    for words in pieces:
+        row = template.lay_out([[piece for word in words for piece in word][:room]], tokenizer.vocabulary)
+        (begin,) = row.starts
+        starts = np.cumsum([0, *(len(word) for word in words)])[:-1]
+        kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
+        rows.append(row)
+        firsts.append((kept, starts[kept] + begin))
+    return LaidOut(rows, firsts, None if spelling is None else spelling.characters(rows, room))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTagging(TaskObjective):
+    """Cross entropy of the label of each word's first piece."""
+
+    task_class: ClassVar[type[Task]] = Tagging
+    per_token: ClassVar[bool] = True
+    spells: ClassVar[bool] = True
+
+    labels: tuple[str, ...] = ()
+    """The labels in the order of their numbers; empty takes those of the train file, sorted."""
+    entities: bool = False
+    """Whether labels mark entities; metrics are then those of whole entities."""
+    mix: bool = False
+    """Read a learned mix of all layers (ELMo's) instead of the last one."""
+    mix_penalty: float = 0.0
+    """Factor of the sum of the squared weights of all learned mixes, as a part of the loss (Peters et al. 2018, section
+    3.1: the larger, the nearer the mix stays to the plain mean); 0: none."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """accuracy; and of entities f1, precision, recall."""
+        return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
+
+    def learn(self, train: TaggedExamples) -> Self:
+        """The objective with the labels of the train file."""
+        labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
+        if len(labels) < 2:
+            raise UserError(
+                f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only; check "
+                f"--data.label."
+            )
+        return dataclasses.replace(self, labels=labels)
+
+    def check_model(self, config: Any) -> None:
+        """Raises UserError for a model that reads from left to right, as the decoder of an encoder-decoder does."""
+        if config.scores_next_token or config.decoder_start_token_id is not None:
+            raise UserError(
+                f"Expected a model that sees both sides of a word, to label words, found {config.kind}; fine-tune an "
+                f"encoder."
+            )
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """The encoder with a linear layer on every token."""
+        return TokenClassification(config, execution, len(self.labels), self.mix)
+
+    def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        made = laid_out(examples.words, tokenizer, model, task)
+        labels, weights = [], []
+        for sentence, (row, (kept, places)) in enumerate(zip(made.rows, made.firsts, strict=True)):
+            lines, gold = examples.word_lines[sentence], examples.labels[sentence]
+            numbers = numbered(gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}")
+            label, weight = np.zeros(len(row.tokens), np.int32), np.zeros(len(row.tokens), np.float32)
+            label[places], weight[places] = numbers[kept], 1.0
+            labels.append(label)
+            weights.append(weight)
+        return made.encoded(labels=labels, label_weights=weights)
+
+    def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """Of the labels, float32 [R T]: cross entropy."""
+        return cross_entropy(outputs.logits, batch["labels"])
+
+    def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """The numbers of the predicted labels, int [R T]."""
+        return jnp.argmax(outputs.logits, axis=-1)
+
+    def losses(self, outputs: TaggingOutput, batch: Batch) -> dict[str, jax.Array]:
+        """Nats of first pieces; and the squared weights of the mixes, the same for every row.
+
+        Raises UserError for a penalty of mixes that the model does not have.
+        """
+        losses = {"task": self.nats(outputs, batch)}
+        if self.mix_penalty:
+            if outputs.mix_weights is None:
+                raise UserError(
+                    f"Expected a model with learned mixes of layers for --objective.mix_penalty {self.mix_penalty:g}, "
+                    f"found one without; set --objective.mix True, or leave the penalty out."
+                )
+            losses["mix"] = jnp.full(len(batch["labels"]), jnp.sum(jnp.square(outputs.mix_weights)))
+        return losses
+
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Every word counts once, [R T]; of the mixes every row."""
+        weights = {"task": batch["label_weights"]}
+        return weights | ({"mix": jnp.ones(len(batch["labels"]))} if self.mix_penalty else {})
+
+    def coefficients(self) -> dict[str, float]:
+        """The penalty of the mixes."""
+        return {"mix": self.mix_penalty} if self.mix_penalty else {}
+
+    def counts(self, outputs: TaggingOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """accuracy."""
+        right = self.likeliest(outputs, batch) == batch["labels"]
+        return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
+
+    def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """predictions.tsv: word, label and prediction, a blank line after each sentence."""
+        records = self.records(examples, encoded, outputs)
+        predicted = [record["predictions"] for record in records]
+        text, right = ["form\tlabel\tprediction\n"], 0
+        for gold, record in zip(examples.labels, records, strict=True):
+            words = list(zip(record["words"], gold, record["predictions"], strict=True))
+            given = [probability is not None for probability in record["probabilities"]]
+            right += sum(label == guess and there for (_, label, guess), there in zip(words, given, strict=True))
+            text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in words]
+            text.append("\n")
+        accuracy = {"accuracy": right / sum(map(len, examples.words))}
+        return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
+
+    def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
+        """line, words, predictions and their probabilities; null for words that were cut off at the end of a row."""
+        missing = "O" if self.entities else ""
+        records = []
+        for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
+            first, stop = encoded.offsets[sentence : sentence + 2]
+            there = encoded.token_fields["label_weights"][first:stop] > 0
+            numbers, shares = self.chosen(outputs[sentence][there])
+            cut = len(words) - len(numbers)  # at the end of the row
+            labels = [self.labels[number] for number in numbers] + [missing] * cut
+            probabilities = [round(float(share), 6) for share in shares] + [None] * cut
+            records.append({"line": line, "words": words, "predictions": labels, "probabilities": probabilities})
+        return records
+
+    def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The predicted labels' numbers [n] and their probabilities [n], of what is `collected` of n words."""
+        return collected.argmax(axis=-1), softmax(collected).max(axis=-1)
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """CoNLL's: a word and its label a line, a blank line after each sentence; _ for no label at all."""
+        for record in records:
+            labels = zip(record["words"], record["predictions"], strict=True)
+            yield "".join(f"{word}\t{label or '_'}\n" for word, label in labels) + "\n"
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """6 D labels a token."""
+        return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.width * len(self.labels)
+
+    def _entity_metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
+        if not self.entities:
+            return {}
+        from seqeval.metrics import f1_score, precision_score, recall_score
+
+        scores = {"f1": f1_score, "precision": precision_score, "recall": recall_score}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no entity predicted
+            return {name: float(score(gold, predicted, zero_division=0)) for name, score in scores.items()}

@@ -1,0 +1,319 @@
+"""How softmax(Q K^T + bias) V is computed: at once, or block by block for rows that are too long for [T S] arrays.
+
+A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, a bias, the rate of
+dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout they draw
+other bits.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.visibility import Visibility
+from plmjax.layers.dropout import dropped
+from plmjax.layers.mesh_places import pieces
+from plmjax.layers.product import float32_product
+
+Bias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
+"""Added to the scores: float32 that broadcasts to [B N T S], or a function of the positions of queries and keys."""
+SCORES = ("batch", "heads")
+"""Logical names of the first axes of scores, [B N T S]."""
+BLOCK = 512
+"""Queries and keys of a block: as many scores as a row of 512 tokens has."""
+SCORES_AT_ONCE = 2**26
+"""Bytes of float32 scores that the dense backend makes at once on a device: what the 128 MiB of vector memory of a TPU
+v5e or v6e hold beside all else, so that the scores never travel to the HBM."""
+TOO_SMALL = ("TPU v2", "TPU v3")
+"""Kinds of device whose vector memory, 16 MiB, holds the scores of no group: a loop over groups only costs time."""
+
+
+def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
+    """softmax(Q K^T + bias), float32 [B N T S]; a backend's arguments."""
+    return jax.nn.softmax(_scores(query, key, visibility, _of_positions(bias, visibility, query, key)), axis=-1)
+
+
+def dense(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: Bias | None,
+    rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """All scores of a head at once, [B 1 T S], with a backward pass of its own.
+
+    It keeps the inputs, the context, and the largest score and the softmax's denominator of each query, [B N T];
+    nothing of the size of the scores. The backward pass computes the scores and draws dropout's mask again (Dao et
+    al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX refuses forward
+    mode.
+
+    It takes a few heads at a time where all scores are more than `SCORES_AT_ONCE`, except on the devices of
+    `TOO_SMALL`, and all of them where threefry draws a mask, which must not depend on how many rows a device has.
+    """
+    bias = _of_positions(bias, visibility, query, key)
+    if bias is not None:
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    rows, length, heads, _ = query.shape
+    row_pieces, head_pieces = pieces((rows, heads), SCORES)
+    groups = _Groups(1, head_pieces)
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
+        groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
+    return _attend(groups, rate, query, key, value, visibility, bias, dropout_key)
+
+
+class _Groups(NamedTuple):
+    """Heads that are computed group after group.
+
+    count: of the groups. pieces: into how many pieces devices divide the heads; each has a part of every group.
+    """
+
+    count: int
+    pieces: int
+
+    @classmethod
+    def of(cls, heads: int, size: int, pieces: int) -> Self:
+        """One group of a device's heads, of `size` bytes each, within `SCORES_AT_ONCE`; else the fewest within half."""
+        if heads * size <= SCORES_AT_ONCE:
+            return cls(1, pieces)
+        # The other half holds what the loop copies: a group's part of the queries, keys, values and results.
+        counts = (count for count in range(1, heads) if heads % count == 0)
+        return cls(next((count for count in counts if heads // count * size <= SCORES_AT_ONCE // 2), heads), pieces)
+
+    def map(
+        self,
+        function: Callable[..., tuple],
+        inputs: tuple,
+        axes: tuple[int | None, ...],
+        out_axes: tuple[int | None, ...],
+    ) -> tuple[jax.Array, ...]:
+        """The results of function(number, inputs of a group ...) of all groups.
+
+        axes: where the heads are in each input; None where all groups share it.
+        out_axes: where they are in each result; None where the groups' results are summed.
+        """
+        if self.count == 1:
+            return function(None, *inputs)
+        parts = [None if axis is None else self._split(x, axis) for x, axis in zip(inputs, axes, strict=True)]
+
+        def group(numbered: tuple) -> tuple:
+            number, parts = numbered
+            return function(
+                number, *(whole if part is None else part for whole, part in zip(inputs, parts, strict=True))
+            )
+
+        results = jax.lax.map(group, (jnp.arange(self.count), parts))
+        return tuple(
+            jnp.sum(x, axis=0) if axis is None else self._join(x, axis)
+            for x, axis in zip(results, out_axes, strict=True)
+        )
+
+    def _split(self, x: jax.Array, axis: int) -> jax.Array:  # [.. N ..] -> [count .. N/count ..]
+        x = x.reshape(*x.shape[:axis], self.pieces, self.count, -1, *x.shape[axis + 1 :])
+        x = jnp.moveaxis(x, axis + 1, 0)
+        return x.reshape(*x.shape[: axis + 1], -1, *x.shape[axis + 3 :])
+
+    def _join(self, x: jax.Array, axis: int) -> jax.Array:  # [count .. N/count ..] -> [.. N ..]
+        x = x.reshape(*x.shape[: axis + 1], self.pieces, -1, *x.shape[axis + 2 :])
+        x = jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 3 :])
+
+
+def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
+    return dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"
+
+
+def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:
+    """The bias as an array."""
+    if not callable(bias):
+        return bias
+    return bias(visibility.query_positions(query.shape[1]), jnp.arange(key.shape[1]))
+
+
+def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, bias: jax.Array | None) -> jax.Array:
+    """Q K^T + bias, float32 [B N T S]."""
+    scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+    hidden = visibility.bias(query.shape[1], key.shape[1])
+    scores = scores if hidden is None else scores + hidden
+    return scores if bias is None else scores + bias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(groups: _Groups, rate: float, *inputs: Any) -> jax.Array:
+    return _attend_forward(groups, rate, *inputs)[0]
+
+
+def _attend_forward(
+    groups: _Groups,
+    rate: float,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: jax.Array | None,
+    dropout_key: jax.Array | None,
+) -> tuple[jax.Array, tuple]:
+    def forward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, bias: Any) -> tuple:
+        scores = _scores(query, key, visibility, bias)
+        largest = jnp.max(scores, axis=-1)
+        exponentials = jnp.exp(scores - largest[..., None])
+        total = jnp.sum(exponentials, axis=-1)
+        weights = dropped(exponentials, rate, _key_of(dropout_key, number), axes=SCORES).astype(value.dtype)
+        context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
+        return (context / _of_queries(total)).astype(value.dtype), largest, total
+
+    inputs, axes = (query, key, value, bias), (2, 2, 2, _heads_of(bias))
+    context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
+    # Two numbers instead of their logsumexp: where all keys are hidden, it has no digits left for the sum.
+    return context, (query, key, value, visibility, bias, dropout_key, context, largest, total)
+
+
+def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
+    query, key, value, visibility, bias, dropout_key, *of_forward = kept
+
+    def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
+        bias, context, largest, total, cotangent = others
+        cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+        scores = _scores(query, key, visibility, bias)
+        exponentials = jnp.exp(scores - largest[..., None])
+        group_key = _key_of(dropout_key, number)
+        weights = dropped(exponentials, rate, group_key, axes=SCORES).astype(value.dtype)
+        of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
+        of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
+        # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
+        mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
+        of_scores = exponentials * (dropped(of_weights, rate, group_key, axes=SCORES) - mean[..., None])
+        rounded = of_scores.astype(query.dtype)
+        of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
+        of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
+        if bias is None:
+            return of_query, of_key, of_value
+        (of_bias,) = jax.linear_transpose(lambda bias: jnp.broadcast_to(bias, scores.shape), bias)(of_scores)
+        return of_query, of_key, of_value, of_bias
+
+    inputs = (query, key, value, bias, *of_forward, cotangent)
+    axes = (2, 2, 2, _heads_of(bias))
+    results = groups.map(backward, inputs, (*axes, 2, 1, 1, 2), axes[:3] if bias is None else axes)
+    return *results[:3], None, None if bias is None else results[3], None
+
+
+def _heads_of(bias: jax.Array | None) -> int | None:
+    """The axis of a bias, [B N T S] or broadcasting to it, that has the heads; None where it has none."""
+    return None if bias is None or bias.shape[1] == 1 else 1
+
+
+def _key_of(key: jax.Array | None, number: jax.Array | None) -> jax.Array | None:
+    """A group's own key; the key itself where there is one group."""
+    return key if key is None or number is None else jax.random.fold_in(key, number)
+
+
+def _of_queries(x: jax.Array) -> jax.Array:
+    """[B N T] -> [B T N 1]."""
+    return jnp.moveaxis(x, 1, 2)[..., None]
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def blockwise(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    bias: Bias | None,
+    rate: float,
+    dropout_key: jax.Array | None,
+    block: int = BLOCK,
+) -> jax.Array:
+    """Scores of one block of queries and one block of keys at a time.
+
+    The softmax is online (Milakov and Gimelshein, arXiv 1805.02867), and the backward pass computes the scores again
+    (Rabe and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless the bias is an array.
+    """
+    queries, keys = query.shape[1], key.shape[1]
+    size, width = min(block, queries), min(block, keys)
+    visibility = visibility.padded(-queries % size, -keys % width)
+    bias_of = _of_blocks(bias, visibility, queries, keys, size, width)
+    query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
+
+    def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """number of the block, [B size N H] -> [B size N H]."""
+        row, query = inputs
+
+        def of_keys(state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
+            """Largest score and sum of exponentials so far [B N size], sum of values so far [B N size H]."""
+            largest, total, context = state
+            column, key, value = inputs
+            scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+            hidden = visibility.block(row * size, size, column * width, width).bias(size, width)
+            if hidden is not None:
+                scores = scores + hidden
+            if bias is not None:
+                scores = scores + bias_of(row, column)
+            scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
+            # The softmax does not depend on what is subtracted from all scores: no gradient goes through it.
+            new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(scores, axis=-1)))
+            weights, fade = jnp.exp(scores - new[..., None]), jnp.exp(largest - new)
+            total = total * fade + jnp.sum(weights, axis=-1)
+            if dropout_key is not None:
+                here = jax.random.fold_in(jax.random.fold_in(dropout_key, row), column)
+                weights = dropped(weights, rate, here, axes=SCORES)
+            product = functools.partial(jnp.einsum, "BNTS,BSNH->BNTH")
+            seen = float32_product(product, weights.astype(value.dtype), value)
+            return (new, total, context * fade[..., None] + seen), None
+
+        rows, _, heads, features = query.shape
+        start = (
+            jnp.full((rows, heads, size), -jnp.inf),
+            jnp.zeros((rows, heads, size)),
+            jnp.zeros((rows, heads, size, features)),
+        )
+        columns = jnp.arange(key_blocks.shape[0])
+        step = jax.checkpoint(of_keys, prevent_cse=False)
+        (_, total, context), _ = jax.lax.scan(step, start, (columns, key_blocks, value_blocks))
+        return jnp.einsum("BNTH->BTNH", context / total[..., None]).astype(value.dtype)
+
+    rows = jnp.arange(query_blocks.shape[0])
+    contexts = jax.lax.map(jax.checkpoint(of_queries, prevent_cse=False), (rows, query_blocks))
+    return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *query.shape[2:])[:, :queries]
+
+
+def _of_blocks(
+    bias: Bias | None, visibility: Visibility, queries: int, keys: int, size: int, width: int
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The bias as a function of the numbers of a block of `size` queries and a block of `width` keys."""
+    if bias is None or callable(bias):
+        positions = visibility.query_positions(queries + -queries % size)
+
+        def computed(row: jax.Array, column: jax.Array) -> jax.Array:
+            own = jax.lax.dynamic_slice_in_dim(positions, row * size, size, axis=-1)
+            return bias(own, column * width + jnp.arange(width))
+
+        return computed
+    # An axis of length 1 is broadcast, and stays as it is.
+    rows, columns = (length > 1 for length in bias.shape[-2:])
+    above = [(0, -queries % size * rows), (0, -keys % width * columns)]
+    filled = jnp.pad(bias, [(0, 0)] * (bias.ndim - 2) + above)
+
+    def cut(row: jax.Array, column: jax.Array) -> jax.Array:
+        block = filled
+        for axis, first, length in ((-2, row * size, size), (-1, column * width, width)):
+            if block.shape[axis] > 1:
+                block = jax.lax.dynamic_slice_in_dim(block, first, length, axis)
+        return block
+
+    return cut
+
+
+def _blocks(x: jax.Array, size: int) -> jax.Array:
+    """[B T N H], filled up with zeros -> [blocks B size N H]."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
+    return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+
+BACKENDS = {"dense": dense, "blockwise": blockwise}
+"""Name -> backend, as `Execution.attention` names it."""

@@ -1,0 +1,153 @@
+"""Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
+
+One function serves self-attention, cross-attention, a memory and cached decoding: queries look at projected keys and
+values, wherever these come from, and a `Visibility` says which of them each query sees. How the product is computed is
+a backend of `plmjax.layers.attention.backends`, which `Execution.attention` names.
+"""
+
+import math
+from typing import Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.backends import BACKENDS, Bias, probabilities
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.projection import Projection
+
+
+@flax.struct.dataclass
+class KeyValues:
+    """Projected keys and values, each [B S N H]: of one source, or a cache with room for S tokens."""
+
+    keys: jax.Array
+    values: jax.Array
+
+    @classmethod
+    def empty(cls, batch: int, length: int, heads: int, size: int, dtype: jnp.dtype = jnp.float32) -> Self:
+        """A cache that holds no token yet; a causal `Visibility` hides what is not written."""
+        zeros = jnp.zeros((batch, length, heads, size), dtype)
+        return cls(zeros, zeros)
+
+    def written(self, new: Self, position: int | jax.Array) -> Self:
+        """The cache with the tokens of `new` written from `position`, an int scalar, on."""
+        return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, position, 1), self, new)
+
+
+class MultiHeadAttention(nn.Module):
+    """softmax(scale Q K^T + bias) V, projected to the features of the queries.
+
+    features: D, of the queries and the result.
+    num_heads: N.
+    dropout: rate at which attention probabilities are dropped.
+    kernel_init: initializer of the projections.
+    query_init, output_init: initializers of the first and the last of them; `kernel_init` by default.
+    head_size: H; D / N by default.
+    scale: factor of the scores; 1 / sqrt(H) by default.
+    use_bias: whether the projections have biases.
+    """
+
+    features: int
+    num_heads: int
+    dropout: float
+    kernel_init: Initializer
+    execution: Execution = Execution()
+    head_size: int | None = None
+    scale: float | None = None
+    use_bias: bool = True
+    query_init: Initializer | None = None
+    output_init: Initializer | None = None
+
+    def setup(self) -> None:
+        """The four projections."""
+        init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
+        self.size = self.features // self.num_heads if self.head_size is None else self.head_size
+        heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
+        self.query = Projection(heads, inputs, self.query_init or init, dtype, use_bias=bias)
+        self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
+        self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
+        last = self.output_init or init
+        self.output = Projection((self.features,), ("heads", "head", "embed"), last, dtype, use_bias=bias)
+        self.probability_dropout = Dropout(self.dropout)
+
+    def __call__(
+        self,
+        queries: jax.Array,
+        source: jax.Array,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """[B T D], and [B S ...] that keys and values are projected from -> [B T D]; else as `attend`."""
+        query = self._scaled_query(queries)
+        return self._attend(query, self.key_values(source), visibility, bias, deterministic)
+
+    def key_values(self, source: jax.Array) -> KeyValues:
+        """[B S ...] -> what `attend` looks at."""
+        return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(source)))
+
+    def attend(
+        self,
+        queries: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attention over keys and values that are projected already. The softmax is in float32.
+
+        Args:
+            queries: [B T D].
+            visibility: which keys each query sees; all without it.
+            bias: what is added to the scores, such as relative positions: float32 that broadcasts to [B N T S], or a
+                function of the positions of queries, int [T] or [B T], and of keys, int [S], that gives such an array.
+            deterministic: without dropout.
+
+        Returns:
+            [B T D].
+        """
+        return self._attend(self._scaled_query(queries), key_values, visibility, bias, deterministic)
+
+    def probabilities(
+        self,
+        queries: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """How much each query attends to each key, before dropout: as `attend` -> float32 [B N T S]."""
+        return probabilities(self._scaled_query(queries), key_values.keys, visibility or Visibility(), bias)
+
+    def _scaled_query(self, queries: jax.Array) -> jax.Array:
+        scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
+        return _by_heads(self.query(queries)) * jnp.asarray(scale, self.execution.dtype)
+
+    def _attend(
+        self,
+        query: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None,
+        bias: Bias | None,
+        deterministic: bool,
+    ) -> jax.Array:
+        context = BACKENDS[self.execution.attention](
+            query,
+            key_values.keys,
+            key_values.values,
+            visibility or Visibility(),
+            bias,
+            self.dropout,
+            self.probability_dropout.key(deterministic),
+        )
+        return self.output(context)
+
+
+def _by_heads(x: jax.Array) -> jax.Array:
+    return nn.with_logical_constraint(x, ("batch", "length", "heads", "head"))

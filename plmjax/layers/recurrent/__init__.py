@@ -1,0 +1,1 @@
+"""LSTMs and GRUs: one scan over time."""

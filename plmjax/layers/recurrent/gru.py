@@ -1,0 +1,220 @@
+"""Gated recurrent units: one scan over time, with the products of the inputs made before it, all at once.
+
+    r, z = sigmoid(x_t W + b + h_{t-1} U);  n = tanh(x_t W + b + r (h_{t-1} U + c))
+    h_t = (1 - z) n + z h_{t-1}                              (Cho et al. 2014, arXiv 1406.1078; torch.nn.GRU)
+
+The gates are in the order of torch: reset, update, candidate (n). Products are in the model's dtype; the state and what
+is computed from it within a step are float32.
+
+Deviation: the reset gate multiplies the state's product, as in torch and cuDNN; the paper's multiplies the state.
+"""
+
+import functools
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.scan_over_time import (
+    BACK_TO_STATE,
+    TO_GATES,
+    ends,
+    found,
+    rows,
+    visible_starts,
+    where,
+    whole,
+)
+
+GATES = 3
+"""Reset, update, candidate."""
+
+
+def recurrence(
+    gates: jax.Array,
+    recurrent_kernel: jax.Array,
+    candidate_bias: jax.Array,
+    state: jax.Array,
+    *,
+    starts: jax.Array | None = None,
+    visible: jax.Array | None = None,
+    reverse: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """The recurrent part of a layer, in one direction.
+
+    The backward pass is its own, with the gradient of the kernel as one product after the scan. Only reverse-mode
+    differentiation is defined, and once.
+
+    Args:
+        gates: x W + b of all tokens, [B T 3 H], in the dtype of the products.
+        recurrent_kernel: U, [H 3 H].
+        candidate_bias: c, [H].
+        state: h before the first token that is read, [B H].
+        starts, visible, reverse: as those of an LSTM (layers/recurrent/lstm.py).
+
+    Returns:
+        outputs [B T H] in the dtype of `gates`, and the state after the last token that is read, in that of `state`.
+    """
+    batch, length, _, hidden = gates.shape
+    chex.assert_shape(gates, (batch, length, GATES, hidden))
+    chex.assert_shape(recurrent_kernel, (hidden, GATES, hidden))
+    chex.assert_shape(candidate_bias, (hidden,))
+    chex.assert_shape(state, (batch, hidden))
+    starts = visible_starts(starts, visible, (batch, length))
+    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))  # as those of an LSTM
+    over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
+    kernel, bias = whole(recurrent_kernel).astype(gates.dtype), candidate_bias.astype(jnp.float32)
+    outputs, last = _scan(reverse, *over_time, kernel, bias, rows(state).astype(jnp.float32).T)
+    outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
+    return outputs, rows(last.T.astype(state.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan(reverse: bool, *inputs: Any) -> tuple[jax.Array, jax.Array]:
+    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [H B]."""
+    return _scan_forward(reverse, *inputs)[0]
+
+
+def _scan_forward(
+    reverse: bool,
+    gates: jax.Array,
+    starts: jax.Array | None,
+    visible: jax.Array | None,
+    recurrent: jax.Array,
+    bias: jax.Array,
+    first: jax.Array,
+) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+    to_gates, dtype = jnp.moveaxis(recurrent, 0, -1), gates.dtype  # [3 H H]
+
+    def step(before: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
+        x, start, shown = inputs
+        before, x = where(start, jnp.zeros_like(before), before), x.astype(jnp.float32)
+        of_state = float32_product(TO_GATES, to_gates, before.astype(dtype))
+        reset, update = jax.nn.sigmoid(x[0] + of_state[0]), jax.nn.sigmoid(x[1] + of_state[1])
+        inner = of_state[2] + bias[:, None]
+        candidate = jnp.tanh(x[2] + reset * inner)
+        after = candidate + update * (before - candidate)
+        after = after if shown is None else where(shown, after, before)
+        return after, (after, jnp.stack([reset, update, candidate, inner]).astype(dtype))
+
+    last, (states, activations) = jax.lax.scan(step, first, (gates, starts, visible), reverse=reverse)
+    outputs = states if visible is None else jnp.where(visible[:, None], states, 0)
+    return (outputs.astype(dtype), last), (starts, visible, recurrent, first, states, activations)
+
+
+def _scan_backward(reverse: bool, kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
+    starts, visible, recurrent, first, states, activations = kept
+    of_outputs, of_last = cotangents
+    dtype = activations.dtype
+    before = found(states, first, starts, reverse)
+
+    def step(of_after: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
+        of_emitted, state, activated, start, shown = inputs
+        reset, update, candidate, inner = activated.astype(jnp.float32)
+        of_state = of_after + of_emitted.astype(jnp.float32)
+        if shown is not None:
+            of_state = where(shown, of_state, jnp.zeros_like(of_state))
+        of_candidate = of_state * (1 - update) * (1 - jnp.square(candidate))
+        of_reset = of_candidate * inner * reset * (1 - reset)
+        of_update = of_state * (state - candidate) * update * (1 - update)
+        of_inner = (of_candidate * reset).astype(dtype)
+        of_gates = jnp.stack([of_reset, of_update, of_candidate]).astype(dtype)
+        of_before = of_state * update + float32_product(BACK_TO_STATE, recurrent, of_gates.at[2].set(of_inner))
+        if shown is not None:
+            of_before = where(shown, of_before, of_after)
+        return where(start, jnp.zeros_like(of_before), of_before), (of_gates, of_inner)
+
+    inputs = (of_outputs, before, activations, starts, visible)
+    of_first, (of_gates, of_inner) = jax.lax.scan(step, of_last, inputs, reverse=not reverse)
+    of_products = of_gates.at[:, 2].set(of_inner)
+    of_recurrent = jnp.einsum("TPB,TGHB->PGH", before.astype(dtype), of_products)
+    of_bias = jnp.sum(of_inner.astype(jnp.float32), axis=(0, 2))
+    return of_gates, None, None, of_recurrent, of_bias, of_first
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+class Gru(nn.Module):
+    """One layer in one direction.
+
+    features: H, numbers of the state.
+    kernel_init, bias_init: initializers of all kernels and of all biases.
+    reverse: as `recurrence`.
+    dtype: of the products and the output; parameters are float32.
+
+    The parameters are `input/kernel` [D 3 H], `input/bias` [3 H], `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    reverse: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        state: jax.Array | None = None,
+        *,
+        starts: jax.Array | None = None,
+        visible: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """[B T D] -> [B T H] and the state after the last token that is read, [B H].
+
+        Args:
+            state: before the first token that is read; None is zero.
+            starts, visible: as those of an LSTM (layers/recurrent/lstm.py).
+        """
+        if state is None:
+            state = jnp.zeros((x.shape[0], self.features))
+        of_gates, sizes = ("embed", None, "mlp"), (GATES, self.features)
+        how = {"kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
+        gates = Projection(sizes, of_gates, **how, name="input")(x)
+        kernel_init = nn.with_logical_partitioning(self.kernel_init, of_gates)
+        bias_init = nn.with_logical_partitioning(self.bias_init, ("mlp",))
+        x, state = recurrence(
+            gates,
+            self.param("recurrent_kernel", kernel_init, (self.features, *sizes)),
+            self.param("candidate_bias", bias_init, (self.features,)),
+            state,
+            starts=ends(starts, self.reverse),
+            visible=visible,
+            reverse=self.reverse,
+        )
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
+
+
+class BidirectionalGru(nn.Module):
+    """One layer in both directions, the modules `forward` and `backward`.
+
+    features: H, numbers of each direction's state.
+    kernel_init, bias_init, dtype: as `Gru`.
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """[B T D] -> [B T 2 H], forward then backward, and the state of each after the last token that it reads.
+
+        starts, visible: as `Gru`; each direction starts anew at its own end of every document.
+        """
+        sizes = (self.features, self.kernel_init, self.bias_init)
+        directions = (
+            Gru(*sizes, reverse=reverse, dtype=self.dtype, name=name)
+            for name, reverse in (("forward", False), ("backward", True))
+        )
+        outputs, states = zip(*(gru(x, starts=starts, visible=visible) for gru in directions), strict=True)
+        return jnp.concatenate(outputs, axis=-1), states

@@ -1,0 +1,321 @@
+"""Long short-term memory: one scan over time, with the products of the inputs made before it, all at once.
+
+    i, f, o = sigmoid(x_t W + h_{t-1} U + b);  g = tanh(x_t W + h_{t-1} U + b)
+    c_t = f c_{t-1} + i g;  h_t = o tanh(c_t)                                  (Hochreiter and Schmidhuber 1997)
+    h_t = (o tanh(c_t)) P  with a projection                                   (Sak et al. 2014, arXiv 1402.1128)
+
+The gates are in the order of torch: input, forget, candidate (g), output. Products are in the model's dtype; cells and
+what is computed from them within a step are float32.
+"""
+
+import functools
+from typing import Any, NamedTuple, Self
+
+import chex
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.scan_over_time import (
+    BACK_TO_STATE,
+    TO_GATES,
+    ends,
+    found,
+    rows,
+    visible_starts,
+    where,
+    whole,
+)
+
+GATES = 4
+"""Input, forget, candidate, output."""
+FORGET = 1
+"""The place of the forget gate among them."""
+
+
+@flax.struct.dataclass
+class State:
+    """What goes from token to token: the cell c, float32 [B H], and the output h, [B P] (P is H without projection)."""
+
+    cell: jax.Array
+    output: jax.Array
+
+    @classmethod
+    def zeros(cls, batch: int, hidden: int, projected: int | None = None) -> Self:
+        """The state before a text, float32: it does not depend on the dtype of a model."""
+        return cls(jnp.zeros((batch, hidden)), jnp.zeros((batch, hidden if projected is None else projected)))
+
+
+class _Settings(NamedTuple):
+    """What is known when a program is compiled; as `recurrence`."""
+
+    cell_clip: float | None
+    projection_clip: float | None
+    forget_bias: float
+    reverse: bool
+
+
+def recurrence(
+    gates: jax.Array,
+    recurrent_kernel: jax.Array,
+    state: State,
+    *,
+    starts: jax.Array | None = None,
+    visible: jax.Array | None = None,
+    projection_kernel: jax.Array | None = None,
+    cell_clip: float | None = None,
+    projection_clip: float | None = None,
+    forget_bias: float = 0.0,
+    reverse: bool = False,
+) -> tuple[jax.Array, State]:
+    """The recurrent part of a layer, in one direction.
+
+    The backward pass is its own: gradients of both kernels are one product after the scan, where JAX would add a
+    product of their size at every token. Only reverse-mode differentiation is defined, and once.
+
+    Args:
+        gates: x W + b of all tokens, [B T 4 H], in the dtype of the products.
+        recurrent_kernel: U, [P 4 H].
+        state: before the first token that is read.
+        starts: bool [B T], true where the state is zero before the token is read: a document begins.
+        visible: bool [B T], false at padding: the state passes it unchanged whatever `starts` says; the output is 0.
+        projection_kernel: [H P]; None: P is H, and outputs are not projected.
+        cell_clip, projection_clip: largest size of a number of the cell and of the projected output.
+        forget_bias: added to the forget gate; TensorFlow's cells have 1 there, beside the bias.
+        reverse: reads from the last token to the first; outputs stay at their tokens.
+
+    Returns:
+        outputs [B T P] in the dtype of `gates`, and the state after the last token that is read, in that of `state`.
+    """
+    batch, length, _, hidden = gates.shape
+    chex.assert_shape(gates, (batch, length, GATES, hidden))
+    chex.assert_shape(recurrent_kernel, (None, GATES, hidden))
+    chex.assert_shape(state.cell, (batch, hidden))
+    chex.assert_shape(state.output, (batch, recurrent_kernel.shape[0]))
+    starts = visible_starts(starts, visible, (batch, length))
+    # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
+    # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
+    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
+    recurrent_kernel, projection_kernel = jax.tree.map(whole, (recurrent_kernel, projection_kernel))
+    state = jax.tree.map(rows, state)
+    dtype = gates.dtype
+    kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
+    first = State(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
+    over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
+    settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
+    outputs, last = _scan(settings, *over_time, kernels, first)
+    outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
+    return outputs, jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, State]:
+    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B]."""
+    return _scan_forward(settings, *inputs)[0]
+
+
+def _scan_forward(
+    settings: _Settings,
+    gates: jax.Array,
+    starts: jax.Array | None,
+    visible: jax.Array | None,
+    kernels: tuple[jax.Array, jax.Array | None],
+    first: State,
+) -> tuple[tuple[jax.Array, State], tuple]:
+    recurrent, projection = kernels
+    to_gates = jnp.moveaxis(recurrent, 0, -1)  # [4 H P]
+    to_output = None if projection is None else projection.T
+
+    def step(before: State, inputs: Any) -> tuple[State, Any]:
+        x, start, shown = inputs
+        before = where(start, State(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
+        summed = x.astype(jnp.float32) + float32_product(TO_GATES, to_gates, before.output)
+        admit, emit = jax.nn.sigmoid(summed[0]), jax.nn.sigmoid(summed[3])
+        forget, candidate = jax.nn.sigmoid(summed[1] + settings.forget_bias), jnp.tanh(summed[2])
+        cell = _clip(forget * before.cell + admit * candidate, settings.cell_clip)
+        output = (emit * jnp.tanh(cell)).astype(x.dtype)
+        if projection is not None:
+            output = _clip(to_output @ output, settings.projection_clip)
+        after = State(cell, output) if shown is None else where(shown, State(cell, output), before)
+        activations = jnp.stack([admit, forget, candidate, emit]).astype(x.dtype)
+        return after, (after, activations)
+
+    last, (states, activations) = jax.lax.scan(step, first, (gates, starts, visible), reverse=settings.reverse)
+    outputs = states.output if visible is None else jnp.where(visible[:, None], states.output, 0)
+    return (outputs, last), (starts, visible, kernels, first, states, activations)
+
+
+def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, State]) -> tuple:
+    starts, visible, (recurrent, projection), first, states, activations = kept
+    of_outputs, of_last = cotangents
+    dtype = activations.dtype
+    before = found(states, first, starts, settings.reverse)
+
+    def step(of_after: State, inputs: Any) -> tuple[State, Any]:
+        of_emitted, after, cell_before, activated, start, shown = inputs
+        admit, forget, candidate, emit = activated.astype(jnp.float32)
+        of_state = State(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
+        if shown is not None:
+            of_state = where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
+        of_projected = of_state.output
+        if projection is not None:
+            of_projected = (of_projected * _within(after.output, settings.projection_clip)).astype(dtype)
+            of_hidden = float32_product(jnp.matmul, projection, of_projected)
+        else:
+            of_hidden = of_projected
+        squashed = jnp.tanh(after.cell)
+        of_cell = of_state.cell + of_hidden * emit * (1 - jnp.square(squashed))
+        of_cell = of_cell * _within(after.cell, settings.cell_clip)
+        of_summed = [
+            of_cell * candidate * admit * (1 - admit),
+            of_cell * cell_before * forget * (1 - forget),
+            of_cell * admit * (1 - jnp.square(candidate)),
+            of_hidden * squashed * emit * (1 - emit),
+        ]
+        of_gates = jnp.stack(of_summed).astype(dtype)
+        of_before = State(of_cell * forget, float32_product(BACK_TO_STATE, recurrent, of_gates))
+        if shown is not None:
+            of_before = where(shown, of_before, of_after)
+        of_before = where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
+        return of_before, (of_gates, None if projection is None else of_projected)
+
+    inputs = (of_outputs, states, before.cell, activations, starts, visible)
+    of_last = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_last)
+    of_first, (of_gates, of_projected) = jax.lax.scan(step, of_last, inputs, reverse=not settings.reverse)
+    of_recurrent = jnp.einsum("TPB,TGHB->PGH", before.output, of_gates)
+    of_projection = None
+    if projection is not None:
+        hidden = (activations[:, 3].astype(jnp.float32) * jnp.tanh(states.cell)).astype(dtype)
+        of_projection = jnp.einsum("THB,TPB->HP", hidden, of_projected)
+    of_first = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), of_first, first)
+    return of_gates, None, None, (of_recurrent, of_projection), of_first
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _clip(x: jax.Array, largest: float | None) -> jax.Array:
+    return x if largest is None else jnp.clip(x, -largest, largest)
+
+
+def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
+    """The derivative of `_clip`, from its result."""
+    return 1.0 if largest is None else (jnp.abs(clipped) < largest).astype(jnp.float32)
+
+
+class Lstm(nn.Module):
+    """One layer in one direction.
+
+    features: H, numbers of the cell.
+    kernel_init, bias_init: initializers of all kernels and of all biases.
+    recurrent_bias: whether there is a second bias, beside the recurrent kernel, as in torch; their sum is what counts.
+    projected: P, numbers of the output; None: the output is not projected.
+    cell_clip, projection_clip, forget_bias, reverse: as `recurrence`.
+    dtype: of the products and the output; parameters are float32.
+
+    The parameters are `input/kernel` [D 4 H], `input/bias` [4 H], `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H]
+    and `projection_kernel` [H P].
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    recurrent_bias: bool = False
+    projected: int | None = None
+    cell_clip: float | None = None
+    projection_clip: float | None = None
+    forget_bias: float = 0.0
+    reverse: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        state: State | None = None,
+        *,
+        starts: jax.Array | None = None,
+        visible: jax.Array | None = None,
+    ) -> tuple[jax.Array, State]:
+        """[B T D] -> [B T P] and the state after the last token that is read.
+
+        Args:
+            state: before the first token that is read; None is zero.
+            starts: bool [B T], the first token of every document. No state goes from one document to another: a layer
+                that reads in reverse starts anew at the last token of each.
+            visible: as `recurrence`; in reverse too, padding stays at its place.
+        """
+        outputs = self.features if self.projected is None else self.projected
+        if state is None:
+            state = State.zeros(x.shape[0], self.features, self.projected)
+
+        def kernel(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
+            return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
+
+        of_gates, sizes = ("embed", None, "mlp"), (GATES, self.features)
+        how = {"kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
+        gates = Projection(sizes, of_gates, **how, name="input")(x)
+        if self.recurrent_bias:
+            init = nn.with_logical_partitioning(self.bias_init, of_gates[1:])
+            gates = gates + self.param("recurrent_bias", init, sizes).astype(self.dtype)
+        recurrent, projection = kernel("recurrent_kernel", of_gates, outputs, *sizes), None
+        if self.projected is not None:
+            projection = kernel("projection_kernel", ("mlp", "embed"), self.features, outputs)
+        x, state = recurrence(
+            gates,
+            recurrent,
+            state,
+            starts=ends(starts, self.reverse),
+            visible=visible,
+            projection_kernel=projection,
+            cell_clip=self.cell_clip,
+            projection_clip=self.projection_clip,
+            forget_bias=self.forget_bias,
+            reverse=self.reverse,
+        )
+        return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
+
+
+class BidirectionalLstm(nn.Module):
+    """One layer in both directions, the modules `forward` and `backward`.
+
+    features: H, numbers of each direction's cell.
+    kernel_init, bias_init, recurrent_bias, projected, forget_bias, dtype: as `Lstm`.
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    recurrent_bias: bool = False
+    projected: int | None = None
+    forget_bias: float = 0.0
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[State, State]]:
+        """[B T D] -> [B T 2 P], forward then backward, and the state of each after the last token that it reads.
+
+        starts, visible: as `Lstm`; each direction starts anew at its own end of every document.
+        """
+        directions = (
+            Lstm(
+                self.features,
+                self.kernel_init,
+                self.bias_init,
+                self.recurrent_bias,
+                self.projected,
+                forget_bias=self.forget_bias,
+                reverse=reverse,
+                dtype=self.dtype,
+                name=name,
+            )
+            for name, reverse in (("forward", False), ("backward", True))
+        )
+        outputs, states = zip(*(lstm(x, starts=starts, visible=visible) for lstm in directions), strict=True)
+        return jnp.concatenate(outputs, axis=-1), states

@@ -1,0 +1,1 @@
+"""Words and tokens: their tables, their characters, and scores over a vocabulary."""

@@ -1,0 +1,238 @@
+"""BART: denoising sequence-to-sequence pre-training (Lewis et al. 2019, arXiv 1910.13461; fairseq models/bart).
+
+The Transformer, whose encoder reads a damaged text and whose decoder writes it as it was. It differs from the original
+in that positions are learned, for each side its own, words are not scaled, vectors are normalised before the first
+layer, and GELU takes the place of ReLU:
+
+    source:  x_s = norm(words[source_s] + positions[s])
+    target:  y_t = norm(words[target_t] + others[t]), after </s>
+    next token:  softmax(words . y_t)
+    a task:      W tanh(V y_t + b) + c at the text's last </s>; both sides read the text
+
+For a task the decoder reads the text shifted by one token behind </s>, so that its state at the last </s> has seen all
+of the text (section 3.1; fairseq tasks/sentence_prediction.py).
+
+Deviation: the tables of positions have two rows that are never read, as the released ones; they count as parameters.
+Deviation: rows may hold several packed texts (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.errors import FROM_0, SHARE, check_ranges
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.tokens import last_tokens
+from plmjax.layers.words.embeddings import Embedding, check_ids
+from plmjax.models.roberta import ClassificationHead
+from plmjax.models.transformer import (
+    LAYER_NORM_EPSILON,
+    EncoderDecoderConfig,
+    TransformerForConditionalGeneration,
+    TransformerModel,
+)
+
+FIRST_POSITION = 2
+"""Row of a position table that the first token takes: in fairseq positions count from the padding token's id + 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BartConfig(EncoderDecoderConfig):
+    """Sizes of a BART; the defaults are the base model.
+
+    The named sizes take overrides: `BartConfig.base(vocab_size=8192)`.
+    """
+
+    vocab_size: int = 50265
+    """Tokens of the vocabulary."""
+    d_model: int = 768
+    """Features of a token, D."""
+    encoder_attention_heads: int = 12
+    """Attention heads of the encoder."""
+    decoder_attention_heads: int = 12
+    """Attention heads of the decoder, N."""
+    encoder_ffn_dim: int = 3072
+    """Features inside the encoder's feed-forward network."""
+    decoder_ffn_dim: int = 3072
+    """Features inside the decoder's feed-forward network, F."""
+    activation_function: str = "gelu"
+    """gelu (exact), gelu_new (tanh form), relu or swish."""
+    classifier_dropout: float = 0.0
+    """Dropout inside the head of a downstream task, before each of its two layers."""
+    init_std: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    bos_token_id: int = 0
+    """Id of the token that a text begins with."""
+    pad_token_id: int = 1
+    """Id that fills rows; the model itself needs none."""
+    eos_token_id: int = 2
+    """Id of </s>, the token that ends a text."""
+    decoder_start_token_id: int = 2
+    """Id that the decoder reads first: </s>."""
+
+    encoder_name: ClassVar[str] = "bart"
+    encoder_needs_target: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """As every encoder-decoder's, and what is BART's own."""
+        super().__post_init__()
+        check_ranges("model", self, classifier_dropout=SHARE, init_std=FROM_0)
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """139,420,416 parameters."""
+        return cls(**overrides)
+
+    @classmethod
+    def large(cls, **overrides: Any) -> Self:
+        """406,291,456 parameters."""
+        layers = {"encoder_layers": 12, "decoder_layers": 12}
+        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+        inner = {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
+        return cls(**({"d_model": 1024, **layers, **heads, **inner} | overrides))
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Two layers of 128 on each side."""
+        layers = {"encoder_layers": 2, "decoder_layers": 2}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        inner = {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
+        return cls(**({"d_model": 128, **layers, **heads, **inner} | overrides))
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal, not cut."""
+        return nn.initializers.normal(self.init_std)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout of the input of a downstream task's head."""
+        return self.classifier_dropout
+
+    @property
+    def template(self) -> Template:
+        """<s> A </s>, and <s> A </s></s> B </s>."""
+        return Template("cls A sep", "cls A sep sep B sep", "last")
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Tables and norms of the embeddings, each layer of the encoder and each of the decoder."""
+        words, *layers = super().parameter_groups
+        own = (f"{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm"))
+        return ParameterGroup((*words.prefixes, *(f"{self.encoder_name}/{name}" for name in own))), *layers
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """As every encoder-decoder's; with 0 predictions both sides read the row, as for the head of a task."""
+        read = 6.0 * batch_size * self.layers_products(sequence_length, sequence_length)
+        return super().train_flops(batch_size, sequence_length, predictions) if predictions else read
+
+    def for_pretraining(self, execution: Execution) -> "BartForConditionalGeneration":
+        """Encoder and decoder with the scores of the next token."""
+        return BartForConditionalGeneration(self, execution)
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BartForSequenceClassification":
+        """The module that labels whole rows, or gives each `outputs` numbers."""
+        return BartForSequenceClassification(self, execution, outputs)
+
+    def encoder(self, execution: Execution) -> "BartModel":
+        """Encoder and decoder alone, under the name that their parameters have in every other module."""
+        return BartModel(self, execution, name=self.encoder_name)
+
+
+@flax.struct.dataclass
+class BartClassificationOutput(EncoderDecoderOutput):
+    """What a BART with the head of a task returns; `scores` are still those of its language model.
+
+    logits: float32 [B outputs], or [B K outputs] of packed texts.
+    """
+
+    logits: jax.Array | None = None
+
+
+class BartModel(TransformerModel):
+    """The Transformer's two stacks of layers behind vectors of BART's own."""
+
+    config: BartConfig
+
+    def setup(self) -> None:
+        """For each side a table of positions and a norm besides."""
+        super().setup()
+        config, dtype = self.config, self.execution.dtype
+        rows, init = config.max_position_embeddings + FIRST_POSITION, config.initializer
+        self.encoder_positions = Embedding(rows, config.d_model, None, init, dtype)
+        self.encoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
+        self.decoder_positions = Embedding(rows, config.d_model, None, init, dtype)
+        self.decoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
+
+    def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """What the encoder's first layer reads, before dropout: int [B S] twice -> [B S D]."""
+        return self.encoder_layer_norm(self.words(input_ids) + self.encoder_positions(self._rows(positions)))
+
+    def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+        """What the decoder's first layer reads, before dropout: int [B T] twice -> [B T D]."""
+        return self.decoder_layer_norm(self.words(input_ids) + self.decoder_positions(self._rows(positions)))
+
+    def _rows(self, positions: jax.Array) -> jax.Array:
+        count = self.config.max_position_embeddings
+        check_ids(positions, count, f"the {count} positions of the model")
+        return positions + FIRST_POSITION
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array | None = None,
+        **inputs: Any,
+    ) -> EncoderDecoderOutput:
+        """As `TransformerModel`; without a target the decoder reads the source, shifted by one token behind </s>."""
+        if decoder_input_ids is None:
+            positions, segment_ids = inputs.get("positions"), inputs.get("segment_ids")
+            begins = jnp.arange(input_ids.shape[1]) == 0 if positions is None else positions == 0
+            start = self.config.decoder_start_token_id
+            decoder_input_ids = jnp.where(begins, start, jnp.roll(input_ids, 1, axis=1))
+            inputs |= {"decoder_positions": positions, "decoder_segment_ids": segment_ids}
+        return super().__call__(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs)
+
+
+class BartForConditionalGeneration(TransformerForConditionalGeneration):
+    """Encoder and decoder, under their system's name, whose scores of the next token are those of their word table."""
+
+    config: BartConfig
+
+
+class BartForSequenceClassification(nn.Module):
+    """Both sides read a text; the decoder's state at its last token passes a dense layer, tanh and a linear layer."""
+
+    config: BartConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The model and the head."""
+        self.model = self.config.encoder(self.execution)
+        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        cls_positions: jax.Array | None = None,
+        deterministic: bool = True,
+        **inputs: Any,
+    ) -> BartClassificationOutput:
+        """As `BartModel` without a target, with logits [B labels], or [B K labels] of texts that end at int [B K]."""
+        output = self.model(input_ids, attention_mask, deterministic=deterministic, **inputs)
+        last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
+        fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+        return BartClassificationOutput(**fields, logits=self.classifier(last, deterministic))

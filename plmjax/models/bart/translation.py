@@ -1,0 +1,156 @@
+"""BART behind a new source encoder: translation into the language that it was pretrained on (Lewis et al. 2019, 3.4).
+
+A BART knows one language, that of the targets. Where it had a word of the source, it now reads what another encoder,
+which begins at random, says of the word of another language; so the new encoder learns to write sentences into BART's
+encoder that are damaged, but of the target's language:
+
+    e = layers(norm(others[source] + their positions))     the source encoder, M layers like those of BART's encoder
+    x_s = norm(e_s + positions[s])                          BART, whose own word was e_s before
+    the target as in BART
+
+It is trained in two stages. The first trains the source encoder, BART's positions and the projections of the input of
+self-attention (queries, keys, values) in the first layer of BART's encoder: all but `FROZEN_AT_FIRST`. The second
+trains everything, for a small number of steps.
+
+Deviation: the source encoder has a table of words of its own, but of the tokens of BART's tokenizer. The paper lets
+the vocabulary of the source be another one.
+Deviation: the paper says little of the source encoder but that it has 6 layers; here it has positions of its own and
+layers of the sizes of BART's.
+"""
+
+import dataclasses
+from typing import ClassVar, NoReturn, Self
+
+import flax.linen as nn
+import jax
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.visibility import Visibility
+from plmjax.errors import FROM_1, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel
+from plmjax.models.transformer import LAYER_NORM_EPSILON, EncoderLayer, encoded
+
+SOURCE_ENCODER = "source_encoder"
+"""First name in the paths of the source encoder's parameters; those of BART keep theirs."""
+FROZEN_AT_FIRST = (
+    "bart/words",
+    "bart/encoder_layer_norm",
+    "bart/decoder_layer_norm",
+    *(f"bart/encoder_layers/attention/{projection}[1:]" for projection in ("query", "key", "value")),
+    "bart/encoder_layers/attention/output",
+    "bart/encoder_layers/attention_layer_norm",
+    "bart/encoder_layers/feed_forward",
+    "bart/encoder_layers/feed_forward_layer_norm",
+    "bart/decoder_layers",
+)
+"""What the first stage does not train, as `optimizer.frozen` takes it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BartTranslationConfig(BartConfig):
+    """Sizes of a BART and of the encoder before it."""
+
+    source_layers: int = 6
+    """Layers of the source encoder, M."""
+
+    encoder_needs_target: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """As BART's, and the layers."""
+        super().__post_init__()
+        check_ranges("model", self, source_layers=FROM_1)
+
+    @classmethod
+    def before(cls, bart: BartConfig, source_layers: int) -> Self:
+        """That of a BART with so many new layers before it."""
+        return cls(**dataclasses.asdict(bart), source_layers=source_layers)
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The source encoder's tables and norm, each of its layers, then BART's."""
+        tables = ParameterGroup(tuple(f"{SOURCE_ENCODER}/{part}" for part in ("words", "positions", "layer_norm")))
+        layers = (ParameterGroup((f"{SOURCE_ENCODER}/layers",), layer) for layer in range(self.source_layers))
+        return tables, *layers, *super().parameter_groups
+
+    def layers_products(self, source: int, target: int) -> int:
+        """As BART's, with the layers of the source encoder."""
+        size = self.d_model
+        layer = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
+        return super().layers_products(source, target) + self.source_layers * layer
+
+    def for_generation(self, execution: Execution) -> "BartForTranslation":
+        """Source encoder and BART with the scores of the next token."""
+        return BartForTranslation(self, execution)
+
+    def for_pretraining(self, execution: Execution) -> NoReturn:
+        """UserError: BART is pretrained without it."""
+        self._lacks("a pretraining task")
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> NoReturn:
+        """UserError: it translates."""
+        self._lacks("a head for whole sequences")
+
+
+class SourceEncoder(nn.Module):
+    """Words and positions of another language, then layers like those of BART's encoder, stacked [M ...]."""
+
+    config: BartTranslationConfig
+    execution: Execution
+
+    def setup(self) -> None:
+        """Two tables, a norm, the layers, and dropout."""
+        config, execution = self.config, self.execution
+        init, dtype = config.initializer, execution.dtype
+        self.words = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
+        self.positions = Embedding(config.max_position_embeddings, config.d_model, None, init, dtype)
+        self.layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
+        self.layers = EncoderLayer(config, execution)
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(
+        self, input_ids: jax.Array, positions: jax.Array, visibility: Visibility, *, deterministic: bool
+    ) -> jax.Array:
+        """int [B S] twice -> [B S D]."""
+        x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
+        depth = self.config.source_layers
+        last, _ = encoded(self.layers, depth, self.execution, x, visibility, deterministic=deterministic)
+        return last
+
+
+class BartBehindEncoder(BartModel):
+    """BART, whose encoder reads what `source_encoder` says of a token where it read the token's word."""
+
+    config: BartTranslationConfig
+    source_encoder: nn.Module | None = None
+
+    def _encoded(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        positions: jax.Array | None,
+        segment_ids: jax.Array | None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        positions, visibility = self._source_row(input_ids, attention_mask, positions, segment_ids)
+        words = self.source_encoder(input_ids, positions, visibility, deterministic=deterministic)
+        x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(positions)))
+        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        x = self.dropout(x, deterministic)
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, visibility, **how)
+
+
+class BartForTranslation(BartForConditionalGeneration):
+    """Source encoder and BART; the scores of the next token are those of BART's word table."""
+
+    config: BartTranslationConfig
+
+    def setup(self) -> None:
+        """The source encoder, and the model that reads it."""
+        self.source_encoder = SourceEncoder(self.config, self.execution)
+        self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.encoder_name)

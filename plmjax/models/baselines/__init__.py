@@ -1,0 +1,1 @@
+"""Models without a paper of their own, which others are compared with."""

@@ -1,0 +1,187 @@
+"""Static word vectors as a model of texts: the simplest one, and the first row of every comparison.
+
+No word knows its neighbours. A token is its vector v; a text is the mean of its vectors; a pair of texts is what two
+means u and w have in common and not (as in InferSent, Conneau et al. 2017, arXiv 1705.02364, figure 1, over a bag of
+words):
+
+    a label of a token:  W v + b
+    a label of a text:   W u + b
+    a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
+
+The table is that of any model of words, such as word2vec (plmjax/finetuning/starts/word_table.py), and is trained or
+frozen.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.projection import Projection
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.bert import BertOutput
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticVectorsConfig(ModelConfig):
+    """Sizes of the table."""
+
+    vocab_size: int = 8192
+    """Tokens of the vocabulary."""
+    vector_size: int = 100
+    """Numbers of a vector, D."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    dropout: float = 0.0
+    """Dropout of the input of a task's head."""
+
+    depth: ClassVar[int] = 0
+    encoder_name: ClassVar[str] = "static_vectors"
+    field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
+    token_table: ClassVar[str] = "static_vectors/words/embedding"
+    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (ParameterGroup(("static_vectors",)),)
+    template: ClassVar[Template] = Template("A", "A B:1")
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, initializer_range=FROM_0, dropout=SHARE)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout of the input of a downstream task's head."""
+        return self.dropout
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal, not cut."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """0: there are no matrix products below the head."""
+        return 0.0
+
+    def encoder(self, execution: Execution) -> "StaticVectors":
+        """The table, under the name that its parameters have in every module."""
+        return StaticVectors(self, execution, name=self.encoder_name)
+
+    def for_sequence_classification(
+        self, outputs: int, execution: Execution
+    ) -> "StaticVectorsForSequenceClassification":
+        """The module that gives every text or pair `outputs` numbers."""
+        return StaticVectorsForSequenceClassification(self, execution, outputs)
+
+    def for_multiple_choice(self, execution: Execution) -> "StaticVectorsForMultipleChoice":
+        """The module that gives every choice of a question one number."""
+        return StaticVectorsForMultipleChoice(self, execution, 1)
+
+
+class StaticVectors(nn.Module):
+    """The table `words`."""
+
+    config: StaticVectorsConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> BertOutput:
+        """Vectors [B T D] of tokens, int [B T]; nothing else that tells of a row changes them.
+
+        Raises:
+            ValueError: an input's shape does not fit the others'.
+        """
+        check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
+        config = self.config
+        sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer)
+        vectors = Embedding(*sizes, self.execution.dtype, name="words")(input_ids)
+        return BertOutput(vectors, vectors[None] if output_hidden_states else None)
+
+
+class StaticVectorsForSequenceClassification(nn.Module):
+    """A linear layer on the means of texts; one label makes it a regression."""
+
+    config: StaticVectorsConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """The table, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.encoder(self.execution)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        cls_positions: jax.Array | None = None,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> BertOutput:
+        """As `StaticVectors`, with logits [B labels], or [B K labels] of the packed sequences at `cls_positions`.
+
+        Args:
+            attention_mask: [B T], 1 for tokens; all by default.
+            token_type_ids: int [B T], 0 in the first text and 1 in the second; all are 0 by default.
+            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding.
+            cls_positions: int [B K], a token of each sequence; without it a row is one sequence.
+        """
+        places = {"token_type_ids": token_type_ids, "positions": positions, "segment_ids": segment_ids}
+        output = self.encoder(input_ids, attention_mask, **places, output_hidden_states=output_hidden_states)
+        sequences = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
+        types = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        chosen = cls_positions if cls_positions is not None else jnp.zeros_like(input_ids[:, :1])
+        own = jnp.take_along_axis(sequences, chosen, axis=1, mode="clip")[..., None] == sequences[:, None]  # [B K T]
+        own &= sequences[:, None] > 0
+        if attention_mask is not None:
+            own &= attention_mask[:, None] > 0
+        features = texts(output.last_hidden_state, own, types)
+        logits = self.classifier(self.dropout(features, deterministic))
+        return output.replace(logits=logits if cls_positions is not None else logits[:, 0])
+
+
+class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
+    """A linear layer that gives every pair of a question and a choice one number."""
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None) -> BertOutput:
+        """The C choices of a question side by side: int [B C T] -> logits [B C], or [B C K] of packed questions."""
+        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
+        output = super().__call__(input_ids.reshape(-1, input_ids.shape[-1]), **rows, deterministic=deterministic)
+        scores = output.logits[..., 0]
+        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+
+
+def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:
+    """What the head is given of sequences, float32 [B K 4D]: (u, w, |u - w|, u * w), of one text (u, 0, 0, 0).
+
+    vectors: [B T D]. own: bool [B K T], the tokens of each sequence. types: int [B T], the text of each token.
+    """
+    means, sizes = [], []
+    for text in (0, 1):
+        mask = (own & (types == text)[:, None]).astype(jnp.float32)
+        sizes.append(jnp.sum(mask, axis=-1, keepdims=True))
+        means.append(jnp.einsum("BKT,BTD->BKD", mask, vectors.astype(jnp.float32)) / jnp.maximum(sizes[-1], 1))
+    first, second = means
+    return jnp.concatenate([first, second, jnp.abs(first - second) * (sizes[1] > 0), first * second], axis=-1)

@@ -1,0 +1,1 @@
+"""CoVe, and the biattentive classification network of its paper."""

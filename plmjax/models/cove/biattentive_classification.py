@@ -1,0 +1,251 @@
+"""The biattentive classification network: what CoVe's paper gives its vectors to (McCann et al., NeurIPS 2017, arXiv
+1708.00107, section 5).
+
+It reads two texts, or one text twice. Their words w are vectors that stay as they are, static ones or [GloVe ; CoVe]:
+
+    x = biLSTM(relu(W w + b))                           y likewise
+    C_y[t] = sum over s of softmax_s(x_t . y_s) y_s     what y has for each word of x; C_x[s] likewise
+    X = biLSTM([x ; x - C_y ; x * C_y])                 Y with another biLSTM
+    pool(X) = [max ; mean ; min ; sum over t of softmax_t(v . X_t) X_t]
+    three maxout layers on [pool(X) ; pool(Y)], the last with an output for each label
+
+A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each normalizes what
+it reads over the batch; the paper does not say whether before its maps or after. A microbatch is normalized by itself.
+
+Deviation: sizes of the maxout layers and the number of their pieces, which the paper chose by task, are those of
+allenai/allennlp's configurations of this network: 4 H, 2 H and the labels, of 4 pieces; one rate of dropout serves all.
+Deviation: the scores of the last pooling have no bias, which their softmax would not see.
+"""
+
+import dataclasses
+from typing import ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.initializers import fan_in_uniform, uniform
+from plmjax.layers.normalization import BatchNorm
+from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig
+from plmjax.models.bert import BertOutput
+from plmjax.models.cove.cove import UNSEEN, CoveConfig, text_starts, visible_tokens
+from plmjax.models.families.task_heads import HEAD
+
+POOLINGS = 4
+"""Largest, mean, smallest, self-attentive."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BiattentiveConfig(ModelConfig):
+    """Sizes of the network, and the model whose vectors it reads."""
+
+    vectors: CoveConfig | StaticVectorsConfig = CoveConfig()
+    """CoVe, of which the words' vectors are read too, or static vectors alone."""
+    hidden_size: int = 300
+    """Numbers of every cell in each direction, H."""
+    pieces: int = 4
+    """Linear maps of a maxout layer."""
+    dropout: float = 0.2
+    """Dropout of the inputs of each layer but the biLSTM upon the words."""
+
+    packs: ClassVar[bool] = False
+    template: ClassVar[Template] = CoveConfig.template
+
+    def __post_init__(self) -> None:
+        """Checks the sizes and the rate."""
+        check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=SHARE)
+
+    @property
+    def vocab_size(self) -> int:
+        """Words."""
+        return self.vectors.vocab_size
+
+    @property
+    def width(self) -> int:
+        """Numbers of a word within the network."""
+        return 2 * self.hidden_size
+
+    @property
+    def depth(self) -> int:
+        """Layers of the model whose vectors are read."""
+        return self.vectors.depth
+
+    @property
+    def encoder_name(self) -> str:
+        """That of the model whose vectors are read."""
+        return self.vectors.encoder_name
+
+    @property
+    def token_table(self) -> str:
+        """The words' vectors."""
+        return self.vectors.token_table
+
+    @property
+    def token_width(self) -> int:
+        """Numbers of a word's vector."""
+        return self.vectors.token_width
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """Those of the vectors; the network is the head."""
+        name = self.encoder_name
+        return tuple(group for group in self.vectors.parameter_groups if group.prefixes[0].split("/")[0] == name)
+
+    @property
+    def features(self) -> int:
+        """Numbers of a word as it is read."""
+        context = self.vectors.width if self.vectors.depth else 0
+        return self.vectors.token_width + context
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same sizes with another rate."""
+        return dataclasses.replace(self, dropout=rate)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward), matrix products only.
+
+        A token takes F H, 8 H (H + H) in the first biLSTM, 4 T H between the texts, and 8 H (6 H + H) and 4 H in each
+        of the other two and its pooling; a row takes the maxout layers on 16 H numbers. The labels' own layer is the
+        task's to count.
+        """
+        size = self.hidden_size
+        token = self.features * size + 2 * GATES * size * (2 * size + 2 * 7 * size) + 4 * sequence_length * size
+        token += 2 * 4 * size
+        row = self.pieces * (4 * POOLINGS * size * 4 * size + 4 * size * 2 * size)
+        own = 6.0 * batch_size * (sequence_length * token + row)
+        return own + self.vectors.train_flops(batch_size, sequence_length, 0)
+
+    def encoder(self, execution: Execution) -> nn.Module:
+        """The model whose vectors are read."""
+        return self.vectors.encoder(execution)
+
+    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BiattentiveForSequenceClassification":
+        """The network upon its vectors."""
+        return BiattentiveForSequenceClassification(self, execution, outputs)
+
+
+class SelfAttentivePooling(nn.Module):
+    """[max ; mean ; min ; sum of softmax(v . y_t) y_t] over the tokens of a text."""
+
+    initializer: Initializer
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, y: jax.Array, own: jax.Array) -> jax.Array:
+        """An LSTM's output [B T D], the tokens of the text bool [B T] -> [B 4 D]."""
+        scores = Projection((1,), ("embed", None), self.initializer, self.dtype, logits=True, use_bias=False)(y)
+        weights = jax.nn.softmax(jnp.where(own[..., None], scores, UNSEEN), axis=1)
+        attended = jnp.einsum("BTO,BTD->BD", weights.astype(self.dtype), y)
+        own = own[..., None]
+        # Outputs of an LSTM lie between -1 and 1.
+        largest, smallest = jnp.max(jnp.where(own, y, -1), axis=1), jnp.min(jnp.where(own, y, 1), axis=1)
+        mean = jnp.sum(jnp.where(own, y, 0), axis=1) / jnp.maximum(jnp.sum(own, axis=1), 1).astype(self.dtype)
+        return jnp.concatenate([largest, mean, smallest, attended], axis=-1)
+
+
+class BiattentiveNetwork(nn.Module):
+    """The network: vectors of the words of two texts -> a score for each label."""
+
+    config: BiattentiveConfig
+    execution: Execution
+    num_labels: int
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, first: jax.Array, second: jax.Array, starts: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """[B T F] -> float32 [B labels].
+
+        Args:
+            first, second: bool [B T], the tokens of each text; the same where there is one text.
+            starts: bool [B T], where a text begins.
+
+        Raises:
+            UserError: a batch to train on that has one row only.
+        """
+        config, dtype, dropout = self.config, self.execution.dtype, Dropout(self.config.dropout)
+        size, init = config.hidden_size, uniform(config.hidden_size**-0.5)
+
+        def lstm(name: str) -> BidirectionalLstm:
+            return BidirectionalLstm(size, init, dtype=dtype, name=name)
+
+        x = dropout(x, deterministic)
+        x = nn.relu(Projection((size,), ("embed", "mlp"), fan_in_uniform, dtype, name="feed_forward")(x))
+        x, _ = lstm("encoder")(x, starts=starts, visible=first | second)
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        context = biattention(x, first, second)
+        x = dropout(jnp.concatenate([x, x - context, x * context], axis=-1), deterministic)
+        pooled = []
+        for name, own in (("first", first), ("second", second)):
+            y, _ = lstm(f"{name}_integrator")(x, visible=own)
+            pooled.append(SelfAttentivePooling(fan_in_uniform, dtype, name=f"{name}_pooling")(y, own))
+        x, exists = jnp.concatenate(pooled, axis=-1), jnp.any(first | second, axis=1)  # [B 16 H]; rows with a text
+        for number, outputs in enumerate((4 * size, 2 * size, self.num_labels)):
+            x = dropout(BatchNorm(name=f"norm_{number}")(x, exists, deterministic), deterministic)
+            last = number == 2
+            sizes, axes = (config.pieces, outputs), ("embed", None, None if last else "mlp")
+            x = jnp.max(Projection(sizes, axes, fan_in_uniform, dtype, logits=last, name=f"maxout_{number}")(x), axis=1)
+        return x
+
+
+def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """What the other text has for every word: [B T D] -> [B T D].
+
+    first, second: bool [B T], the tokens of each text; where they are the same, a text looks at itself.
+    """
+    scores = jnp.einsum("BTD,BSD->BTS", x, x, preferred_element_type=jnp.float32)
+    seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
+    weights = jax.nn.softmax(jnp.where(seen, scores, UNSEEN), axis=-1).astype(x.dtype)
+    return jnp.einsum("BTS,BSD->BTD", weights, x)
+
+
+class BiattentiveForSequenceClassification(nn.Module):
+    """Vectors, read without dropout, and the network `classifier` upon them; one label makes it a regression."""
+
+    config: BiattentiveConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        cls_positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> BertOutput:
+        """logits, float32 [B labels], of the text or the pair in each row.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens; all by default.
+            token_type_ids: int [B T], 0 in the first text and 1 in the second; a row without a 1 has one text.
+            positions: int [B T]; LSTMs need none, and their shape alone is checked.
+            segment_ids: int [B T], 1 at tokens and 0 at padding.
+            cls_positions: int [B 1], a token of the row; with it logits are [B 1 labels], as of packed rows.
+            deterministic: without dropout.
+        """
+        rows = (attention_mask, token_type_ids, positions, segment_ids)
+        output = self.config.encoder(self.execution)(input_ids, *rows, output_hidden_states=True)
+        words, context = output.hidden_states[0], output.last_hidden_state
+        x = jnp.concatenate([words, context], axis=-1) if self.config.depth else words
+        visible = visible_tokens(attention_mask, segment_ids)
+        visible = jnp.ones_like(input_ids, bool) if visible is None else visible
+        types = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        first, second = visible & (types == 0), visible & (types == 1)
+        second |= first & ~jnp.any(second, axis=1, keepdims=True)
+        network = BiattentiveNetwork(self.config, self.execution, self.num_labels, name=HEAD)
+        logits = network(x, first, second, text_starts(types), deterministic=deterministic)
+        return BertOutput(context, logits=logits if cls_positions is None else logits[:, None])

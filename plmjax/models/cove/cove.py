@@ -1,0 +1,467 @@
+"""CoVe: learned in translation, contextualized word vectors (McCann et al., NeurIPS 2017, arXiv 1708.00107;
+salesforce/cove OpenNMT-py/onmt and cove/encoder.py).
+
+A translation model is trained, and its encoder kept. That encoder, the MT-LSTM, reads the fixed vectors w of words in
+both directions (section 3.1); what it says of each word beside its vector is what a task is given (section 4):
+
+    CoVe(w) = MT-LSTM(w)          the task reads [w ; CoVe(w)]
+
+The decoder writes the translation z one word at a time (section 3.2). It is fed the state that it spoke with last, so
+that it knows what it has attended to, and looks at all states H of the encoder (Luong et al. 2015, arXiv 1508.04025):
+
+    h_t = LSTM([z_{t-1} ; s_{t-1}], h_{t-1})                  begins with the last states of both directions, s_0 = 0
+    a_t = softmax(H (W h_t))                                  "general" attention; "dot" has no W
+    s_t = tanh(V [H^T a_t ; h_t])
+    p(z_t) = softmax(U s_t + b)
+
+Words are those of a file of vectors such as GloVe's; a word that it lacks is the zero vector, with which all begin.
+The vectors stay as they are where the experiment freezes them (`--optimizer.frozen cove/words`).
+
+Dropout falls where the released code has it: on the vectors of words, between the encoder's layers and on its output,
+on the input of every cell of the decoder, and on s_t before it is used or fed. What that code drops twice in a row,
+words and s on their way into the first cell, is dropped once here, at the rate of both.
+
+Deviation: the released code attends to padding in training; here no token sees any.
+Deviation: both languages share one vocabulary, with a table of vectors for each side, and sources end with the end
+token, as in the other translation models here.
+Deviation: a row holds one pair, since the decoder begins with the last state of a row's source.
+"""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.template import Template
+from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.encoder_decoder import check_segments
+from plmjax.layers.initializers import uniform
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, State
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+
+ATTENTIONS = ("general", "dot")
+ENCODER = "cove"
+ROW = ("batch", "length", "embed")
+UNSEEN = -1e30
+"""Score of a place that is not seen: its exponential is 0, and a row without any place to see has no NaN."""
+_SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
+
+
+@dataclasses.dataclass(frozen=True)
+class CoveConfig(ModelConfig):
+    """Sizes of the translation model; the defaults are the published ones."""
+
+    vocab_size: int = 50_000
+    """Words of both languages."""
+    vector_size: int = 300
+    """Numbers of a word's vector on each side, E."""
+    hidden_size: int = 300
+    """Numbers of the encoder's cell in each direction, H; the decoder's has 2 H."""
+    num_layers: int = 2
+    """Layers of each side, L."""
+    attention: str = "general"
+    """How the decoder's state asks the encoder's: general, through a matrix, or dot."""
+    dropout: float = 0.2
+    """Dropout of words, between layers, and of the outputs of both sides."""
+    initializer_range: float = 0.1
+    """All but the source's vectors begin uniform from minus this to this."""
+    decoder_start_token_id: int = 2
+    """Id of the token that a target begins with."""
+
+    packs: ClassVar[bool] = False
+    encoder_name: ClassVar[str] = ENCODER
+    field_names: ClassVar[dict[str, str]] = {"depth": "num_layers"}
+    token_table: ClassVar[str] = f"{ENCODER}/words/embedding"
+    template: ClassVar[Template] = Template("A end", "A end B:1 end:1", "last")
+
+    def __post_init__(self) -> None:
+        """Checks the sizes, the rate and the attention."""
+        sizes = ("vocab_size", "vector_size", "hidden_size", "num_layers")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE, initializer_range=FROM_0)
+        check_choice("--model.attention", self.attention, ATTENTIONS)
+
+    @classmethod
+    def original(cls, **overrides: Any) -> Self:
+        """3,609,600 parameters in the encoder and 7,569,600 in the decoder, without words and the output layer."""
+        return cls(**overrides)
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> Self:
+        """Vectors of 100 numbers, cells of 64 in each direction."""
+        return cls(**({"vocab_size": 8192, "vector_size": 100, "hidden_size": 64} | overrides))
+
+    @property
+    def width(self) -> int:
+        """Numbers of a word in context, of both directions, D."""
+        return 2 * self.hidden_size
+
+    @property
+    def token_width(self) -> int:
+        """Numbers of a word's vector."""
+        return self.vector_size
+
+    @property
+    def initializer(self) -> Initializer:
+        """Uniform; of the decoder's words, and of all kernels and biases."""
+        return uniform(self.initializer_range)
+
+    @property
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The words, each layer of the encoder, and the decoder."""
+        layers = (ParameterGroup((f"{ENCODER}/layer_{layer}",)) for layer in range(self.num_layers))
+        return ParameterGroup((f"{ENCODER}/words",)), *layers, ParameterGroup(("decoder",))
+
+    def with_dropout(self, rate: float) -> Self:
+        """The same sizes with another rate."""
+        return dataclasses.replace(self, dropout=rate)
+
+    def encoder(self, execution: Execution) -> "MtLstm":
+        """The MT-LSTM, under the name that its parameters have in every module."""
+        return MtLstm(self, execution, name=ENCODER)
+
+    def for_pretraining(self, execution: Execution) -> "CoveForTranslation":
+        """Encoder and decoder."""
+        return CoveForTranslation(self, execution)
+
+    def for_generation(self, execution: Execution) -> "CoveForTranslation":
+        """The same."""
+        return CoveForTranslation(self, execution)
+
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> None:
+        """None: the decoder begins with the state that its source ends with."""
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Model FLOPs of one training step (backward = 2 x forward), matrix products only.
+
+        A layer takes 4 H' (D' + H') for each token and direction, attention 3 D^2 for a token of the target (2 D^2
+        without a matrix of its own) and 2 S D for those of the source, the output layer D V.
+        """
+        size, below = self.hidden_size, (self.vector_size, *(self.width,) * (self.num_layers - 1))
+        encoder = sum(2 * GATES * size * (inputs + size) for inputs in below)
+        inputs = (self.vector_size + self.width, *(self.width,) * (self.num_layers - 1))
+        decoder = sum(GATES * self.width * (given + self.width) for given in inputs)
+        attention = (3 if self.attention == "general" else 2) * self.width**2 + 2 * sequence_length * self.width
+        target = decoder + attention + self.width * self.vocab_size
+        return 6.0 * batch_size * (sequence_length * encoder + predictions * target)
+
+
+@flax.struct.dataclass
+class EncoderOutput:
+    """What the MT-LSTM returns.
+
+    last_hidden_state: [B S D], CoVe: the last layer's output, without dropout.
+    hidden_states: the words' vectors [B S E], then the output [B S D] of every layer; None unless asked for.
+    states: of both directions of every layer, after the last token that each reads.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: tuple[jax.Array, ...] | None
+    states: tuple[tuple[State, State], ...]
+
+
+class MtLstm(nn.Module):
+    """The encoder: `words`, float32 [V E], and bidirectional layers with both of torch's biases."""
+
+    config: CoveConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """Reads rows of texts, each by itself.
+
+        Args:
+            input_ids: int [B S].
+            attention_mask: [B S], 0 where a token is not read: the states pass by it unchanged.
+            token_type_ids: int [B S], 0 in the first text of a pair and 1 in the second.
+            positions: int [B S]; an LSTM needs none, and their shape alone is checked.
+            segment_ids: int [B S], which of the packed sequences a token belongs to, 0 for padding.
+            deterministic: without dropout.
+            output_hidden_states: whether the words and all layers are returned.
+
+        Raises:
+            ValueError: an input's shape does not fit the others'.
+        """
+        check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
+        config, dtype = self.config, self.execution.dtype
+        sizes = (config.vocab_size, config.vector_size, "vocab", nn.initializers.zeros, dtype)
+        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
+        reads = {
+            "visible": visible_tokens(attention_mask, segment_ids),
+            "starts": text_starts(token_type_ids, segment_ids),
+        }
+        dropout, layers, states = Dropout(config.dropout), [words], []
+        for layer in range(config.num_layers):
+            lstm = BidirectionalLstm(
+                config.hidden_size,
+                config.initializer,
+                bias_init=config.initializer,
+                recurrent_bias=True,
+                dtype=dtype,
+                name=f"layer_{layer}",
+            )
+            y, state = lstm(dropout(layers[-1], deterministic), **reads)
+            layers.append(y)
+            states.append(state)
+        return EncoderOutput(layers[-1], tuple(layers) if output_hidden_states else None, tuple(states))
+
+
+def visible_tokens(attention_mask: jax.Array | None, segment_ids: jax.Array | None) -> jax.Array | None:
+    """bool [B T], false at padding; None where nothing says that there is any."""
+    masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
+    return None if not masks else masks[0] if len(masks) == 1 else masks[0] & masks[1]
+
+
+def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
+    """bool [B T], true at the first token of each text: where one of these numbers, int [B T], is not the one before.
+
+    None without numbers: a row is one text.
+    """
+    given = [number for number in numbers if number is not None]
+    if not given:
+        return None
+    changes = jnp.stack([jnp.diff(number, axis=1, prepend=number[:, :1] - 1) != 0 for number in given])
+    return jnp.any(changes, axis=0)
+
+
+@flax.struct.dataclass
+class Source:
+    """What the decoder sees of the text that the encoder read.
+
+    encoded: [B S D], the encoder's output.
+    attention_mask: bool [B S], true at tokens that are attended to.
+    states: what each of the decoder's cells begins with, [B D].
+    """
+
+    encoded: jax.Array
+    attention_mask: jax.Array
+    states: tuple[State, ...]
+
+
+@flax.struct.dataclass
+class DecoderState:
+    """What the decoder goes on from after a token: the states of its cells, and what it spoke with, `fed` [B D]."""
+
+    cells: tuple[State, ...]
+    fed: jax.Array
+
+    def rows(self, indices: jax.Array) -> Self:
+        """The state of other rows, int [B']."""
+        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0), self)
+
+
+@flax.struct.dataclass
+class TranslationOutput:
+    """What the translation model returns.
+
+    last_hidden_state: [B T D], s_t of every token of the target.
+    encoder_last_hidden_state: [B S D], the encoder's; None where the source was read before.
+    scores: of the next token at every position of the target.
+    cache: after the last token of the target.
+    """
+
+    last_hidden_state: jax.Array
+    encoder_last_hidden_state: jax.Array | None
+    scores: VocabularyScores
+    cache: DecoderState
+
+    @property
+    def logits(self) -> jax.Array:
+        """The scores as an array, float32 [B T V]."""
+        return self.scores.logits()
+
+
+class GlobalAttention(nn.Module):
+    """tanh(V [context ; query]), where the context is the mean of the source weighed by the query's scores."""
+
+    config: CoveConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, query: jax.Array, source: Source) -> jax.Array:
+        """[R D] -> [R D]; the R / B queries that stand side by side look at one row of the source."""
+        config, dtype = self.config, self.execution.dtype
+        sizes = (config.width,), ("mlp", "embed"), config.initializer, dtype
+        asked = query
+        if config.attention == "general":
+            asked = Projection(*sizes, use_bias=False, name="query")(query)
+        asked = asked.reshape(len(source.encoded), -1, config.width)
+        scores = float32_product(_SCORES, asked, source.encoded)
+        weights = jax.nn.softmax(jnp.where(source.attention_mask[:, None], scores, UNSEEN), axis=-1).astype(dtype)
+        context = jnp.einsum("BKS,BSD->BKD", weights, source.encoded).reshape(query.shape)
+        joined = jnp.concatenate([context, query], axis=-1)
+        return jnp.tanh(Projection(*sizes, use_bias=False, name="output")(joined))
+
+
+class DecoderStep(nn.Module):
+    """One token of the target: the cells, one upon the other, then attention."""
+
+    config: CoveConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(
+        self, before: DecoderState, word: jax.Array, visible: jax.Array, source: Source, deterministic: bool
+    ) -> tuple[DecoderState, jax.Array]:
+        """A word [B E], and whether it is read, bool [B] -> the state after it, and s_t [B D]."""
+        config, cells = self.config, []
+        dropout, twice = Dropout(config.dropout), Dropout(1 - (1 - config.dropout) ** 2)
+        x = twice(jnp.concatenate([word, before.fed], axis=-1), deterministic)
+        for layer, state in enumerate(before.cells):
+            lstm = Lstm(
+                config.width,
+                config.initializer,
+                bias_init=config.initializer,
+                recurrent_bias=True,
+                dtype=self.execution.dtype,
+                name=f"layer_{layer}",
+            )
+            x = x if layer == 0 else dropout(x, deterministic)
+            outputs, state = lstm(x[:, None], state, visible=visible[:, None])
+            x = outputs[:, 0]
+            cells.append(state)
+        spoken = dropout(GlobalAttention(config, self.execution, name="attention")(x, source), deterministic)
+        return DecoderState(tuple(cells), jnp.where(visible[:, None], spoken, before.fed)), spoken
+
+
+class Decoder(nn.Module):
+    """The target's `words`, float32 [V E], and a loop over its tokens."""
+
+    config: CoveConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        visible: jax.Array | None,
+        source: Source,
+        before: DecoderState | None,
+        *,
+        deterministic: bool,
+    ) -> tuple[jax.Array, DecoderState]:
+        """int [B T] -> s [B T D] and the state after the last token; without one before, that of the source."""
+        config, dtype = self.config, self.execution.dtype
+        sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
+        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
+        if before is None:
+            before = DecoderState(source.states, jnp.zeros((len(input_ids), config.width), dtype))
+        visible = jnp.ones_like(input_ids, bool) if visible is None else visible
+
+        def body(step: DecoderStep, state: DecoderState, inputs: tuple) -> tuple[DecoderState, jax.Array]:
+            return step(state, *inputs, source, deterministic)
+
+        shared = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
+        loop = nn.scan(body, in_axes=1, out_axes=1, **shared)
+        after, spoken = loop(DecoderStep(config, self.execution, name="step"), before, (words, visible))
+        return nn.with_logical_constraint(spoken, ROW), after
+
+
+class CoveForTranslation(nn.Module):
+    """Encoder, decoder, and the output layer `generator`, float32 [V D] with a bias."""
+
+    config: CoveConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """Both sides and the output layer."""
+        config, init = self.config, self.config.initializer
+        self.encoder = config.encoder(self.execution)
+        self.decoder = Decoder(config, self.execution)
+        self.dropout = Dropout(config.dropout)
+        kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
+        self.generator = self.param("generator", kernel, (config.vocab_size, config.width))
+        bias = nn.with_logical_partitioning(init, ("vocab",))
+        self.generator_bias = self.param("generator_bias", bias, (config.vocab_size,))
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        decoder_input_ids: jax.Array,
+        decoder_attention_mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        decoder_segment_ids: jax.Array | None = None,
+        decoder_positions: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> TranslationOutput:
+        """Reads sources, and targets up to each of their tokens; a row holds one of each.
+
+        Args:
+            input_ids: int [B S], the source.
+            attention_mask: [B S], 0 where a token is not read.
+            decoder_input_ids: int [B T], the target, each token before the one that is asked for.
+            decoder_attention_mask: [B T], as `attention_mask`.
+            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: 1 at tokens and 0 at padding.
+            positions, decoder_positions: int [B S] and [B T]; LSTMs need none, and their shape alone is checked.
+            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+
+        Raises:
+            ValueError: an input's shape does not fit the others', or only one side has segments.
+        """
+        check_segments(segment_ids, decoder_segment_ids)
+        check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
+        check_token_inputs(None, "", decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
+        source = self._read(input_ids, visible_tokens(attention_mask, segment_ids), deterministic)
+        visible = visible_tokens(decoder_attention_mask, decoder_segment_ids)
+        output = self._written(decoder_input_ids, visible, source, None, deterministic)
+        return output.replace(encoder_last_hidden_state=source.encoded)
+
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+        """Reads sources, as `__call__`, for targets that are written token by token."""
+        return self._read(input_ids, visible_tokens(attention_mask, None), True)
+
+    def decode(
+        self,
+        decoder_input_ids: jax.Array,
+        source: Source,
+        decoder_attention_mask: jax.Array | None = None,
+        cache: DecoderState | None = None,
+    ) -> TranslationOutput:
+        """Reads targets, int [R T], of sources that were read before; `cache` is what it returned for those before."""
+        visible = visible_tokens(decoder_attention_mask, None)
+        return self._written(decoder_input_ids, visible, source, cache, True)
+
+    def _read(self, input_ids: jax.Array, visible: jax.Array | None, deterministic: bool) -> Source:
+        visible = jnp.ones_like(input_ids, bool) if visible is None else visible
+        output = self.encoder(input_ids, visible, deterministic=deterministic)
+        states = tuple(
+            jax.tree.map(lambda one, other: jnp.concatenate([one, other], axis=-1), *directions)
+            for directions in output.states
+        )
+        return Source(self.dropout(output.last_hidden_state, deterministic), visible, states)
+
+    def _written(
+        self,
+        input_ids: jax.Array,
+        visible: jax.Array | None,
+        source: Source,
+        before: DecoderState | None,
+        deterministic: bool,
+    ) -> TranslationOutput:
+        spoken, after = self.decoder(input_ids, visible, source, before, deterministic=deterministic)
+        scores = VocabularyScores(spoken, self.generator, self.generator_bias)
+        return TranslationOutput(spoken, None, scores, after)

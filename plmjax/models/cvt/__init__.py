@@ -1,0 +1,1 @@
+"""Cross-view training: the encoder, and its modules for parsing and translation."""

@@ -1,0 +1,137 @@
+"""Translation in cross-view training (Clark et al., EMNLP 2018, arXiv 1809.08370, section 3.3).
+
+An LSTM reads the words y of the translation so far, and bilinear attention the states h of the source:
+
+    g_t = LSTM(y_{t-1}, g_{t-1})
+    alpha_t = softmax over j of h_j W_alpha g_t
+    a_t = tanh(W_a [sum over j of alpha_tj h_j ; g_t])
+    p(y_t | y_<t, source) = softmax(W_s a_t + b)
+
+The auxiliary decoders have the words and the LSTM of the primary one, and W_alpha, W_a, W_s and b of their own:
+
+    attention_dropout    a random share of alpha_t is dropped: it sees a part of the source
+    future               p(y_t | y_<t-1, source) = softmax(W_s a_{t-1} + b): it does not see the word before
+
+Deviation: the paper does not say what the LSTM begins with. Here it begins with zeros, so that all that a decoder knows
+of the source has come through its own attention.
+Deviation: the paper does not give the rate of attention dropout; the released code has no translation.
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.initializers import uniform
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.layers.recurrent.lstm import Lstm, State
+from plmjax.layers.tokens import first_of_each
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
+
+TRANSLATION_VIEWS = ("attention_dropout", "future")
+"""The auxiliary decoders."""
+UNSEEN = -1e30
+"""Score of a word of another sentence: its exponential is 0, and where there is no word at all there is no NaN."""
+_SCORES = functools.partial(jnp.einsum, "BUD,BTD->BUT")
+
+
+class Attending(nn.Module):
+    """What one decoder has for itself: a_t of g_t and of the source, and the scores of the next word.
+
+    dropout: of a_t. attention_dropout: of alpha_t.
+    """
+
+    config: CvtConfig
+    dtype: jnp.dtype
+    words: int
+    dropout: float
+    attention_dropout: float = 0.0
+
+    @nn.compact
+    def __call__(
+        self, g: jax.Array, sentences: jax.Array, h: jax.Array, segment_ids: jax.Array, deterministic: bool
+    ) -> VocabularyScores:
+        """The scores of the word after each of U words.
+
+        g: [B U P]. sentences: int [B U], the source of each, a number of `segment_ids`. h: [B T D], of the sources.
+        segment_ids: int [B T], which source each word belongs to.
+        """
+        config, init, dtype = self.config, self.config.initializer, self.dtype
+        query = Projection(h.shape[-1:], ("mlp", "embed"), init, dtype, use_bias=False, name="query")(g)
+        seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
+        alpha = jax.nn.softmax(jnp.where(seen, float32_product(_SCORES, query, h), UNSEEN), axis=-1).astype(dtype)
+        alpha = Dropout(self.attention_dropout)(alpha, deterministic)
+        both = jnp.concatenate([jnp.einsum("BUT,BTD->BUD", alpha, h), g], axis=-1)
+        # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
+        # mesh of three axes the gradients of h would be other numbers.
+        both = nn.with_logical_constraint(both, ("batch", "length", None))
+        size = (config.projection_size,)
+        a = jnp.tanh(Projection(size, ("embed", "mlp"), init, dtype, use_bias=False, name="output")(both))
+        kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        return VocabularyScores(
+            Dropout(self.dropout)(a, deterministic),
+            self.param("words", kernel, (self.words, *size)),
+            self.param("words_bias", zeros, (self.words,)),
+        )
+
+
+class TranslationModules(nn.Module):
+    """The primary decoder and those of `TRANSLATION_VIEWS`.
+
+    words: of the target's vocabulary.
+    """
+
+    config: CvtConfig
+    dtype: jnp.dtype
+    words: int
+
+    def setup(self) -> None:
+        """What all decoders share, then what each has for itself."""
+        config, dtype = self.config, self.dtype
+        bound = uniform(math.sqrt(3 / config.word_dim))
+        self.target = Embedding(self.words, config.word_dim, "vocab", bound, dtype)
+        init = nn.initializers.glorot_uniform(in_axis=0, out_axis=-1)
+        self.lstm = Lstm(config.projection_size, init, forget_bias=1.0, dtype=dtype)
+        self.labelled_dropout, self.unlabelled_dropout = Dropout(config.dropout), Dropout(config.unlabelled_dropout)
+        sizes = config, dtype, self.words
+        self.primary = Attending(*sizes, config.dropout)
+        self.attention_dropout = Attending(*sizes, config.unlabelled_dropout, config.attention_dropout)
+        self.future = Attending(*sizes, config.unlabelled_dropout)
+
+    def __call__(
+        self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
+    ) -> dict[str, VocabularyScores]:
+        """What the decoders of these names say after each word of the translations, [B U V].
+
+        tokens: `segment_ids` int [B T], which sentence each word belongs to; `decoder_input_ids` int [B U], the words
+        of their translations, each of which begins with the mark that ends it; `decoder_segment_ids` int [B U], the
+        sentence of each, 0 for padding.
+
+        At the place of y_{t-1} the primary decoder says y_t, and `future` says y_{t+1}.
+        """
+        sentences = tokens["decoder_segment_ids"]
+        dropout = self.labelled_dropout if PRIMARY in names else self.unlabelled_dropout
+        words = dropout(self.target(tokens["decoder_input_ids"]), deterministic)
+        g, _ = self.lstm(words, starts=first_of_each(sentences), visible=sentences > 0)
+        given = g, sentences, states[2], tokens["segment_ids"], deterministic
+        return {name: getattr(self, name)(*given) for name in names}
+
+    def write(
+        self, states: States, segment_ids: jax.Array, sentences: jax.Array, words: jax.Array, before: State
+    ) -> tuple[jax.Array, State]:
+        """One word more of N translations a row, by the primary decoder without dropout.
+
+        sentences: int [B N], the source of each. words: int [B N], the last one of each. before: of the LSTM, [B N].
+
+        Returns: scores of the next words, float32 [B N V]; and the state of the LSTM.
+        """
+        g, after = self.lstm(self.target(words.reshape(-1, 1)), before)
+        g = g.reshape(*words.shape, -1)
+        return self.primary(g, sentences, states[2], segment_ids, True).logits(), after

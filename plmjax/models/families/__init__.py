@@ -1,0 +1,1 @@
+"""What several systems inherit and none of them owns."""

@@ -1,0 +1,114 @@
+"""Heads that are the same for every encoder: a label for each token, and the two ends of a span.
+
+The head for whole sequences differs from system to system and is in the model files. Each head is named `classifier`.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.execution import Execution
+from plmjax.layers.crf import Possible, Scores, TransitionScores
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.projection import Projection
+from plmjax.layers.scalar_mix import ScalarMix
+from plmjax.models.bert import EncoderConfig
+
+HEAD = "classifier"
+MIX = "scalar_mix"
+TRANSITIONS = "transitions"
+TASK_PARTS = (HEAD, MIX, TRANSITIONS)
+"""Parts of a fine-tuned model's parameters that are not pretrained: initialised for every task."""
+
+
+@flax.struct.dataclass
+class TaggingOutput:
+    """logits: float32 [B T labels], of each token by itself.
+
+    mix_weights: float32 [mixes L+1], the weights of all learned mixes of layers; None where there are none.
+    transitions: what a label adds to another; None where labels are independent.
+    """
+
+    logits: jax.Array
+    mix_weights: jax.Array | None
+    transitions: Scores | None = None
+
+
+@flax.struct.dataclass
+class SpanOutput:
+    """start_logits, end_logits: float32 [B T], the score of each token as the first and as the last of the answer."""
+
+    start_logits: jax.Array
+    end_logits: jax.Array
+
+
+class TokenClassification(nn.Module):
+    """W dropout(x_i) + b for every token i (Devlin et al. 2019, section 5.3).
+
+    mix: x is a learned mix of all layers, as in ELMo, instead of the last layer.
+    """
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+    mix: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array | None = None,
+        *,
+        characters: jax.Array | None = None,
+        deterministic: bool = True,
+        **inputs: Any,
+    ) -> TaggingOutput:
+        """As the encoder, which is given the ids of tokens, their characters or both, as its config says."""
+        tokens = {"input_ids": input_ids, "characters": characters}
+        inputs |= {name: tokens[name] for name in self.config.token_inputs}
+        inputs |= {
+            "deterministic": deterministic,
+            "output_hidden_states": self.mix or inputs.get("output_hidden_states"),
+        }
+        output = self.config.encoder(self.execution)(**inputs)
+        hidden = ScalarMix(name=MIX)(output.hidden_states) if self.mix else output.last_hidden_state
+        hidden = Dropout(self.config.head_dropout)(hidden, deterministic)
+        axes, init = ("embed", None), self.config.initializer
+        head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
+        return TaggingOutput(head(hidden), self._mix_weights())
+
+    def _mix_weights(self) -> jax.Array | None:
+        """Those of this module's mix, and of any within the encoder."""
+        parameters = flax.traverse_util.flatten_dict(nn.meta.unbox(self.variables["params"]))
+        mixes = [value for path, value in parameters.items() if path[-2].startswith(MIX) and path[-1] == "weights"]
+        return jnp.stack(mixes) if mixes else None
+
+
+class CrfTokenClassification(TokenClassification):
+    """The same with a conditional random field, which chooses the labels of a sentence together (layers/crf.py)."""
+
+    possible: Possible = Possible((), (), ())
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array | None = None, **inputs: Any) -> TaggingOutput:
+        """As `TokenClassification`, with the scores of transitions."""
+        output = super().__call__(input_ids, **inputs)
+        return output.replace(transitions=TransitionScores(self.possible, name=TRANSITIONS)())
+
+
+class QuestionAnswering(nn.Module):
+    """S . x_i and E . x_i for every token i: does the answer start, does it end there (ibid., section 4.2)."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> SpanOutput:
+        """As the encoder."""
+        output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
+        axes, init = ("embed", None), self.config.initializer
+        ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(output.last_hidden_state)
+        return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1])

@@ -1,0 +1,1 @@
+"""Taggers of words, above recurrent layers or language models."""

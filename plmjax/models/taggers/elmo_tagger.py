@@ -1,0 +1,92 @@
+"""ELMo as features: a tagger with mixes of all layers of frozen language models (Peters et al., NAACL 2018, arXiv
+1802.05365, sections 3.2 and 3.3).
+
+    x_k = [c_k ; w_k ; ELMo_k]                 beside the input
+    h_k = [biRNN(biRNN(x))_k ; ELMo'_k]        beside the output
+
+Both are mixes of the same layers, each with weights and a scale of its own, which are trained with the task; a penalty
+of the weights' squares (`--objective.mix_penalty`) keeps them near the plain mean. Dropout is put on both. A
+conditional random field over a linear layer labels the sentence. The language models are not trained with the task:
+`--optimizer.frozen encoder/language_model`, as experiments/taglm.py has it.
+
+Deviation: a sentence's states begin at zero; the released code goes on from the sentences that it has read before.
+Deviation: the tagger's own layers read the marks of a sentence's ends too, which the language models need.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import SHARE, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.scalar_mix import ScalarMix
+from plmjax.models.elmo import ElmoModel
+from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoTaggerConfig(LanguageModelTaggerConfig):
+    """Sizes; as `TaggerConfig`, with those of the language models."""
+
+    elmo_dropout: float = 0.5
+    """Of both mixes."""
+
+    encoder_name: ClassVar[str] = "elmo_tagger"
+
+    def __post_init__(self) -> None:
+        """Checks the sizes."""
+        super().__post_init__()
+        check_ranges("model", self, elmo_dropout=SHARE)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a word that the head is given."""
+        return super().width + self.language_model.width
+
+    def multiplications(self, first: int = 0, second: int = 0) -> int:
+        """Multiplications for one word; the first layer reads a mix too."""
+        return super().multiplications(first + self.language_model.width, second)
+
+    def encoder(self, execution: Execution) -> "ElmoTagger":
+        """The tagger without its labels."""
+        return ElmoTagger(self, execution, name=self.encoder_name)
+
+
+class ElmoTagger(TaggerModule):
+    """The tagger, with its language models as `language_model`."""
+
+    def setup(self) -> None:
+        """The parts of a tagger, the language models and both mixes of their layers."""
+        super().setup()
+        self.language_model = ElmoModel(self.config.language_model, self.execution)
+        self.scalar_mix_input = ScalarMix()
+        self.scalar_mix_output = ScalarMix()
+        self.elmo_dropout = Dropout(self.config.elmo_dropout)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        characters: jax.Array,
+        attention_mask: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> TaggerOutput:
+        """As `plmjax.models.taggers.tagger.Tagger`, [B T 2 H + 2 P]. The language models themselves have no dropout."""
+        chain = self.chain(input_ids, attention_mask, positions, segment_ids)
+        places = {"positions": positions, "segment_ids": segment_ids}
+        layers = self.language_model(characters, attention_mask, **places, output_hidden_states=True).hidden_states
+        at_input, at_output = (
+            self.elmo_dropout(mix(layers).astype(self.execution.dtype), deterministic)
+            for mix in (self.scalar_mix_input, self.scalar_mix_output)
+        )
+        words = jnp.concatenate([self.words(input_ids, characters, deterministic), at_input], axis=-1)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
+        second, _ = self.layer_2(self.dropout(first, deterministic), **chain)
+        last = jnp.concatenate([second, at_output], axis=-1)
+        return TaggerOutput(last, (words, first, last) if output_hidden_states else None)

@@ -1,0 +1,1 @@
+"""The report of runs: one HTML page with their curves and results."""

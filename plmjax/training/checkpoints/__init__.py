@@ -1,0 +1,1 @@
+"""Checkpoints: saved, read, compared, averaged, and what a run begins with."""

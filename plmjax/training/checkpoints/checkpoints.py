@@ -1,0 +1,439 @@
+"""Checkpoints: saved while the run continues, self-describing, verified when read.
+
+WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry, key,
+collections), `description` (the experiment, the metrics) and `tokenizer` (its files). WORKDIR/constants/ has the arrays
+that no step changes, written once a run. Orbax writes a checkpoint under a temporary name and renames it when it is
+complete (in a bucket it adds a last object), so an interrupted save is never read as a checkpoint. Just before that,
+`manifest.json` is written with size and digest of every file of an item; they are checked before an item is read.
+"""
+
+import base64
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from plmjax import __version__, experiment, json_text, storage
+from plmjax.errors import UserError, in_file
+from plmjax.experiment import Experiment
+from plmjax.json_text import COUNT
+from plmjax.objectives.objective import Given
+from plmjax.parallel import platform
+from plmjax.training import optimizers
+from plmjax.training.checkpoints import items
+from plmjax.training.checkpoints.best import Best
+from plmjax.training.state import State
+
+FORMAT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The contents of a checkpoint besides its arrays.
+
+    experiment: the run it belongs to.
+    step: optimizer steps done.
+    dataset: fingerprint of the prepared dataset, empty where there is none.
+    metrics: evaluation metrics at this step, empty where there was no evaluation.
+    tokenizer: file name -> contents.
+    window: sums for the next logged line, over the steps since the last one: name -> (sum, steps).
+    record: best score of the run so far, as `score` counts, and how many evaluations have come after it.
+    """
+
+    experiment: Experiment
+    step: int
+    tokenizer: dict[str, bytes]
+    dataset: str = ""
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    window: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    record: tuple[float, int] | None = None
+    cores: int = 0
+    """Processor cores of the process that saved it, where a CPU computed; otherwise 0."""
+
+    def write_tokenizer(self, directory: Path) -> Path:
+        """Writes the tokenizer's files to a folder and returns it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, contents in self.tokenizer.items():
+            (directory / name).write_bytes(contents)
+        return directory
+
+
+_DESCRIPTION = {
+    "experiment": {str: object},
+    "step": COUNT,
+    "dataset": str,
+    "metrics": {str: float},
+    "window": {str: [float]},
+    "record": ([float], type(None)),
+    "cores": COUNT,
+}
+"""Shape of the item `description`, as `json_text.check` takes it."""
+UNFINISHED = "unfinished"
+"""File of a run directory while `save_parameters` writes it; the next one to write there begins anew."""
+CONSTANTS = "constants"
+"""Folder of a run directory for arrays that no step changes."""
+ARRAYS = "arrays"
+
+
+@dataclasses.dataclass
+class Retention:
+    """Which checkpoints are kept: the newest, the newest `keep` of those a multiple of `every`, and the best."""
+
+    every: int
+    keep: int
+    best: Best
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Orbax's question, for checkpoints in the order of their steps."""
+        regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
+        kept = set(regular[-self.keep :] if self.keep else regular)
+        kept.add(max(info.step for info in checkpoints))
+        scores = {info.step: self.best.score(info.metrics) for info in checkpoints}
+        scored = [(score, step) for step, score in scores.items() if score is not None]
+        kept |= {min(scored)[1]} if scored else set()
+        return [info.step in kept for info in checkpoints]
+
+
+def _training(state: State) -> dict[str, Any]:
+    """The state that a resume needs besides the model; with averaging also the parameters of the last step."""
+    names = ("step", "optimizer_state", "carry", "key", "collections")
+    if optimizers.averages(state.optimizer_state):
+        names = (*names, "params")
+    return {name: getattr(state, name) for name in names}
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
+        # Orbax logs every file that it touches, and a traceback of every error that it raises.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if not isinstance(sys.unraisablehook, _WithoutLateWrites):
+            sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
+        policy = Retention(settings.every, settings.keep, Best(settings.best))
+        self.directory = storage.absolute(storage.path(directory))
+        _check_links(self.directory)
+        self._saving = -1
+        with items.damage_named(self.directory):
+            self._manager = ocp.CheckpointManager(
+                self.directory,
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=policy,
+                    cleanup_tmp_directories=True,
+                    # Without it Orbax keeps no metrics, and the best checkpoint would be forgotten at a resume.
+                    best_fn=policy.best.score if settings.best else None,
+                    enable_async_checkpointing=True,
+                    async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
+                ),
+                item_names=("params", "training", "description", "tokenizer"),
+            )
+
+    def _before_renaming(self) -> None:
+        if storage.in_bucket(self.directory):  # renaming is not possible: a last object marks it as complete
+            items.write_manifest(self.directory / str(self._saving))
+            return
+        (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
+        items.write_manifest(directory)
+
+    def steps(self) -> list[int]:
+        """Steps of the finished checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def latest(self) -> int | None:
+        """The last finished checkpoint's step."""
+        return self._manager.latest_step()
+
+    def save(self, state: State, description: Description) -> None:
+        """Begins to save the arrays as they are now; the files are written while the run continues.
+
+        The next step may donate the arrays: before this returns Orbax has them on the host. On a CPU these are views of
+        the same memory, which JAX does not overwrite as long as there is a view; the step takes other memory.
+
+        Raises:
+            UserError: this save cannot begin, or the one before it failed (a full disk).
+        """
+        step = description.step
+        if step in self._manager.all_steps():
+            return
+        arrays = {
+            "params": optimizers.evaluated(state.optimizer_state, state.params),
+            "training": _training(state),
+        }
+        text = {
+            "format": FORMAT,
+            "version": __version__,
+            "experiment": experiment.to_dict(description.experiment),
+            "step": step,
+            "dataset": description.dataset,
+            "metrics": description.metrics,
+            "window": dict(description.window),  # the run adds to its own window while this copy is written
+            "record": description.record,
+            "cores": platform.cores() if jax.default_backend() == "cpu" else 0,
+        }
+        files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
+        try:
+            self._manager.wait_until_finished()
+            self._saving = step
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardSave(arrays["params"]),
+                    training=ocp.args.StandardSave(arrays["training"]),
+                    description=ocp.args.JsonSave(text),
+                    tokenizer=ocp.args.JsonSave(files),
+                ),
+                metrics=description.metrics or None,
+            )
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def wait(self) -> None:
+        """Returns when every save is finished.
+
+        Raises:
+            UserError: a save failed.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Waits for the running save and closes the folder."""
+        self.wait()
+        self._manager.close()
+
+    def restore(self, step: int, abstract: State) -> tuple[State, Description]:
+        """The state of a checkpoint, every array with the sharding of `abstract`, whatever mesh it was saved from.
+
+        Raises:
+            UserError: the checkpoint is damaged, or is of another model.
+        """
+        directory = self.directory / str(step)
+        description = describe(directory)
+        params = items.restore(directory, "params", abstract.params)
+        training = {"params": params} | items.restore(directory, "training", _training(abstract))
+        return State(constants=load_constants(directory, abstract.constants), **training), description
+
+    def save_constants(self, state: State) -> None:
+        """Writes the constants of a new run beside its checkpoints; does nothing where there are none.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        if not jax.tree.leaves(state.constants):
+            return
+        folder = self.directory.parent / CONSTANTS
+        if jax.process_index() == 0:
+            storage.remove(folder)  # left by a start that ended before its first checkpoint
+        try:
+            with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
+                writer.save(folder / ARRAYS, args=ocp.args.StandardSave(state.constants), force=True)
+            if jax.process_index() == 0:
+                items.write_manifest(folder)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> UserError:
+        try:  # Orbax's own list omits checkpoints that it would remove after this save
+            kept = ", ".join(map(str, storage.finished_steps(self.directory))) or "none"
+        except Exception:
+            kept = "not known"
+        return UserError(
+            f"Expected to write a checkpoint to {self.directory}, found: {items.first_line(error)}; free some space, "
+            f"allow writing there or name another --workdir, then run again to continue from a finished one (steps: "
+            f"{kept})."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutLateWrites:
+    """A hook for errors in threads that ignores writes which end after a save has failed.
+
+    Orbax closes its event loop at the first array that cannot be written; tensorstore, still writing the others on
+    threads of its own, then finds the loop closed. The failure itself is raised by `save` and `wait`.
+    """
+
+    report: Callable[[Any], None]
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self.report(unraisable)
+
+
+def _check_links(directory: Path) -> None:
+    """Raises UserError for a checkpoint that is a symbolic link: a run could not remove it when it keeps newer ones."""
+    entries = directory.iterdir() if not storage.in_bucket(directory) and directory.is_dir() else ()
+    for entry in sorted(entries):
+        if entry.name.isdigit() and entry.is_symlink():
+            raise UserError(
+                f"Expected the folder of a checkpoint, found the link {entry} to {entry.resolve()}; put the folder "
+                f"itself there, or start another run with it (--from)."
+            )
+
+
+def find(path: str | Path) -> Path:
+    """The checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
+
+    Of a run directory it is the last checkpoint, or the best with `checkpoint.prefer` best.
+
+    Raises:
+        UserError: there is no finished checkpoint.
+    """
+    path = storage.path(path)
+    if path.name.isdigit() and storage.is_finished(path):
+        return storage.absolute(path)
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    steps = storage.finished_steps(folder)
+    if not steps:
+        raise UserError(
+            f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
+            f"one first."
+        )
+    chosen = max(steps)
+    if (folder.parent / "experiment.json").exists():
+        settings = experiment.read(folder.parent / "experiment.json").checkpoint
+        if settings.prefer == "best":
+            best = Best(settings.best)
+            scores = {step: best.score(describe(folder / str(step)).metrics) for step in steps}
+            scores = {step: value for step, value in scores.items() if value is not None}
+            chosen = min(scores, key=lambda step: (scores[step], step), default=chosen)
+    return storage.absolute(folder) / str(chosen)
+
+
+def describe(directory: Path) -> Description:
+    """The description of a checkpoint folder.
+
+    Raises:
+        UserError: it is damaged, of a format this version does not read, or names a file outside of its tokenizer.
+    """
+    items.verify(directory, ("description", "tokenizer"))
+    with items.damage_named(directory):
+        text = items.read(directory, "description", ocp.args.JsonRestore())
+        files = items.read(directory, "tokenizer", ocp.args.JsonRestore())
+        if text.get("format") != FORMAT:
+            raise UserError(
+                f"Expected a checkpoint of format {FORMAT} in {directory}, found {text.get('format')}; read it with "
+                f"plmjax {text.get('version', 'of its time')}."
+            )
+        json_text.check(text, _DESCRIPTION)
+        json_text.check(files, {str: str}, "tokenizer")
+        with in_file(directory, "--"):
+            run = experiment.from_dict(text["experiment"])
+        if not isinstance(run, Experiment):
+            raise ValueError(f"its experiment is a {type(run).__name__}")
+        return Description(
+            experiment=run,
+            step=text["step"],
+            dataset=text["dataset"],
+            metrics=text["metrics"],
+            window={name: (total, steps) for name, (total, steps) in text["window"].items()},
+            record=tuple(text["record"]) if text["record"] else None,
+            cores=text["cores"],
+            tokenizer={
+                storage.plain_name(name, directory / "tokenizer"): base64.b64decode(contents)
+                for name, contents in files.items()
+            },
+        )
+
+
+def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
+    """(parameters, description) of the checkpoint that a path names; a resume uses `Checkpoints.restore`.
+
+    abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None gives numpy arrays.
+
+    Raises:
+        UserError: there is no checkpoint, it is damaged, or it has other parameters than `abstract`.
+    """
+    directory = find(path)
+    description = describe(directory)
+    return items.restore(directory, "params", abstract), description
+
+
+def load_given(directory: Path, abstract: State) -> Given:
+    """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
+
+    Raises:
+        UserError: it is damaged, or is of another model.
+    """
+    params = items.restore(directory, "params", abstract.params)
+    constants = load_constants(directory, abstract.constants)
+    collections = abstract.collections
+    if jax.tree.leaves(collections):
+        collections = items.restore_part(directory, "training", {"collections": collections})["collections"]
+    return Given(params, constants, collections)
+
+
+def load_constants(directory: Path, abstract: Any) -> Any:
+    """The constants of the run that a checkpoint folder belongs to, with the shardings of `abstract`.
+
+    Raises:
+        UserError: they are not beside the checkpoints, are damaged, or are of another model.
+    """
+    if not jax.tree.leaves(abstract):
+        return abstract
+    folder = directory.parent.parent / CONSTANTS
+    if not (folder / items.MANIFEST).exists():
+        raise UserError(
+            f"Expected the constants of the run in {folder}, found none; keep that folder beside the checkpoints."
+        )
+    return items.restore(folder, ARRAYS, abstract)
+
+
+def load_collections(directory: Path) -> Any:
+    """The further collections of a checkpoint's variables, such as running statistics, on the host; mostly empty."""
+    return items.restore_branch(directory, "training", "collections")
+
+
+def save_parameters(
+    directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes], collections: Any = None
+) -> None:
+    """Writes imported parameters as step 0 of a run directory, with its experiment.json.
+
+    collections: further collections of the module's variables, name -> tree.
+
+    Raises:
+        UserError: the folder has a run already, or is a symbolic link.
+    """
+    directory = storage.path(directory)
+    if not storage.in_bucket(directory) and directory.is_symlink():
+        raise UserError(
+            f"Expected a new folder to write, found the link {directory} to {directory.resolve()}; name that folder "
+            f"itself or another one."
+        )
+    unfinished = directory / UNFINISHED
+    if unfinished.exists():  # a process was killed here while it wrote the very same files
+        for name in ("checkpoints", "experiment.json", "tokenizer"):
+            storage.remove(directory / name)
+    elif any((directory / name).exists() for name in ("experiment.json", "checkpoints", "tokenizer")):
+        raise UserError(f"Expected no run in {directory}, found one; name another folder.")
+    directory.mkdir(parents=True, exist_ok=True)
+    storage.write(unfinished, "")
+    writer = Checkpoints(directory / "checkpoints", run.checkpoint)
+    params = jax.tree.map(jnp.asarray, params)
+    state = State(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer_state=(),
+        carry=(),
+        key=jax.random.key_data(jax.random.key(run.training.seed)),
+        collections=jax.tree.map(jnp.asarray, collections or {}),
+    )
+    description = Description(run, 0, tokenizer)
+    writer.save(state, description)
+    writer.close()
+    experiment.write(run, directory / "experiment.json")
+    description.write_tokenizer(directory / "tokenizer")
+    storage.remove(unfinished)
+
+
+def tokenizer_files(directory: Path) -> dict[str, bytes]:
+    """File name -> contents of a tokenizer folder."""
+    return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}

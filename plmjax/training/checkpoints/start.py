@@ -1,0 +1,256 @@
+"""Starting a run from the parameters of a checkpoint, which start.json in the run directory names.
+
+The experiment's `start` maps the checkpoint's parameters to those of the run: a student may take every other layer, a
+model of longer rows may repeat its positions.
+"""
+
+import dataclasses
+import hashlib
+import json
+import posixpath
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax import json_text, storage
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError, listed
+from plmjax.experiment import Data, Experiment, Start
+from plmjax.parallel import hosts
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.checkpoints import Description
+
+RANDOM = "random"
+"""In place of a checkpoint: start from random parameters."""
+RECORD = "start.json"
+POOLER = "pooler"
+"""The part of an encoder that pretraining without sentence pairs does not train."""
+
+
+def composed(run: Experiment, checkpoint: str | Path, say: Callable[[str], None] = print) -> Experiment:
+    """An experiment as the checkpoint in --from completes it, before options of the command line are applied.
+
+    A model that the experiment has for random parameters gives way to the checkpoint's, which for a run on text must be
+    of the same class. An objective and a layout that it lacks are those of the checkpoint's run. "random" and a file of
+    word vectors change nothing.
+
+    Raises:
+        UserError: no checkpoint, or one of another kind.
+    """
+    if str(checkpoint) == RANDOM or storage.path(checkpoint).is_file():
+        return run
+    description = checkpoints.describe(checkpoints.find(checkpoint))
+    if run.model is not None and type(run.start) is Start:
+        model = description.experiment.model
+        if isinstance(run.data, Data):
+            _check_class(run.model, model)
+        if model != run.model and hosts.speaks():
+            say(f"model      {type(model).__name__} of {checkpoint}, in place of the experiment's own")
+        run = dataclasses.replace(run, model=model)
+    return with_task(run, description)
+
+
+def with_task(run: Experiment, description: Description) -> Experiment:
+    """The experiment with the objective and the layout of the checkpoint's run, where it has none of its own.
+
+    With the layout come the texts of a document that it reads, `data.streams`.
+
+    Raises:
+        UserError: the checkpoint's run is no pretraining.
+    """
+    layout = run.data.layout if isinstance(run.data, Data) else None
+    if not isinstance(run.data, Data) or (run.objective is not None and layout is not None):
+        return run
+    origin = description.experiment
+    if not isinstance(origin.data, Data):
+        raise UserError(
+            f"Expected a run of pretraining in --from, whose objective goes on, found one that was fine-tuned, with "
+            f"{type(origin.objective).__name__} on {type(origin.data).__name__}; name the run that it began with, or "
+            f"an experiment with an objective and a layout."
+        )
+    data = run.data
+    if layout is None:
+        data = dataclasses.replace(data, layout=origin.data.layout, streams=data.streams or origin.data.streams)
+    return dataclasses.replace(run, objective=run.objective or origin.objective, data=data)
+
+
+def with_model(run: Experiment, description: Description) -> Experiment:
+    """The experiment with the checkpoint's model, as its `start` maps it, and its settings of generation.
+
+    Raises:
+        UserError: the experiment has a model, and a different one.
+    """
+    model = run.start.model(description.experiment.model)
+    if run.model is not None and type(run.model) is not type(model):
+        raise UserError(
+            f"Expected the experiment's model in the checkpoint, {type(run.model).__name__}, found "
+            f"{type(model).__name__}; name another checkpoint in --from."
+        )
+    if run.model is not None:
+        _check_class(run.model, model)
+        before, after = experiments.flatten(model), experiments.flatten(run.model)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                raise UserError(
+                    f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
+                    f"{after.get(name)}; leave the option --model.{name} out, or model=None in the experiment's file."
+                )
+    generation = description.experiment.generation if run.generation is None else run.generation
+    return dataclasses.replace(run, model=model, generation=generation)
+
+
+def _check_class(model: ModelConfig, found: ModelConfig) -> None:
+    """Raises UserError where the model of a checkpoint is not of the class that an experiment trains."""
+    if type(found) is not type(model):
+        raise UserError(
+            f"Expected a run of {model.kind}, in --from, as the experiment trains one, found a run of {found.kind}; "
+            f"name another run, or go on with its own task in experiments/continued.py."
+        )
+
+
+def mapped(run: Experiment, pretrained: Any, description: Description) -> Any:
+    """The parameters of a checkpoint as the experiment's `start` maps them; `run` has its model already."""
+    flat = flax.traverse_util.flatten_dict(pretrained, sep="/")
+    return flax.traverse_util.unflatten_dict(run.start.map(flat, description.experiment.model, run.model), sep="/")
+
+
+def tokenizer_of(description: Description) -> Any:
+    """The tokenizer (plmjax.data.tokenizers.Tokenizer) of a checkpoint."""
+    from plmjax.data import tokenizers  # here, so that training imports without a tokenizer library
+
+    with tempfile.TemporaryDirectory() as folder:
+        return tokenizers.load(description.write_tokenizer(Path(folder)))
+
+
+def tokenizer(run: Experiment, origin: str | Path, description: Description) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        UserError: the experiment names another one.
+    """
+    from plmjax.data import tokenizers
+
+    own = tokenizer_of(description)
+    if run.tokenizer.path and tokenizers.load(run.tokenizer.path).fingerprint != own.fingerprint:
+        raise UserError(
+            f"Expected the tokenizer of the checkpoint {origin}, found another one in {run.tokenizer.path}; leave "
+            f"--tokenizer.path out."
+        )
+    return own
+
+
+def check(workdir: Path, origin: str | Path, params: Any) -> bool:
+    """Writes WORKDIR/start.json, which names the first parameters of the run, or compares it with them.
+
+    params: parameters of the checkpoint `origin`; None where it is "random".
+
+    Returns:
+        whether it named other parameters, of a command that trained no step.
+
+    Raises:
+        UserError: the run in WORKDIR started from other parameters.
+    """
+    digest = hashlib.sha256()
+    for parameter in jax.tree.leaves(params):
+        digest.update(np.ascontiguousarray(parameter).tobytes())
+    start = {"from": str(origin), "sha256": digest.hexdigest()}
+    path = workdir / RECORD
+    before = None
+    if path.exists():
+        what = "the origin and digest of the run's first parameters"
+        advice = "restore the file, or name another --workdir"
+        before = json_text.read_object(path, what, advice)
+        if not all(isinstance(before.get(name), str) for name in start):
+            raise UserError(f"Expected {what} in {path}, found none; {advice}.")
+        if before["sha256"] == start["sha256"]:
+            return False
+    if before is not None and storage.finished_steps(workdir / "checkpoints"):
+        found = "others" if before["from"] == start["from"] else _named(start["from"])
+        raise UserError(
+            f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {found}; begin with the "
+            f"same (--from {listed([before['from']])}) or name another --workdir."
+        )
+    if hosts.speaks():
+        workdir.mkdir(parents=True, exist_ok=True)
+        storage.write(path, json.dumps(start, indent=2) + "\n")
+    return before is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """Where the first parameters of a new run come from.
+
+    of: parameters that the seed has drawn -> the first ones; shardings do not change.
+    replaced: whether `of` gives a parameter (`bert/pooler/kernel`) another value whatever it was; it is not drawn then.
+    """
+
+    of: Callable[[Any], Any] = lambda params: params
+    replaced: Callable[[str], bool] = lambda name: False
+
+
+def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[str], bool]) -> Any:
+    """`params` with the values of `pretrained`, except for parameters that are drawn; shardings do not change.
+
+    drawn: whether a parameter (`bert/pooler/kernel`) keeps its value in `params`.
+
+    Raises:
+        UserError: the checkpoint `origin` lacks a parameter, or has it in another shape.
+    """
+    found = flax.traverse_util.flatten_dict(pretrained, sep="/")
+    wanted = flax.traverse_util.flatten_dict(params, sep="/")
+    for name, leaf in wanted.items():
+        if drawn(name):
+            continue
+        if name not in found or found[name].shape != leaf.shape:
+            shape = found[name].shape if name in found else "no such parameter"
+            raise UserError(
+                f"Expected {name} of shape {leaf.shape} in the checkpoint {origin}, found {shape}; begin with a "
+                f"checkpoint of the model that the experiment trains."
+            )
+        wanted[name] = jax.make_array_from_callback(leaf.shape, leaf.sharding, np.asarray(found[name]).__getitem__)
+    return flax.traverse_util.unflatten_dict(wanted, sep="/")
+
+
+def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
+    """Names of the parameters of heads that a checkpoint lacks: those outside the encoder, and those of its pooler.
+
+    A model without a named encoder has no heads: the list is empty.
+    """
+    found = flax.traverse_util.flatten_dict(pretrained, sep="/")
+    names = flax.traverse_util.flatten_dict(params, sep="/").keys()
+    if model.encoder_name is None:
+        return []
+    parts = {name: name.split("/") for name in names}
+    heads = [name for name, part in parts.items() if part[0] != model.encoder_name or part[1] == POOLER]
+    return sorted(name for name in heads if name not in found)
+
+
+def in_short(names: Sequence[str]) -> str:
+    """Names of parameters for a sentence; of more than three, how many begin alike: `32 of source_encoder`."""
+    if len(names) <= 3:
+        return ", ".join(names)
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        parts.setdefault(name.split("/")[0], []).append(name)
+    return ", ".join(f"{len(each)} of {posixpath.commonpath(each)}" for each in parts.values())
+
+
+def check_parameters(
+    module: nn.Module, params: Any, batch: dict[str, jax.Array], origin: str | Path, hint: str
+) -> None:
+    """Raises UserError that names the first parameter of the module that the checkpoint `origin` lacks."""
+    expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
+    wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
+    for name in sorted(wanted.keys() - found.keys()):
+        raise UserError(f"Expected a checkpoint with {name}, found none in {origin}: {hint}; name another.")
+
+
+def _named(origin: str) -> str:
+    return "random parameters" if origin == RANDOM else f"the parameters of {listed([origin])}"

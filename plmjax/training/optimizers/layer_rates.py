@@ -1,0 +1,121 @@
+"""A learning rate for every layer, and gradual unfreezing: for fine-tuning.
+
+    rate of a parameter = learning rate x layer_decay ** (groups from its own to the head)
+
+The model says which parameters are a group (`ModelConfig.parameter_groups`): from the bottom to the top the embeddings
+(with what brings them to the encoder's width), each layer, and other parts of the encoder such as a pooler. The head
+and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020,
+arXiv 2003.10555; its released model/optimization.py), whose top layer gets layer_decay ** 2: the group between it and
+the head is a pooler, which ELECTRA does not have.
+
+Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): the head alone is trained at first, then
+together with the group below it, and so on down to the embeddings, each after a number of steps. The paper's is an
+epoch, `Finetuning.unfreeze`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.errors import UserError
+from plmjax.training import paths
+
+Params = Any
+
+
+class LayerRatesState(NamedTuple):
+    """step: int32 scalar, updates so far. inner: the state of the rule."""
+
+    step: jax.Array
+    inner: optax.OptState
+
+
+def layer_rates(
+    update: optax.GradientTransformation,
+    layer_decay: float,
+    unfreeze_every: int,
+    params: Params,
+    groups: Sequence[ParameterGroup],
+) -> optax.GradientTransformation:
+    """`update` with each group's own rate; every `unfreeze_every` steps one more group is trained, 0 trains them all.
+
+    A frozen group has no gradient, so that its moments stay zero and the global norm leaves it out, and no update, so
+    that it does not decay either.
+
+    Args:
+        params: boxed with their logical axes, abstract ones too.
+        groups: the model's parameters below the head, from the bottom to the top.
+
+    Raises:
+        UserError: no parameter is in a group.
+    """
+    below = groups_below_the_head(params, groups)
+    rates = {name: (layer_decay**distance).astype(np.float32) for name, distance in below.items()}
+    distances = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))
+
+    def unfrozen(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
+        if not unfreeze_every:
+            return leaf
+        return jnp.where(np.searchsorted(distances, below[name]) <= step // unfreeze_every, leaf, 0)
+
+    def init(params: Params) -> LayerRatesState:
+        return LayerRatesState(jnp.zeros((), jnp.int32), update.init(params))
+
+    def apply(gradients: Params, state: LayerRatesState, params: Params = None) -> tuple[Params, LayerRatesState]:
+        gradients = _map(lambda name, leaf: unfrozen(name, leaf, state.step), gradients)
+        updates, inner = update.update(gradients, state.inner, params)
+        updates = _map(lambda name, leaf: unfrozen(name, leaf * rates[name], state.step), updates)
+        return updates, LayerRatesState(state.step + 1, inner)
+
+    return optax.GradientTransformation(init, apply)
+
+
+def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
+    """Path -> its number of groups below the head, int, of a shape that broadcasts to the parameter's.
+
+    Raises:
+        UserError: no parameter is in a group.
+        ValueError: parameters without their logical axes, or a stack of layers of which one is in no group.
+    """
+    found: dict[str, np.ndarray] = {}
+    paths.map_named(lambda name, leaf: found.setdefault(name, _distance(name, leaf, groups)), params)
+    if not any(distance.any() for distance in found.values()):
+        raise UserError(
+            "Expected a model with groups of parameters for --optimizer.layer_decay and --optimizer.unfreeze_every, "
+            f"found none among {', '.join(sorted({name.split('/')[0] for name in found}))}; leave both at their "
+            "defaults."
+        )
+    return found
+
+
+def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndarray:
+    """Groups between a parameter and the head, for every layer that it has."""
+    if not isinstance(leaf, nn.LogicallyPartitioned):
+        raise ValueError(f"Expected parameters with logical axes, found {name!r} without; box them.")
+    lengths = [
+        max((len(prefix) for prefix in group.prefixes if f"{name}/".startswith(f"{prefix}/")), default=0)
+        for group in groups
+    ]
+    best = max(lengths, default=0)
+    own = {group.index: len(groups) - k for k, group in enumerate(groups) if best and lengths[k] == best}
+    if not own:
+        return np.array(0)
+    if None in own:
+        return np.array(own[None])
+    axis = leaf.names.index(paths.LAYERS)
+    layers = range(leaf.value.shape[axis])
+    if missing := set(layers) - own.keys():
+        raise ValueError(f"Expected a group for each of the {len(layers)} layers of {name!r}, found none for {missing}")
+    shape = [-1 if other == axis else 1 for other in range(leaf.value.ndim)]
+    return np.array([own[layer] for layer in layers]).reshape(shape)
+
+
+def _map(function: Callable[[str, jax.Array], jax.Array], tree: Params) -> Params:
+    """`function(path, array)` of every array of a tree, within its box where it has one."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: function(paths.name(path), leaf), tree)

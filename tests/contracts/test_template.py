@@ -1,0 +1,93 @@
+"""Rows of one text or a pair as the published systems lay them out, against transformers' tokenizers and by hand."""
+
+import itertools
+
+import pytest
+
+from plmjax.contracts.template import Template, longer_first
+from plmjax.errors import UserError
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt import GptConfig
+from plmjax.models.roberta import RobertaConfig
+from plmjax.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary(size=100, pad=0, unknown=1, cls=2, sep=3, end=4)
+SINGLE, PAIR = [[7, 8, 9]], [[7, 8, 9], [5, 6]]
+
+
+def cut_one_by_one(first: int, second: int, tokens: int) -> tuple[int, int]:
+    """google-research/bert run_classifier.py, _truncate_seq_pair, on lengths."""
+    while first + second > tokens:
+        first, second = (first - 1, second) if first > second else (first, second - 1)
+    return first, second
+
+
+def test_the_longer_text_is_cut_first():
+    for first, second, tokens in itertools.product(range(1, 9), range(1, 9), range(2, 17)):
+        assert longer_first(first, second, tokens) == cut_one_by_one(first, second, tokens)
+
+
+@pytest.mark.parametrize("config", [BertConfig, AlbertConfig, ElectraConfig])
+def test_berts_rows(config):
+    template = config.tiny().template
+    assert template == Template()
+    row = template.lay_out(SINGLE, VOCABULARY)
+    assert (row.tokens, row.token_types, row.starts, row.summary) == ([2, 7, 8, 9, 3], [0] * 5, (1,), 0)
+    row = template.lay_out(PAIR, VOCABULARY)
+    assert (row.tokens, row.token_types) == ([2, 7, 8, 9, 3, 5, 6, 3], [0] * 5 + [1] * 3)
+    assert (row.starts, row.summary) == ((1, 5), 0)
+
+
+def test_a_row_is_cut_to_its_length():
+    template = Template()
+    assert template.lay_out(SINGLE, VOCABULARY, 4).tokens == [2, 7, 8, 3]
+    assert template.lay_out(SINGLE, VOCABULARY, 8).tokens == [2, 7, 8, 9, 3]
+    row = template.lay_out(PAIR, VOCABULARY, 6)
+    assert row.tokens == [2, 7, 8, 3, 5, 3] and row.starts == (1, 4) and row.token_types == [0, 0, 0, 0, 1, 1]
+
+
+def test_robertas_pairs_have_two_separators():
+    template = RobertaConfig.tiny().template
+    row = template.lay_out(PAIR, VOCABULARY, 7)
+    assert row.tokens == [2, 7, 8, 3, 3, 5, 3] and row.starts == (1, 5)
+    assert (template.specials(1), template.specials(2)) == (2, 4)
+
+
+def test_gpts_rows_are_read_at_their_last_token():
+    """Radford et al. 2018, section 3.3: start A extract and start A delimiter B extract, with tokens of their own."""
+    template = Template("start A extract", "start A delimiter B extract", summary="last")
+    vocabulary = Vocabulary(size=100, others={"start": 97, "delimiter": 98, "extract": 99})
+    template.check(vocabulary)
+    single, pair = (template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR))
+    assert (single.tokens, single.summary) == ([97, 7, 8, 9, 99], 4)
+    assert (pair.tokens, pair.starts, pair.summary) == ([97, 7, 8, 9, 98, 5, 6, 99], (1, 5), 7)
+    assert pair.token_types is None and template.position(3) == 2
+
+
+def test_xlnets_and_t5s_rows():
+    """XLNet: A <sep> B <sep> <cls>, whose [CLS] has a token type of its own. T5: A B </s>."""
+    xlnet = Template("A sep cls:2", "A sep B:1 sep:1 cls:2", summary="last").lay_out(PAIR, VOCABULARY)
+    assert xlnet.tokens == [7, 8, 9, 3, 5, 6, 3, 2] and xlnet.token_types == [0] * 4 + [1] * 3 + [2]
+    assert (xlnet.starts, xlnet.summary) == ((0, 4), 7)
+    assert Template("A end", "A B end").lay_out(PAIR, VOCABULARY).tokens == [7, 8, 9, 5, 6, 4]
+
+
+def test_a_tokenizer_without_the_special_tokens_is_named():
+    with pytest.raises(UserError, match=r"rows \(begin, end\), found none for begin; use the tokenizer"):
+        Template("begin A end", "begin A end B end").check(VOCABULARY)
+
+
+@pytest.mark.parametrize("wrong", [{"single": "cls sep"}, {"pair": "B A"}, {"summary": "middle"}])
+def test_a_template_that_is_none_is_refused(wrong):
+    with pytest.raises(ValueError, match="Expected a"):
+        Template(**wrong)
+
+
+def test_a_pair_without_an_order_makes_two_rows():
+    """Ibid.: similarity is of both; a single text has one order."""
+    template = GptConfig.tiny(both_orders=True).template
+    assert template.orders(PAIR) == [(PAIR[0], PAIR[1]), (PAIR[1], PAIR[0])]
+    assert template.orders(SINGLE) == [(SINGLE[0],)]
+    assert GptConfig.tiny().template.orders(PAIR) == [(PAIR[0], PAIR[1])]

@@ -1,0 +1,132 @@
+"""Examples as packed batches: special tokens, truncation, order, filling."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
+from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.task import Encoded
+from plmjax.models.bert import BertConfig
+from plmjax.training.phases import ResolvedPhase
+from plmjax.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.placeholder(1000)
+LABELLED = SequenceClassification(("a", "b"))
+
+
+class Numbers:
+    """A tokenizer of texts that are numbers already."""
+
+    vocabulary = VOCABULARY
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+def encoded(count: int) -> Encoded:
+    """Pairs of 6 tokens, each with numbers of its own."""
+    texts = [(f"{100 + row}", f"{500 + row} {500 + row}") for row in range(count)]
+    labels = ["b" if row % 3 else "a" for row in range(count)]
+    examples = SentenceExamples("rows.tsv", list(range(2, count + 2)), texts, labels)
+    return LABELLED.encode(examples, Numbers(), BertConfig.tiny(), Sentences(sequence_length=8))
+
+
+def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
+    rows = [Rows(encoded(count), length, pack, 0) for count in (train, 7)]
+    return TaskSource(rows[:1], rows[1], VOCABULARY, seed)
+
+
+def phase(length: int = 8, rows: int = 4) -> ResolvedPhase:
+    return ResolvedPhase(index=0, first_step=0, steps=100, sequence_length=length, batch_size=rows, accumulation=1)
+
+
+def test_evaluation_passes_over_the_file_once_and_fills_the_last_batch():
+    batches = list(source().evaluation(phase()))
+    assert [batch["example_ids"][:, 0].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, -1]]
+    assert batches[1]["row_ids"].tolist() == [4, 5, 6, -1]
+    shapes = source().batch(phase())
+    assert all({n: (x.shape, x.dtype) for n, x in b.items()} == {n: (s.shape, s.dtype) for n, s in shapes.items()}
+               for b in batches)  # fmt: skip
+    assert batches[0]["input_ids"][1].tolist() == [2, 101, 3, 501, 501, 3, 0, 0]
+    assert batches[0]["token_type_ids"][1].tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
+    assert batches[0]["segment_ids"][1].tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
+    assert batches[0]["labels"][:, 0].tolist() == [0, 1, 1, 0]
+    empty = {name: array[3] for name, array in batches[1].items()}
+    assert not empty["input_ids"].any() and not empty["segment_ids"].any() and not empty["labels"].any()
+
+
+def test_packed_rows_hold_whole_examples_that_do_not_see_each_other():
+    batch = next(source(length=20, pack=4).evaluation(phase(20, rows=2)))
+    assert batch["example_ids"].shape == (2, 4) and batch["cls_positions"][0].tolist() == [0, 6, 12, 0]
+    assert batch["segment_ids"][0].tolist() == [1] * 6 + [2] * 6 + [3] * 6 + [0] * 2
+    assert batch["positions"][0].tolist() == [*range(6)] * 3 + [0, 0]
+    for slot, example in enumerate(batch["example_ids"][0, :3]):
+        tokens = batch["input_ids"][0, 6 * slot : 6 * slot + 6]
+        assert tokens.tolist() == [2, 100 + example, 3, 500 + example, 500 + example, 3]
+        assert batch["labels"][0, slot] == (example % 3 > 0)
+    assert batch["example_ids"][0, 3] == -1 and batch["labels"][0, 3] == 0
+
+
+@pytest.mark.parametrize(("length", "pack", "rows"), [(8, 1, 10), (20, 4, 4), (20, 2, 5)])
+def test_every_epoch_holds_every_example_once_in_an_order_of_its_own(length, pack, rows):
+    made = source(length=length, pack=pack)
+    assert made.per_epoch == rows
+    batches = itertools.islice(made.train(phase(length, rows=2), 0), 2 * rows)
+    ids = np.concatenate([batch["example_ids"] for batch in batches]).reshape(4, rows, pack)
+    assert all(sorted(epoch[epoch >= 0]) == list(range(10)) for epoch in ids)
+    assert len({epoch.tobytes() for epoch in ids}) == 4
+    if pack > 1:
+        together = [{frozenset(row[row >= 0].tolist()) for row in epoch} for epoch in ids]
+        assert together[0] != together[1]  # who shares a row is drawn anew
+
+
+def test_a_batch_follows_from_seed_and_step_alone():
+    fifth = list(itertools.islice(source(length=20, pack=3).train(phase(20), 0), 6))[5]
+    again = next(source(length=20, pack=3).train(phase(20), 5))
+    for name in fifth:
+        np.testing.assert_array_equal(fifth[name], again[name])
+    others = [next(source(seed, length=20, pack=3).train(phase(20), 5)) for seed in range(1, 4)]
+    assert any((other["example_ids"] != fifth["example_ids"]).any() for other in others)
+
+
+def test_a_host_makes_its_own_rows_of_the_same_batch():
+    whole = next(source(length=20, pack=3).train(phase(20), 3))
+    part = next(source(length=20, pack=3).train(phase(20), 3, np.array([1, 3])))
+    for name in whole:
+        np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
+
+
+def test_choices_of_a_question_stand_side_by_side():
+    examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
+    made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
+    batch = Rows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
+    assert batch["input_ids"].shape == (2, 2, 20) and batch["example_ids"].shape == (2, 2, 3)
+    assert batch["input_ids"][0, 0, :13].tolist() == [2, 7, 3, 1, 3, 2, 9, 3, 5, 5, 5, 3, 0]
+    assert batch["input_ids"][0, 1, :11].tolist() == [2, 7, 3, 2, 2, 3, 2, 9, 3, 6, 3]
+    assert batch["example_ids"][0].tolist() == [[0, 4, -1], [1, 5, -1]]
+    assert batch["cls_positions"][0].tolist() == [[0, 5, 0], [0, 6, 0]]
+    assert batch["labels"][:, 0].tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+def test_the_fingerprint_follows_texts_and_labels():
+    assert source(0).fingerprint == source(1).fingerprint
+    assert source(train=9).fingerprint != source().fingerprint
+
+
+def test_a_label_that_training_never_saw_is_named():
+    with pytest.raises(UserError, match=r"found 'c' in line 2 of dev.tsv; known: a, b"):
+        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), BertConfig.tiny(), Sentences())
+
+
+def test_rows_need_special_tokens_and_room():
+    few = Numbers()
+    few.vocabulary = Vocabulary(size=10)
+    examples = SentenceExamples("rows.tsv", [2], [("1",)], ["a"])
+    with pytest.raises(UserError, match=r"special tokens of the model's rows .*, found none for cls, sep"):
+        LABELLED.encode(examples, few, BertConfig.tiny(), Sentences())
+    with pytest.raises(UserError, match="sequence_length of at least 5"):
+        LABELLED.encode(examples, Numbers(), BertConfig.tiny(), Sentences(sequence_length=4))

@@ -1,0 +1,349 @@
+"""Cross-view training: what the modules learn from sentences with labels and without, and several tasks at once."""
+
+import dataclasses
+import functools
+import gzip
+import itertools
+import re
+import shlex
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.finetuning.cross_view.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, TaskModules
+from plmjax.finetuning.cross_view.translation import CrossViewTranslation
+from plmjax.finetuning.tasks.joint import joined_examples
+from plmjax.finetuning.tasks.parsing import ParsedExamples
+from plmjax.finetuning.tasks.tagging import TaggedExamples
+from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
+from plmjax.interop import word2vec
+from plmjax.models.bert import BertConfig
+from plmjax.models.cvt.cvt import TAGGING_VIEWS
+from plmjax.models.cvt.parsing import PARSING_VIEWS
+from plmjax.models.cvt.translation import TRANSLATION_VIEWS
+from plmjax.objectives.objective import Given
+from plmjax.training import metrics
+from plmjax.vocabulary import Vocabulary
+from tests.models.cvt import small as cvt
+from tests.optional import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"```bash\n(.*?)```", PAGE[PAGE.index("## Sentences") : PAGE.index("## CoVe")], re.DOTALL)
+    for line in block.strip().splitlines()
+]
+KINDS = ("tags", "trees", "texts", "none")
+SENTENCES = ((0, 0, 3), (0, 3, 5), (1, 0, 4))
+"""Row, first word, end."""
+HEADS = np.array([[2, 0, 2, 0, 1, 0], [0, 1, 1, 3, 0, 0]], np.int32)
+
+
+def batch(kind: str) -> dict[str, jax.Array]:
+    """Two rows with the labels of one task, or of none."""
+    found, random = cvt.inputs([[3, 2], [4]], 6), np.random.default_rng(2)
+    words = (found["segment_ids"] > 0).astype(np.float32)
+    labels, relations = random.integers(0, 3, (2, 6)), random.integers(0, 2, (2, 6))
+    weights = {"tags": "tags/label_weights", "trees": "trees/label_weights", "none": "view_weights"}
+    weights |= {"texts": "texts/next_weights"}  # a translation has as many words as its source
+    found |= {"tags/labels": labels, "trees/heads": HEADS, "trees/relations": relations}
+    found |= {"texts/next_ids": random.integers(0, 5, (2, 6)), "example_ids": np.array([[0, 1, -1], [2, -1, -1]])}
+    found |= {"positions": np.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])}
+    found |= {field: words * (name == kind) for name, field in weights.items()}
+    return {name: jnp.asarray(array) for name, array in found.items()}
+
+
+@jax.jit
+def learned(given: dict[str, jax.Array]) -> tuple:
+    """(the sums of a batch in training, the modules' gradients, what all modules say) without dropout."""
+
+    def loss(modules):
+        params = cvt.PARAMS | {"classifier": modules}
+        sums = cvt.OBJECTIVE.sums(cvt.MODULE, Given(params), given, jax.random.key(0), training=True)
+        return sum(sums.losses.values()), sums
+
+    gradients, sums = jax.grad(loss, has_aux=True)(cvt.PARAMS["classifier"])
+    said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: given[name] for name in cvt.inputs([[1]], 1)})
+    texts = {name: scores.logits() for name, scores in said["texts"].items()}
+    return sums, gradients, said | {"texts": texts}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_teach_the_primary_module_and_it_teaches_the_others(kind):
+    _, gradients, _ = learned(batch(kind))
+    views = {"tags": TAGGING_VIEWS, "trees": PARSING_VIEWS, "texts": TRANSLATION_VIEWS}
+    for task, modules in gradients.items():
+        learn = {name for name, tree in modules.items() if any(map(np.any, jax.tree.leaves(tree)))}
+        shared = {"target", "lstm"} if task == "texts" and kind in (task, "none") else set()
+        own = {"primary"} if kind == task else set(views[task]) if kind == "none" else set()
+        assert learn == own | shared
+
+
+def test_the_losses_of_labels_are_those_of_torch():
+    """Smoothed in tagging alone; a class of the parser is a head and a relation."""
+    sums, _, said = learned(given := batch("tags"))
+    words = np.asarray(given["segment_ids"]) > 0
+    scores, labels = (torch.tensor(np.asarray(x)[words]) for x in (said["tags"]["primary"], given["tags/labels"]))
+    loss = torch.nn.functional.cross_entropy(scores, labels.long(), label_smoothing=0.1, reduction="sum")
+    assert sums.losses == {"tags": pytest.approx(float(loss), rel=1e-5), "trees": 0, "texts": 0}
+    right = int((scores.argmax(dim=-1) == labels).sum())
+    assert sums.metrics["tags/accuracy"] == (right, 9) and sums.metrics["trees/las"] == (0, 0)
+
+    sums, _, said = learned(given := batch("trees"))
+    scores, loss, found = torch.tensor(np.asarray(said["trees"]["primary"])), 0.0, np.zeros(2)
+    for row, begin, end in SENTENCES:
+        for word in range(begin, end):
+            chances = scores[row, word].log_softmax(0).reshape(7, 2)
+            column, relation = HEADS[row, word] and begin + HEADS[row, word], int(given["trees/relations"][row, word])
+            loss -= float(chances[column, relation])
+            guess = divmod(int(chances.argmax()), 2)
+            found += [guess == (column, relation), guess[0] == column]
+    assert sums.losses == {"tags": 0, "trees": pytest.approx(loss, rel=1e-5), "texts": 0}
+    assert [sums.metrics[f"trees/{name}"] for name in ("las", "uas")] == [(found[0], 9), (found[1], 9)]
+
+    sums, _, said = learned(given := batch("texts"))
+    scores, words = (torch.tensor(np.asarray(x)[words]) for x in (said["texts"]["primary"], given["texts/next_ids"]))
+    loss = torch.nn.functional.cross_entropy(scores, words.long(), reduction="sum")
+    assert sums.losses == {"tags": 0, "trees": 0, "texts": pytest.approx(float(loss), rel=1e-5)}
+    assert sums.metrics["texts/accuracy"] == (int((scores.argmax(dim=-1) == words).sum()), 9)
+
+
+def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
+    """Of both tasks at once, added up in numpy, word by word."""
+    sums, _, said = learned(batch("none"))
+    for task, views in (("tags", TAGGING_VIEWS), ("trees", PARSING_VIEWS)):
+        chances = {name: np.asarray(jax.nn.log_softmax(scores), np.float64) for name, scores in said[task].items()}
+        expected = 0.0
+        for row, begin, end in SENTENCES:
+            for word in range(begin, end):
+                blind = {name for name, place in (("future", begin), ("past", end - 1)) if word == place}
+                for name in set(views) - blind:
+                    expected -= float(np.sum(np.exp(chances["primary"][row, word]) * chances[name][row, word]))
+        assert sums.losses[task] == pytest.approx(expected, rel=1e-5)
+        assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
+
+
+def test_views_learn_what_the_primary_module_says_without_dropout():
+    """Views without kernels say the same whatever is dropped: their losses change with what they learn alone."""
+    rates = dict.fromkeys(("dropout", "unlabelled_dropout", "attention_dropout"), 0.5)
+    module, heads = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution()), {}
+    for task, modules in cvt.PARAMS["classifier"].items():
+        views = modules.keys() - {"primary", "target", "lstm"}
+        biases = {name: jax.tree.map(lambda leaf: leaf * (leaf.ndim < 2), modules[name]) for name in views}
+        heads[task] = modules | biases
+    sums = jax.jit(functools.partial(cvt.OBJECTIVE.sums, module, training=True))
+    given = Given(cvt.PARAMS | {"classifier": heads}), batch("none")
+    first, second = (sums(*given, jax.random.key(seed)).losses for seed in range(2))
+    assert min(first.values()) > 0
+    chex.assert_trees_all_close(first, second, rtol=1e-6)
+
+
+def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
+    """Greedy, word by word with all words before it; then both views, added up in numpy."""
+    sums, _, _ = learned(given := batch("none"))
+    inputs, expected, count = {name: given[name] for name in cvt.inputs([[1]], 1)}, 0.0, 0
+
+    @jax.jit
+    def chances(read: np.ndarray, row: int, sentence: int) -> dict[str, jax.Array]:
+        own = {"decoder_input_ids": read[None], "decoder_segment_ids": jnp.full((1, 3), sentence)}
+        said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: x[row][None] for name, x in inputs.items()} | own)
+        return {name: jax.nn.log_softmax(scores.logits())[0] for name, scores in said["texts"].items()}
+
+    for sentence, (row, *_) in zip((1, 2, 1), SENTENCES, strict=True):
+        words: list[int] = []
+        while 0 not in words and len(words) < 3:
+            found = chances(np.array([0, *words, 0, 0][:3]), row, sentence)
+            words.append(int(found["primary"][len(words)].argmax()))
+        for place, word in enumerate(words):
+            expected -= float(found["attention_dropout"][place, word])
+            expected -= float(found["future"][place - 1, word]) if place else 0.0
+        count += len(words)
+    assert 3 < count < 9  # some end by themselves, none at once
+    assert sums.losses["texts"] == pytest.approx(expected, rel=1e-5)
+    assert sums.metrics["texts/view_nats"] == (pytest.approx(expected, rel=1e-5), count)
+
+
+def test_a_wide_beam_finds_the_likeliest_of_all_translations():
+    given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
+    modules = TaskModules(cvt.MODULE, {"params": cvt.PARAMS}, "texts", jax.random.key(0))
+    states = cvt.MODULE.apply(
+        modules.variables,
+        *(given[name] for name in ("input_ids", "characters")),
+        segment_ids=given["segment_ids"],
+        method="read",
+    )
+    found, counts = jax.jit(lambda: texts.written(modules, states, given))()
+    all_texts = [text for size in (1, 2, 3) for text in itertools.product(range(5), repeat=size)]
+    all_texts = [text for text in all_texts if 0 not in text[:-1] and (text[-1] == 0 or len(text) == 3)]
+    read = np.array([[0, *text[:-1], 0, 0][:3] for text in all_texts])
+    asked = np.array([[*text, 0, 0][:3] for text in all_texts])
+    for slot, (row, *_) in zip(((0, 0), (0, 1), (1, 0)), SENTENCES, strict=True):
+        tokens = {
+            "segment_ids": jnp.repeat(given["segment_ids"][row][None], len(read), axis=0),
+            "decoder_input_ids": read,
+            "decoder_segment_ids": np.full(read.shape, slot[1] + 1),
+        }
+        own = jax.tree.map(lambda x, row=row: jnp.repeat(x[row][None], len(read), axis=0), states)
+        scores = jax.nn.log_softmax(modules(own, tokens, ("primary",), training=False)["primary"].logits())
+        nats = np.take_along_axis(np.asarray(scores), asked[..., None], axis=-1)[..., 0]
+        lengths = np.array([len(text) for text in all_texts])
+        best = all_texts[int(np.argmax(np.sum(nats * (np.arange(3) < lengths[:, None]), axis=1)))]
+        assert tuple(found[slot][: int(counts[slot])].tolist()) == best
+    assert counts[0, 2] == 0 and not found[1, 1:].any()
+
+
+TAGGED = TaggedExamples("t.conll", [2, 4], [["a", "b"], ["c"]], [["O", "B-N"], ["O"]], [[1, 2], [4]], "IOB2")
+PARSED = ParsedExamples("p.conllu", [3], [["d", "e", "f"]], [[2, 0, 2]], [["r", "s", "r"]])
+DATA = TasksWithText(tasks=(TaggingTask(name="tags", scheme="IOB2"), ParsingTask(name="trees")), sequence_length=8)
+EXAMPLES = joined_examples("tasks", [TAGGED, PARSED], DATA.tasks)
+PARTS = (CrossViewTagging(name="tags", entities=True), CrossViewParsing(name="trees"))
+
+
+class Letters:
+    """A tokenizer of single letters."""
+
+    vocabulary = Vocabulary.placeholder(20)
+
+    def encode_words(self, sentences: list[list[str]]) -> list[list[list[int]]]:
+        return [[[ord(word) - ord("a") + 8] for word in words] for words in sentences]
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        return [chr(number + ord("a") - 8) for number in ids]
+
+
+def test_every_task_is_judged_by_its_own_predictions():
+    objective = CrossViewLearning(tasks=PARTS).learn(EXAMPLES)
+    assert objective.tasks[0].labels == ("B-N", "O") and objective.tasks[1].relations == ("r", "s")
+    encoded = objective.encode(EXAMPLES, Letters(), cvt.CONFIG, DATA)
+    assert encoded.offsets.tolist() == [0, 2, 3, 6]
+    fields = encoded.token_fields
+    assert fields["tags/labels"].tolist() == [1, 0, 1, 0, 0, 0]
+    assert fields["trees/heads"].tolist() == [0, 0, 0, 2, 0, 2]
+    assert fields["tags/label_weights"].tolist() == [1, 1, 1, 0, 0, 0] and not fields["view_weights"].any()
+    # Scores of B-N and of O, then head, relation and probability.
+    said = np.zeros((6, 5), np.float32)
+    said[:3, :2], said[3:, 2:] = [[0, 1], [2, 1], [3, 0]], [[2, 0, 0.5], [0, 0, 0.25], [1, 0, 1]]
+    outputs = [said[:2], said[2:3], said[3:]]
+    found, files = objective.answer(EXAMPLES, encoded, outputs)
+    assert found == pytest.approx(
+        {"tags/accuracy": 2 / 3, "tags/f1": 2 / 3, "tags/precision": 0.5, "tags/recall": 1, "trees/las": 1 / 3}
+        | {"trees/uas": 2 / 3, "mean": 0.5}
+    )
+    assert set(found) == set(objective.reported(DATA))
+    assert set(files) == {"predictions.tags.tsv", "predictions.trees.conllu"}
+    assert files["predictions.tags.tsv"].splitlines()[1:3] == ["a\tO\tO", "b\tB-N\tB-N"]
+    first, *_, last = objective.records(EXAMPLES, encoded, outputs)
+    assert first["predictions"] == ["O", "B-N"] and last["heads"] == [2, 0, 1] and last["relations"] == ["r"] * 3
+    assert "".join(objective.official([last])) == files["predictions.trees.conllu"]
+    assert "".join(objective.official([first])) == "a\tO\nb\tB-N\n\n"
+
+
+def test_mistakes_in_one_sentence():
+    with pytest.raises(UserError, match="Expected no learned mix of layers in cross-view training, found mix True"):
+        CrossViewTagging(name="tags", mix=True)
+    with pytest.raises(UserError, match=r"of the task trees, a ParsingTask, .* found tags \(CrossViewTagging\); add"):
+        CrossViewLearning(tasks=PARTS[:1]).learn(EXAMPLES)
+    pairs, texts = TextPairExamples("t.en", [1], ["a b"], ["c"]), CrossViewTranslation(name="texts")
+    with pytest.raises(UserError, match=r"Expected --data\.target_length above 0 for a translation, found 0; raise it"):
+        texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=8, target_length=0))
+    with pytest.raises(UserError, match=r"a source of at most 1 tokens, found 2 in line 1 of t\.en"):
+        texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=1, target_length=4))
+    with pytest.raises(UserError, match=r"Expected --objective\.tasks\.beams of at least 1, found 0; change it"):
+        CrossViewTranslation(name="texts", beams=0)
+    with pytest.raises(UserError, match="Expected a model with restricted views of a sentence, found BertConfig"):
+        CrossViewLearning(tasks=PARTS).check_model(BertConfig.tiny())
+    with pytest.raises(UserError, match=r"without labels in --data\.unlabelled, found nothing; name one, or none"):
+        DATA.without_labels()
+    with pytest.raises(UserError, match=r"Expected a file of examples in --data\.tasks\.0\.train, found none"):
+        DATA.read("train")
+
+
+def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
+    """Of sentences whose words say all."""
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").symlink_to(ROOT / "experiments")
+    words = {"DET": ("the", "a"), "NOUN": ("cat", "dog"), "VERB": ("eats", "sees")}
+    kinds, heads = ("DET", "NOUN", "VERB", "NOUN"), (2, 3, 0, 3)
+    relations, draws = ("det", "nsubj", "root", "obj"), np.random.default_rng(0)
+
+    def sentence() -> list[str]:
+        return [draws.choice(words[kind]) for kind in kinds]
+
+    Path("finetune/ud_english_ewt").mkdir(parents=True)
+    for name, count in (("train", 24), ("dev", 6)):
+        with gzip.open(f"finetune/ud_english_ewt/en_ewt-ud-{name}.conllu.gz", "wt") as file:
+            for _ in range(count):
+                rows = enumerate(zip(sentence(), kinds, heads, relations, strict=True), start=1)
+                file.writelines(f"{n}\t{word}\t_\t{kind}\t_\t_\t{h}\t{r}\t_\t_\n" for n, (word, kind, h, r) in rows)
+                file.write("\n")
+    Path("finetune/new.txt").write_text("".join(f"{' '.join(sentence())}\n" for _ in range(24)))
+    Path("new.txt").write_text("a dog sees cat\nthe cat eats dog\n")
+    known = [word for each in words.values() for word in each]
+    word2vec.write(Path("vectors.txt"), known, draws.normal(size=(6, 4)).astype(np.float32))
+    cli.run(["import", "vectors.txt", "runs/vectors"])
+    taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
+    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(2 * cvt.SIZES[name]))]
+    numbers = (
+        "--data.only parsing --data.sequence_length 8 --data.pack 2 --training.batch_size 4 --finetuning.epochs 20 "
+        "--finetuning.evaluations 0.1 --training.log_every 6 --optimizer.schedule.warmup_steps 10 "
+        "--optimizer.averaging none --start.tagger.dropout 0.1"
+    )
+    learn, predict, *_ = COMMANDS
+    cli.run([*learn, *sizes, *numbers.split()])
+    last, lines = capsys.readouterr().out, metrics.read(Path("runs/cvt/metrics.jsonl"))
+    assert "parsing/las 1.0000" in last
+    assert lines[-1]["step"] == 120  # 3 batches of trees an epoch, and as many of other sentences
+    logged = [line["train/parsing/view_nats"] for line in lines if "train/parsing/view_nats" in line]
+    assert logged[-1] < logged[0] / 2
+    cli.run(predict)
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line]
+    assert [row[1] for row in rows[:4]] == "a dog sees cat".split()
+    assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
+
+
+def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
+    """An article and a noun, word by word."""
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").symlink_to(ROOT / "experiments")
+    articles, nouns = {"the": "die", "a": "eine"}, {"cat": "Katze", "dog": "Hund", "bird": "Meise"}
+    words, draws = articles | nouns, np.random.default_rng(0)
+
+    def sentence() -> list[str]:
+        return [str(draws.choice([*kind])) for kind in (articles, nouns)]
+
+    Path("finetune/multi30k_en_de").mkdir(parents=True)
+    for name, count in (("train", 40), ("val", 6)):
+        sources = [sentence() for _ in range(count)]
+        targets = [[words[word] for word in source] for source in sources]
+        for language, texts in (("en", sources), ("de", targets)):
+            with gzip.open(f"finetune/multi30k_en_de/{name}.{language}.gz", "wt") as file:
+                file.writelines(" ".join(text) + "\n" for text in texts)
+    Path("finetune/new.txt").write_text("".join(f"{' '.join(sentence())}\n" for _ in range(24)))
+    Path("new.txt").write_text("the dog\na cat\n")
+    word2vec.write(Path("vectors.txt"), [*words], draws.normal(size=(5, 4)).astype(np.float32))
+    cli.run(["import", "vectors.txt", "runs/vectors"])
+    taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
+    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(4 * cvt.SIZES[name]))]
+    numbers = (
+        "--data.sequence_length 8 --data.pack 2 --data.target_length 8 --training.batch_size 4 --finetuning.epochs 20 "
+        "--finetuning.evaluations 0.1 --training.log_every 20 --optimizer adamw --optimizer.learning_rate 0.01 "
+        "--optimizer.schedule constant --optimizer.schedule.warmup_steps 20 --start.tagger.dropout 0.0 "
+        "--start.tagger.attention_dropout 0.2 --objective.tasks.0.max_new_tokens 4"
+    )
+    *_, learn, predict = COMMANDS
+    cli.run([*learn, *sizes, *numbers.split()])
+    lines = metrics.read(Path("runs/translation/metrics.jsonl"))
+    assert "translation/bleu" in capsys.readouterr().out
+    logged = [line["train/translation/view_nats"] for line in lines if "train/translation/view_nats" in line]
+    assert logged[-1] < logged[0] / 2
+    cli.run(predict)
+    assert capsys.readouterr().out.splitlines() == ["die Hund", "eine Katze"]

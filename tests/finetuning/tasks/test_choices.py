@@ -1,0 +1,139 @@
+"""Questions with choices: files, sequences side by side, losses, predictions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.objective import Given
+from tests.finetuning import parity
+from tests.finetuning.parity import VOCABULARY, Numbers
+from tests.finetuning.tasks.test_tagging import written
+
+FORMATS = {
+    "rows.tsv": ("text\tright\tone\ttwo\nA man sits.\t1\the runs\tshe runs\nIt rains.\t0\tit \"pours\"\tit is dry\n",
+                 {"choices": ("one", "two")}),
+    "rows.csv.gz": ('A man sits.,B,he runs,she runs\nIt rains.,a,"it ""pours""",it is dry\n',
+                    {"choices": ("one", "two"), "columns": ("text", "right", "one", "two")}),
+    "rows.jsonl": ('{"text": "A man sits.", "right": 1, "ends": ["he runs", "she runs"]}\n'
+                   '{"right": "A", "text": " It rains. ", "ends": ["it \\"pours\\"", "it is dry"]}\n',
+                   {"choices": ("ends",)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_reads_every_format_alike(tmp_path, name):
+    text, options = FORMATS[name]
+    path = written(tmp_path / name, text)
+    examples = Choices(train=path, context="text", label="right", **options).read("train")
+    lines = [2, 3] if name == "rows.tsv" else [1, 2]
+    choices = [["he runs", "she runs"], ['it "pours"', "it is dry"]]
+    assert examples == ChoiceExamples(path, lines, ["A man sits.", "It rains."], choices, [1, 0])
+
+
+def test_the_question_stands_before_every_choice(tmp_path):
+    text = (
+        "sent1\tsent2\tending0\tending1\tending2\tending3\tlabel\nA man sits.\tThen he\tgoes\tstands\truns\tsleeps\t3\n"
+    )
+    task = Choices(
+        train=written(tmp_path / "swag.tsv", text),
+        context="sent1",
+        question="sent2",
+        choices=("ending0", "ending1", "ending2", "ending3"),
+    )
+    examples = task.read("train")
+    assert examples.contexts == ["A man sits."] and examples.answers == [3]
+    assert examples.choices == [["Then he goes", "Then he stands", "Then he runs", "Then he sleeps"]]
+
+
+MISTAKES = {
+    "label": ("c\tx\ty\tlabel\na\tb\tc\t2\n", {}, "right choice in line 2 .* as 0 to 1 or A to B, found '2'"),
+    "no number": ("c\tx\ty\tlabel\na\tb\tc\ttrue\n", {}, "right choice in line 2 .*found 'true'"),
+    "empty": ("c\tx\ty\tlabel\na\tb\t\t1\n", {}, "Expected text in 'x y' in line 2 .*found it empty"),
+    "context": ("c\tx\ty\tlabel\n\tb\tc\t1\n", {}, "Expected text in 'c' in line 2 .*found it empty"),
+    "column": ("c\tx\tlabel\na\tb\t1\n", {}, "a column 'y' in line 2 .*; set --data.choices"),
+    "question": ("c\tx\ty\tlabel\na\tb\tc\t1\n", {"question": "q"}, "a column 'q' in line 2 .*; set --data.question"),
+    "few": ("c\tx\ty\tlabel\na\tb\tc\t1\nd\te\n", {}, "Expected 4 columns .* in line 3 .*found 2"),
+    "one": ("c\tx\ty\tlabel\na\tb\tc\t0\n", {"choices": ("x",)}, "Expected 2 choices in line 2 .*found 1"),
+    "none": ("c\tx\ty\tlabel\n", {}, "Expected rows in .*rows.tsv, found none"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
+    text, options, message = MISTAKES[mistake]
+    path = written(tmp_path / "rows.tsv", text)
+    with pytest.raises(UserError, match=message) as error:
+        Choices(train=path, **({"context": "c", "choices": ("x", "y")} | options)).read("train")
+    assert path in str(error.value) and "\n" not in str(error.value)
+
+
+def test_every_question_has_as_many_choices(tmp_path):
+    text = '{"context": "a", "choices": ["b", "c"], "label": 0}\n{"context": "a", "choices": ["b"], "label": 0}\n'
+    with pytest.raises(UserError, match=r"Expected 2 choices in line 2 .*found 1; fix that line or set --data.choices"):
+        Choices(train=written(tmp_path / "rows.jsonl", text)).read("train")
+
+
+def draws(count: int, choices: int) -> ChoiceExamples:
+    random = np.random.default_rng(0)
+
+    def text(most: int) -> str:
+        return " ".join(map(str, random.integers(10, 97, random.integers(1, most))))
+
+    ends = [[text(7) for _ in range(choices)] for _ in range(count)]
+    answers = random.integers(0, choices, count).tolist()
+    return ChoiceExamples("", list(range(2, count + 2)), [text(6) for _ in ends], ends, answers)
+
+
+def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
+    theirs = parity.reference(tmp_path, "BertForMultipleChoice", 1)
+    module, params = huggingface.load(tmp_path)
+    objective, examples = MultipleChoice(), draws(7, 3)
+    encoded = objective.encode(examples, Numbers(), module.config, Choices(sequence_length=14))
+    given = parity.batch(encoded, 14, 1)
+    assert given["input_ids"].shape == (7, 3, 14)
+    loss, gradient = parity.loss_and_gradient(objective, module, params, given)
+    order = np.asarray(given["example_ids"])[:, 0, 0] // 3
+    their = theirs(
+        input_ids=parity.tensor(given["input_ids"]),
+        attention_mask=parity.tensor(given["segment_ids"] > 0),
+        token_type_ids=parity.tensor(given["token_type_ids"]),
+        labels=parity.tensor(np.array(examples.answers)[order]),
+    )
+    their.loss.backward()
+    np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
+    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
+    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
+    assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == np.array(examples.answers)[order]), 7)
+
+    packed = parity.batch(encoded, 40, 3)
+    assert packed["input_ids"].shape[:2] == (3, 3) and jnp.max(packed["segment_ids"]) == 3
+    packed_loss, packed_gradient = parity.loss_and_gradient(objective, module, params, packed)
+    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
+    parity.assert_same_gradient(packed_gradient, gradient)
+
+
+def test_sequences_and_predictions():
+    examples = ChoiceExamples("", [2, 5], ["10 11 12", "20"], [["30", "31 32"], ["33", "34"]], [1, 0])
+    objective = MultipleChoice()
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=7))
+    cls, sep = VOCABULARY.cls, VOCABULARY.sep
+    rows = [encoded.tokens[a:b].tolist() for a, b in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
+    assert rows == [
+        [cls, 10, 11, 12, sep, 30, sep],
+        [cls, 10, 11, sep, 31, 32, sep],  # the longer text is cut
+        [cls, 20, sep, 33, sep],
+        [cls, 20, sep, 34, sep],
+    ]
+    outputs = [np.array([score], np.float32) for score in (0.0, np.log(3.0), 1.0, 1.0 + np.log(4.0))]
+    found, files = objective.answer(examples, encoded, outputs)
+    assert found == {"accuracy": 0.5}
+    assert files["predictions.tsv"].splitlines() == [
+        "line\tlabel\tprediction\tprobability",
+        "2\t1\t1\t0.750000",
+        "5\t0\t1\t0.800000",
+    ]

@@ -1,0 +1,97 @@
+"""Any number of labels a row: read from cells and lists, lost and learned as transformers' multi-label problem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
+from plmjax.interop import huggingface
+from plmjax.objectives.objective import Given
+from tests.finetuning.tasks.test_sentences import B, batch, reference
+from tests.optional import torch
+
+LABELS = ("a", "b", "c")
+
+
+def test_losses_and_gradients_equal_those_of_transformers(tmp_path):
+    theirs = reference(tmp_path, 3)
+    theirs.config.problem_type = "multi_label_classification"
+    module, params = huggingface.load(tmp_path)
+    labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
+    given, objective = batch(labels), MultiLabelClassification(LABELS)
+
+    def loss(params):
+        sums = objective.sums(module, Given(params), given, jax.random.key(0), training=False)
+        return sums.losses["task"] / objective.weights(given)["task"], sums
+
+    (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
+    rows = slice(0, B - 1)
+    their = theirs(
+        input_ids=torch.tensor(np.asarray(given["input_ids"][rows])).long(),
+        attention_mask=torch.tensor(np.asarray(given["segment_ids"][rows] > 0)).long(),
+        token_type_ids=torch.tensor(np.asarray(given["token_type_ids"][rows])).long(),
+        labels=torch.tensor(labels[rows]),
+    )
+    their.loss.backward()
+    np.testing.assert_allclose(found, their.loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(gradient["classifier"]["kernel"].T, theirs.classifier.weight.grad.numpy(), atol=1e-4)
+    pooler = theirs.bert.pooler.dense
+    np.testing.assert_allclose(gradient["bert"]["pooler"]["kernel"].T, pooler.weight.grad.numpy(), atol=1e-4)
+    hits, weight = sums.metrics["accuracy"]
+    right = ((their.logits.sigmoid().detach().numpy() >= 0.5) == labels[rows]).all(axis=-1)
+    assert weight == 4 and hits == right.sum()
+
+
+def test_predictions_and_metrics_follow_from_outputs():
+    outputs = np.array([[2.0, -1.0, 0.0], [-3.0, -90.0, -1.0], [90.0, 1.5, -2.0]], np.float32)
+    objective = MultiLabelClassification(LABELS)
+    found = objective.predictions(outputs)
+    assert [one["prediction"] for one in found] == [["a", "c"], [], ["a", "b"]]
+    assert found[0]["probabilities"] == {"a": 0.880797, "b": 0.268941, "c": 0.5}
+    labels = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 0]], np.float32)
+    metrics, held = objective.metrics(labels, outputs), [[1, 0, 1], [0, 0, 0], [1, 1, 0]]
+    for average in ("micro", "macro"):
+        assert metrics[f"{average}_f1"] == pytest.approx(f1_score(labels, held, average=average))
+    assert metrics["accuracy"] == pytest.approx(1 / 3) and set(metrics) == set(objective.metric_names)
+    strict = MultiLabelClassification(LABELS, threshold=0.9).predictions(outputs)
+    assert [one["prediction"] for one in strict] == [[], [], ["a"]]
+    assert list(objective.official(found)) == ["index\tprediction\n", '0\t["a", "c"]\n', "1\t[]\n", '2\t["a", "b"]\n']
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "separator"),
+    [
+        (
+            "x.jsonl",
+            '{"text": "t", "label": ["b", "a"]}\n{"text": "u", "label": []}\n{"text": "v", "label": "c"}\n',
+            ",",
+        ),
+        ("x.tsv", "text\tlabel\nt\tb, a\nu\t\nv\tc\n", ","),
+        ("x.csv", 'text,label\nt,"b|a|b"\nu,\nv,c\n', "|"),
+        ("x.tsv", "text\tlabel\nt\tb a\nu\t\nv\tc\n", ""),
+    ],
+)
+def test_labels_of_a_cell(name, text, separator, tmp_path):
+    (tmp_path / name).write_text(text)
+    examples = LabelSets(train=str(tmp_path / name), separator=separator).read("train")
+    assert examples.labels == [("b", "a"), (), ("c",)]
+    objective = MultiLabelClassification().learn(examples)
+    assert objective.labels == LABELS
+    np.testing.assert_array_equal(objective.numbers(examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
+    with pytest.raises(UserError, match=r"Expected labels seen in training, found 'c' in line 3|line 4"):
+        MultiLabelClassification(("a", "b")).numbers(examples)
+
+
+def test_what_cannot_be_labels_is_one_sentence(tmp_path):
+    task = LabelSets(train=str(tmp_path / "x.jsonl"))
+    (tmp_path / "x.jsonl").write_text('{"text": "t", "label": ["a", null]}\n')
+    with pytest.raises(UserError, match=r"Expected text in 'label' in line 1 of .*found null"):
+        task.read("train")
+    (tmp_path / "x.jsonl").write_text('{"text": "t", "label": []}\n')
+    with pytest.raises(UserError, match="found none in any row"):
+        MultiLabelClassification().learn(task.read("train"))
+    with pytest.raises(UserError, match="between 0 and 1, found 1"):
+        MultiLabelClassification(threshold=1.0)

@@ -1,0 +1,278 @@
+"""Several text-to-text tasks as one: their files, rows, draws and scores, and every mistake in one sentence."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Training
+from plmjax.finetuning import run as finetuning
+from plmjax.finetuning.batches.source import TaskSource
+from plmjax.finetuning.evaluation import TaskEvaluation
+from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch
+from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.inference import evaluate as evaluation
+from plmjax.inference.program import program_of
+from plmjax.models.t5 import T5Config
+from plmjax.objectives.objective import Given
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.training.phases import ResolvedPhase
+from tests.finetuning import parity
+
+MODEL = T5Config.tiny(
+    vocab_size=97, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_decoder_layers=1, num_heads=2, dropout_rate=0.0,
+    decoder_start_token_id=3,
+)  # fmt: skip
+END = parity.VOCABULARY.end
+TRANSLATION = TextTask(
+    name="numbers", train="numbers.tsv", validation="few.tsv", source="en", target="zh", prefix="5 ",
+    judge=BleuAndChrf(tokenize="zh"),
+)  # fmt: skip
+LABELS = TextTask(
+    name="parity", train="labels.jsonl", validation="labels.jsonl", source="number", target="odd", prefix="6 ",
+    words=("false=40", "true=41"), judge=ExactMatch(),
+)  # fmt: skip
+OBJECTIVE = MixedTextGeneration(beams=1, max_new_tokens=6)
+
+
+class Numbers(parity.Numbers):
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(str(number) for number in ids if number != END)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory) -> Mixture:
+    """30 pairs of numbers, of which 4 are evaluated too, and 6 numbers that are odd or not."""
+    folder = tmp_path_factory.mktemp("mixture")
+    for name, count in (("numbers", 30), ("few", 4)):
+        rows = "".join(f"{20 + row}{' 21' * (1 - row % 2)}\t{60 + row}\n" for row in range(count))
+        (folder / f"{name}.tsv").write_text(f"en\tzh\n{rows}")
+    labels = "".join(json.dumps({"number": str(number), "odd": bool(number % 2)}) + "\n" for number in range(10, 16))
+    (folder / "labels.jsonl").write_text(labels)
+    return Mixture(folder=str(folder), tasks=(TRANSLATION, LABELS), sequence_length=12, target_length=8, pack=3)
+
+
+def experiment(mixture: Mixture) -> Experiment:
+    return Experiment(
+        model=MODEL,
+        objective=OBJECTIVE,
+        data=mixture,
+        optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
+        training=Training(batch_size=8),
+    )
+
+
+def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
+    run, train = experiment(mixture), mixture.read("train")
+    rows = finetuning.rows(run, train, Numbers(), mixture.mixing(train))
+    validation = finetuning.rows(run, mixture.read("validation"), Numbers())
+    return TaskSource([rows], validation, Numbers.vocabulary, seed)
+
+
+def phase(rows: int) -> ResolvedPhase:
+    return ResolvedPhase(index=0, first_step=0, steps=100, sequence_length=12, batch_size=rows, accumulation=1)
+
+
+def test_every_task_is_read_with_its_prefix_and_its_words(mixture: Mixture) -> None:
+    train = mixture.read("train")
+    assert [len(part) for part in train.parts] == [30, 6] and len(train) == 36
+    assert train.parts[0].sources[0] == "5 20 21" and train.parts[0].targets[0] == "60"
+    assert train.parts[1].sources[:2] == ["6 10", "6 11"] and train.parts[1].targets[:2] == ["40", "41"]
+    assert sorted(mixture.texts(train)) == sorted(
+        itertools.chain(*(part.sources + part.targets for part in train.parts))
+    )
+    alone = dataclasses.replace(mixture, only=("parity",)).read("train")
+    assert alone.parts == train.parts[1:]
+
+
+def test_its_rows_are_those_of_each_task_alone(mixture: Mixture) -> None:
+    encoded = OBJECTIVE.encode(mixture.read("train"), Numbers(), MODEL, mixture)
+    rows = {"folder": mixture.folder, "sequence_length": 12, "target_length": 8}
+    tasks = (
+        TextPairs(train="numbers.tsv", source="en", target="zh", prefix="5 ", **rows),
+        TextPairs(train="labels.jsonl", source="number", target="odd", prefix="6 ", words=LABELS.words, **rows),
+    )
+    alone = [Translation().encode(task.read("train"), Numbers(), MODEL, task) for task in tasks]
+    for mixed, parts in ((encoded, alone), (encoded.decoder, [one.decoder for one in alone])):
+        sequences = [part.tokens[a:b] for part in parts for a, b in itertools.pairwise(part.offsets)]
+        assert len(mixed) == len(sequences) == 36
+        for own, (begin, end) in zip(sequences, itertools.pairwise(mixed.offsets), strict=True):
+            np.testing.assert_array_equal(mixed.tokens[begin:end], own)
+        np.testing.assert_array_equal(mixed.summaries, np.concatenate([part.summaries for part in parts]))
+        for name, values in mixed.token_fields.items():
+            np.testing.assert_array_equal(values, np.concatenate([part.token_fields[name] for part in parts]))
+
+
+@pytest.mark.parametrize(("limit", "temperature", "share"), [(100, 1.0, 6 / 36), (12, 1.0, 1 / 3), (100, np.inf, 0.5)])
+def test_training_draws_the_tasks_at_their_rates(
+    mixture: Mixture, limit: int, temperature: float, share: float
+) -> None:
+    source = source_of(dataclasses.replace(mixture, limit=limit, temperature=temperature))
+    epoch = source.per_epoch
+    batches = [batch["example_ids"] for batch in itertools.islice(source.train(phase(epoch), 0), 40)]
+    ids = np.concatenate(batches)
+    assert np.mean(ids[ids >= 0] >= 30) == pytest.approx(share, abs=0.02)
+    per_epoch = [np.sum(batch >= 0) for batch in batches]
+    assert np.abs(np.array(per_epoch) - (min(30, limit) + 6)).max() <= 3  # a row more or less
+    tasks = np.where(ids >= 0, ids >= 30, -1)
+    assert any({0, 1} <= set(row) for row in tasks.tolist())  # both in one row
+
+
+def test_a_batch_follows_from_seed_and_step_alone(mixture: Mixture) -> None:
+    mixture = dataclasses.replace(mixture, limit=8, temperature=2.0)
+    ninth = list(itertools.islice(source_of(mixture).train(phase(4), 0), 10))[9]
+    again = next(source_of(mixture).train(phase(4), 9))  # as a run that goes on there
+    for name in ninth:
+        np.testing.assert_array_equal(ninth[name], again[name])
+    part = next(source_of(mixture).train(phase(4), 9, np.array([1, 3])))
+    np.testing.assert_array_equal(part["example_ids"], ninth["example_ids"][[1, 3]])
+    others = [next(source_of(mixture, seed).train(phase(4), 9)) for seed in (1, 2)]
+    assert any((other["example_ids"] != ninth["example_ids"]).any() for other in others)
+
+
+@pytest.fixture(scope="module")
+def evaluated(mixture: Mixture) -> tuple[dict[str, float], dict[str, list[dict]], TaskEvaluation, Any]:
+    """(metrics, task -> what its file of predictions has, the evaluation, its program) of random parameters."""
+    run, source = experiment(mixture), source_of(mixture)
+    program = program_of(run, source)
+    evaluation = TaskEvaluation(run, mixture.read("validation"), source, Numbers())
+    found = evaluation(program, Given(jax.tree.map(lambda one: 2 * one, program.initialize(3).params)))
+    files = {name: [json.loads(line) for line in text.splitlines()] for name, text in evaluation.predictions.items()}
+    return found, files, evaluation, program
+
+
+def test_every_task_is_judged_on_its_own(evaluated: tuple) -> None:
+    metrics, files, evaluation, program = evaluated
+    assert set(files) == {"predictions.numbers.jsonl", "predictions.parity.jsonl"}
+    for name, judge, rows in (("numbers", BleuAndChrf("zh"), 4), ("parity", ExactMatch(), 6)):
+        lines = files[f"predictions.{name}.jsonl"]
+        assert len(lines) == rows and any(line["prediction"] for line in lines)
+        expected = judge.scores([line["reference"] for line in lines], [line["prediction"] for line in lines])
+        assert {key: metrics[f"{name}/{key}"] for key in expected} == expected
+    assert files["predictions.parity.jsonl"][1] | {"prediction": ""} == {
+        "line": 2, "source": "6 11", "reference": "41", "prediction": "",
+    }  # fmt: skip
+    assert metrics["mean"] == pytest.approx((metrics["numbers/bleu"] + metrics["parity/exact"]) / 2)
+    assert set(evaluation.names(program)) == set(metrics)
+    assert "tok:zh" in evaluation.signatures()["eval/numbers/bleu_signature"]
+    assert "eval/parity/exact_signature" not in evaluation.signatures()
+
+
+def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) -> None:
+    other = mixture.evaluated_on(f"numbers={mixture.folder}/numbers.tsv")
+    assert [task.name for task in other.chosen] == ["numbers"] and len(other.read("validation")) == 30
+    assert other.read("validation").path == "numbers-numbers.tsv"
+    single = dataclasses.replace(mixture, only=("parity",))
+    (part,) = single.parts(f"{mixture.folder}/labels.jsonl", 9)
+    assert part.parts[0].sources[0] == "6 10" and part.parts[0].targets == [None] * 6
+    assert single.evaluated_on(f"{mixture.folder}/labels.jsonl").read("validation").parts[0].targets[0] == "40"
+    with pytest.raises(UserError, match=r"one task to predict new\.txt, found numbers, parity; name"):
+        list(mixture.parts("new.txt", 9))
+    with pytest.raises(UserError, match=r"one task to evaluate other=x\.tsv, .*--data NAME=FILE"):
+        mixture.evaluated_on("other=x.tsv")
+
+
+def test_another_file_is_reported_as_its_task_alone(
+    mixture: Mixture, evaluated: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, files, _, program = evaluated
+    params = jax.tree.map(lambda one: 2 * one, jax.device_get(program.initialize(3).params))
+    checkpoints.save_parameters(tmp_path / "run", params, experiment(mixture), {})
+    monkeypatch.setattr(start, "tokenizer_of", lambda description: Numbers())
+    monkeypatch.setattr(evaluation, "program_of", lambda run, source: program)
+    found = evaluation.evaluate(tmp_path / "run", f"numbers={mixture.folder}/few.tsv")
+    names = ("bleu", "chrf", "bleu_signature", "chrf_signature")
+    own = {f"eval/{name}" for name in ("loss", "mean", "decoding", "unknown_tokens")}
+    assert set(found) == own | {f"eval/numbers/{name}" for name in names}
+    assert found["eval/numbers/chrf"] == pytest.approx(metrics["numbers/chrf"])
+    written = (tmp_path / "run" / "evaluations" / "numbers-few" / "predictions.numbers.jsonl").read_text()
+    assert [json.loads(line) for line in written.splitlines()] == files["predictions.numbers.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ()}, "Expected tasks to learn at once, found none"),
+        ({"tasks": (TRANSLATION, dataclasses.replace(LABELS, name="numbers"))}, "names to differ, found 'numbers'"),
+        (
+            {"tasks": (TRANSLATION, dataclasses.replace(LABELS, prefix="5"))},
+            "prefixes to differ, found '5' in numbers and in parity",
+        ),
+        (
+            {"tasks": (dataclasses.replace(LABELS, name="a/b"),)},
+            "letters, digits, - and _ other than mean, found 'a/b'",
+        ),
+        ({"tasks": (dataclasses.replace(LABELS, name="mean"),)}, "other than mean, found 'mean'"),
+        ({"tasks": (TRANSLATION, dataclasses.replace(LABELS, words=("0",)))}, r"in --data\.tasks\.1\.words, found '0'"),
+        ({"only": ("number",)}, r"tasks in --data\.only, found 'number'; did you mean 'numbers'\?"),
+        ({"only": ("parity", "parity")}, r"--data\.only to differ, found 'parity' twice"),
+        ({"temperature": 0.5}, r"--data\.temperature of at least 1, found 0\.5"),
+        ({"limit": 0}, r"--data\.limit of at least 1, found 0"),
+    ],
+)
+def test_mixtures_that_are_wrong(mixture: Mixture, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(mixture, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": ""}, r"--data\.tasks\.1\.train, found none"),
+        ({"target": "even"}, r"a column 'even' in line 1 of \S*labels\.jsonl, .* set --data\.tasks\.1\.target"),
+        ({"words": ("true=41",)}, r"label of --data\.tasks\.1\.words, found 'false' in line 1 of \S*labels\.jsonl"),
+        ({"prefix": "1"}, r"source without --data\.tasks\.1\.prefix '1', .* in line 1 of \S*labels\.jsonl"),
+    ],
+)
+def test_files_that_are_wrong(mixture: Mixture, changes: dict[str, Any], message: str) -> None:
+    wrong = dataclasses.replace(mixture, tasks=(TRANSLATION, dataclasses.replace(LABELS, **changes)))
+    with pytest.raises(UserError, match=message):
+        wrong.read("train")
+
+
+def test_texts_that_are_too_long(mixture: Mixture) -> None:
+    short = dataclasses.replace(mixture, sequence_length=3)
+    advice = r"line 2 of \S*numbers\.tsv .* raise --data\.sequence_length or set --data\.tasks\.0\.cut_sources True"
+    with pytest.raises(UserError, match=advice):
+        OBJECTIVE.encode(short.read("train"), Numbers(), MODEL, short)
+
+
+def test_options_reach_the_tasks() -> None:
+    run = experiments.load("t5_mixture")
+    options = "--data.only tatoeba --data.temperature inf --data.tasks.1.judge.tokenize char --data.tasks.0.prefix go"
+    changed = experiments.override(run, options.split())
+    assert changed.data.chosen[0].judge.tokenize == "char" and changed.data.tasks[0].prefix == "go"
+    assert np.isinf(changed.data.temperature)
+    assert experiments.from_dict(json.loads(json.dumps(experiments.to_dict(changed)))) == changed
+    with pytest.raises(UserError, match=r"in --data\.only, found 'tatoeb'; did you mean 'tatoeba'\?"):
+        experiments.override(run, ["--data.only", "tatoeb"])
+
+
+def test_a_mistake_in_an_experiment_file_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "twice.py"
+    file.write_text(
+        "import dataclasses\nfrom plmjax.experiments.t5_mixture import experiment as base\n\n\ndef experiment():\n"
+        "    run = base()\n    tasks = (*run.data.tasks, dataclasses.replace(run.data.tasks[0], name='other'))\n"
+        "    return dataclasses.replace(run, data=dataclasses.replace(run.data, tasks=tasks))\n"
+    )
+    with pytest.raises(
+        UserError, match=r"'translate English to German:' in multi30k and in other; .*line 8 of .*twice"
+    ):
+        experiments.load(str(file))
+
+
+def test_mistakes_of_a_command(fails, mixture: Mixture, tmp_path: Path) -> None:
+    command = ("finetune", "t5_mixture", "--from", "random", "--workdir", tmp_path / "run")
+    assert "did you mean 'multi30k'?" in fails(*command, "--data.only", "multi3k")
+    assert "found no file" in fails(*command, "--data.folder", mixture.folder)
+    assert not (tmp_path / "run").exists()

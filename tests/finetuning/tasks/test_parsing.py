@@ -1,0 +1,89 @@
+"""Trees of files, how they are judged, and every mistake in one sentence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples, Parsing, attachment_scores
+
+ROWS = (("the", 2, "det"), ("cat", 3, "nsubj"), ("eats", 0, "root"))
+
+
+def conllu(rows=ROWS) -> str:
+    words = "".join(f"{n}\t{word}\t_\t_\t_\t_\t{head}\t{name}\t_\t_\n" for n, (word, head, name) in enumerate(rows, 1))
+    return f"# text = ...\n{words}\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str, name: str = "dev.conllu", **columns: str) -> ParsedExamples:
+        (tmp_path / name).write_text(text)
+        return Parsing(train=str(tmp_path / name), **columns).read("train")
+
+    return read
+
+
+def test_files_hold_words_heads_and_relations(read):
+    found = read(conllu() + "1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tdo\t_\t_\t_\t_\t0\troot\t_\t_\n")
+    assert found.words == [["the", "cat", "eats"], ["do"]] and found.lines == [4, 7]
+    assert found.heads == [[2, 3, 0], [0]] and found.relations == [["det", "nsubj", "root"], ["root"]]
+    lists = {"form": ["the", "cat", "eats"], "head": [2, 3, 0], "deprel": ["det", "nsubj", "root"]}
+    assert read(json.dumps(lists), "dev.jsonl").heads == [[2, 3, 0]]
+
+
+def test_sentences_to_predict_need_no_trees(tmp_path):
+    (tmp_path / "new.txt").write_text("the cat\n")
+    (part,) = Parsing().parts(str(tmp_path / "new.txt"), 9)
+    assert part.words == [["the", "cat"]] and part.heads == [[None, None]]
+    (tmp_path / "new.conllu").write_text(conllu([("the", "_", "_")]))
+    assert next(Parsing().parts(str(tmp_path / "new.conllu"), 9)).relations == [[None]]
+
+
+@pytest.mark.parametrize("head", ["4", "-1", "_", "1.5", "x"])
+def test_heads_out_of_range(read, head):
+    rows = [ROWS[0], ("cat", head, "nsubj"), ROWS[2]]
+    message = rf"a head from 0 to 3, .* found '{head}' in line 3 of \S*; fix that line, or name"
+    with pytest.raises(UserError, match=message):
+        read(conllu(rows))
+
+
+@pytest.mark.parametrize("heads", [(2, 1, 0), (1, 3, 0), (2, 3, 1)])
+def test_circles(read, heads):
+    rows = [(word, head, name) for (word, _, name), head in zip(ROWS, heads, strict=True)]
+    with pytest.raises(UserError, match=r"Expected a tree, found a word whose heads lead in a circle in line 2 of"):
+        read(conllu(rows))
+
+
+def test_a_file_without_heads(read):
+    with pytest.raises(UserError, match=r"a column 'head' in line 1 of \S*, found 'form', 'tag'; set --data.head"):
+        read("the\tDET\n", "dev.conll")
+    with pytest.raises(UserError, match=r"Expected text in 'deprel' in line 2 of \S*, found it empty"):
+        read(conllu([("the", 0, " ")]))
+
+
+def test_scores_are_those_of_counting():
+    """Of random trees, against numpy over all words at once."""
+    random, sizes = np.random.default_rng(0), (3, 8, 1, 5)
+    trees = [[(random.integers(0, 3, size), random.integers(0, 2, size)) for size in sizes] for _ in range(2)]
+    gold, said = ([(heads.tolist(), relations.tolist()) for heads, relations in one] for one in trees)
+    found = attachment_scores(gold, said)
+    (heads, relations), (their_heads, their_relations) = (np.concatenate(one, axis=1) for one in trees)
+    attached = heads == their_heads
+    assert found == pytest.approx({"uas": attached.mean(), "las": (attached & (relations == their_relations)).mean()})
+    assert 0 < found["las"] < found["uas"] < 1
+    cut = attachment_scores([([0, 1], ["a", "b"])], [([0, None], ["a", None])])
+    assert cut == {"las": 0.5, "uas": 0.5}
+
+
+def test_words_that_were_cut_have_no_prediction():
+    examples = ParsedExamples("x", [1], [["a", "b", "c"]], [[2, 3, 0]], [["r", "s", "t"]])
+    objective = DependencyParsing().learn(examples)
+    assert objective.relations == ("r", "s", "t")
+    (record,) = objective.records(examples, None, [np.array([[2, 0, 0.5], [0, 2, 0.25]])])
+    assert record == {
+        "line": 1, "words": ["a", "b", "c"], "heads": [2, 0, None], "relations": ["r", "t", None],
+        "probabilities": [0.5, 0.25, None],
+    }  # fmt: skip
+    assert "".join(objective.official([record])).splitlines()[2] == "3\tc\t_\t_\t_\t_\t_\t_\t_\t_"

@@ -1,0 +1,118 @@
+"""The heads, their losses and gradients against transformers' BertForSequenceClassification."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
+from plmjax.interop import huggingface
+from plmjax.objectives.objective import Given
+from tests.optional import torch, transformers
+
+B, T = 5, 11
+
+
+def reference(folder, outputs: int):
+    """A small random model of transformers, saved to `folder`."""
+    torch.manual_seed(outputs)
+    config = transformers.BertConfig(
+        vocab_size=97,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=16,
+        initializer_range=0.3,
+        hidden_act="gelu_new",
+        num_labels=outputs,
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.classifier.bias.normal_()
+    model.save_pretrained(folder)
+    return model
+
+
+def batch(labels: np.ndarray) -> dict[str, jax.Array]:
+    """Rows of several lengths, the last of which only fills the batch."""
+    draws = np.random.default_rng(0)
+    lengths = np.array([11, 7, 3, 9, 0])
+    real = np.arange(T) < lengths[:, None]
+    return {
+        "input_ids": jnp.asarray(np.where(real, draws.integers(5, 97, (B, T)), 0), jnp.int32),
+        "segment_ids": jnp.asarray(real, jnp.int32),
+        "token_type_ids": jnp.asarray(real & (np.arange(T) > lengths[:, None] // 2), jnp.int32),
+        "positions": jnp.asarray(real * np.arange(T), jnp.int32),
+        "cls_positions": jnp.zeros((B, 1), jnp.int32),
+        "example_ids": jnp.array([[4], [0], [2], [1], [-1]], jnp.int32),
+        "labels": jnp.asarray(labels)[:, None],
+    }
+
+
+@pytest.mark.parametrize("outputs", [3, 1])
+def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outputs):
+    theirs = reference(tmp_path, outputs)
+    module, params = huggingface.load(tmp_path)
+    if outputs == 1:
+        objective, labels = Regression(), np.array([0.5, -1.5, 3.0, 2.0, 99.0], np.float32)
+    else:
+        objective, labels = SequenceClassification(("a", "b", "c")), np.array([2, 0, 1, 1, 2], np.int32)
+    assert objective.outputs == module.num_labels == outputs
+    given = batch(labels)
+
+    def loss(params):
+        sums = objective.sums(module, Given(params), given, jax.random.key(0), training=False)
+        return sums.losses["task"] / objective.weights(given)["task"], sums
+
+    (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
+    inputs = objective.model_inputs(given)
+    logits = module.apply({"params": params}, **inputs).logits[:, 0]
+
+    rows = slice(0, B - 1)
+    their = theirs(
+        input_ids=torch.tensor(np.asarray(given["input_ids"][rows])).long(),
+        attention_mask=torch.tensor(np.asarray(given["segment_ids"][rows] > 0)).long(),
+        token_type_ids=torch.tensor(np.asarray(given["token_type_ids"][rows])).long(),
+        labels=torch.tensor(labels[rows]).long() if outputs > 1 else torch.tensor(labels[rows]),
+    )
+    their.loss.backward()
+    np.testing.assert_allclose(logits[rows], their.logits.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(found, their.loss.item(), rtol=1e-5)
+    head = theirs.classifier
+    np.testing.assert_allclose(gradient["classifier"]["kernel"].T, head.weight.grad.numpy(), atol=1e-4)
+    np.testing.assert_allclose(gradient["classifier"]["bias"], head.bias.grad.numpy(), atol=1e-4)
+    pooler, words = theirs.bert.pooler.dense, theirs.bert.embeddings.word_embeddings
+    np.testing.assert_allclose(gradient["bert"]["pooler"]["kernel"].T, pooler.weight.grad.numpy(), atol=1e-4)
+    their_words = words.weight.grad.numpy().copy()
+    our_words = np.asarray(gradient["bert"]["embeddings"]["word_embeddings"]["embedding"]).copy()
+    np.testing.assert_allclose(our_words, their_words, atol=1e-4)
+    if outputs > 1:
+        hits, weight = sums.metrics["accuracy"]
+        assert weight == 4 and hits == np.sum(their.logits.argmax(-1).numpy() == labels[rows])
+
+
+def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
+    reference(tmp_path, 2)
+    module, params = huggingface.load(tmp_path)
+    given = batch(np.zeros(B, np.int32))
+    objective = SequenceClassification(("a", "b"))
+    losses = {
+        float(objective.sums(module, Given(params), given, jax.random.key(seed), training=training).losses["task"])
+        for seed, training in ((0, False), (0, True), (1, True))
+    }
+    assert len(losses) == 3
+
+
+def test_predictions_and_metrics_follow_from_outputs():
+    objective = SequenceClassification(("no", "yes"))
+    outputs = np.log(np.array([[0.9, 0.1], [0.25, 0.75], [0.6, 0.4]], np.float32)) + 3
+    assert objective.predictions(outputs) == [
+        {"prediction": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}},
+        {"prediction": "yes", "probability": 0.75, "probabilities": {"no": 0.25, "yes": 0.75}},
+        {"prediction": "no", "probability": 0.6, "probabilities": {"no": 0.6, "yes": 0.4}},
+    ]
+    assert objective.metrics(np.array([0, 1, 1]), outputs)["accuracy"] == pytest.approx(2 / 3)
+    numbers = np.array([[1.5], [2.5], [4.0]], np.float32)
+    assert Regression().predictions(numbers)[0] == {"prediction": 1.5}
+    assert Regression().metrics(np.array([1.0, 2.0, 3.0]), numbers)["spearman"] == pytest.approx(1.0)

@@ -1,0 +1,289 @@
+"""Words and their labels: files, schemes, first pieces, entities, losses."""
+
+import gzip
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.objective import Given
+from tests.finetuning import parity
+from tests.finetuning.parity import Numbers
+from tests.optional import torch
+
+WORDS = [["Zoë", "Lee", "left", "."], ["In", "Łódź", "?"]]
+LABELS = [["B-PER", "I-PER", "O", "O"], ["O", "B-LOC", "O"]]
+FORMATS = {
+    "rows.conll": "Zoë\tB-PER\nLee\tI-PER\nleft\tO\n.\tO\n\nIn\tO\nŁódź\tB-LOC\n?\tO\n",
+    "rows.conll.gz": "-DOCSTART- -X- -X- O\r\n\r\nZoë NNP   B-NP B-PER\r\nLee NNP I-NP I-PER\r\n"
+    "left VBD B-VP O\r\n. . O O\r\n\r\n \r\n-DOCSTART- -X- -X- O\r\nIn IN B-PP O \r\nŁódź NNP B-NP B-LOC\r\n? . O O",
+    "rows.conllu": "# sent_id = 1\n# text = Zoë Lee left.\n"
+    "1\tZoë\tB-PER\n2-3\tLeeleft\t_\n2\tLee\tI-PER\n3\tleft\tO\n3.1\tleft\t_\n4\t.\tO\n\n"
+    "# sent_id = 2\n1\tIn\tO\n2\tŁódź\tB-LOC\n3\t?\tO\n\n",
+    "rows.jsonl.gz": '{"id": 7, "form": ["Zoë", "Lee", "left", "."], "tag": ["B-PER", "I-PER", "O", "O"]}\n\n'
+    '{"tag": ["O", "B-LOC", "O"], "form": ["In", "Łódź", "?"]}\n',
+}
+COLUMNS = {"rows.conll.gz": ("form", "pos", "chunk", "tag"), "rows.conllu": ("id", "form", "tag")}
+LINES = {
+    "rows.conll": [[1, 2, 3, 4], [6, 7, 8]],
+    "rows.conll.gz": [[3, 4, 5, 6], [10, 11, 12]],
+    "rows.conllu": [[3, 5, 6, 8], [11, 12, 13]],
+    "rows.jsonl.gz": [[1] * 4, [3] * 3],
+}
+
+
+def written(path, text: str) -> str:
+    data = text.encode("utf-8")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_reads_every_format_alike(tmp_path, name):
+    path = written(tmp_path / name, FORMATS[name])
+    examples = Tagging(train=path, columns=COLUMNS.get(name, ()), scheme="IOB2").read("train")
+    lines = LINES[name]
+    assert examples == TaggedExamples(path, [one[-1] for one in lines], WORDS, LABELS, lines, "IOB2")
+
+
+def test_columns_of_conllu_have_their_names(tmp_path):
+    row = "1\ta b\tlemma\tDET\tDT\t_\t2\tdet\t_\t_\n"
+    path = written(tmp_path / "rows.conllu", row)
+    assert Tagging(train=path, label="upos").read("train").labels == [["DET"]]
+    assert Tagging(train=path, label="xpos").read("train").words == [["a b"]]
+
+
+POSSIBLE = {
+    "IOB1": ["I-A I-A B-A I-A O I-B I-A", "O O", "I-A B-A", "I-A I-B B-B"],
+    "IOB2": ["B-A I-A B-A B-B I-B O B-X-Y", "O", "B-A O B-A"],
+    "IOBES": ["S-A B-A E-A B-B I-B I-B E-B O S-B S-B", "O O"],
+}
+IMPOSSIBLE = {
+    "IOB1": {"B-A": "B-A", "O B-A": "B-A", "I-A B-B": "B-B", "I-A O B-A": "B-A", "I": "I"},
+    "IOB2": {"I-A": "I-A", "O I-A": "I-A", "B-A I-B": "I-B", "B-A O I-A": "I-A", "E-A": "E-A", "-A": "-A",
+             "OB-A": "OB-A", "B-": "B-", "O-A": "O-A", "A": "A"},
+    "IOBES": {"B-A O": "O", "B-A": "B-A", "B-A B-A": "B-A", "I-A": "I-A", "E-A": "E-A", "S-A E-A": "E-A",
+              "B-A I-B": "I-B", "B-A I-A": "I-A", "B-A E-A E-A": "E-A", "B-A S-A": "S-A", "O E-A": "E-A"},
+}  # fmt: skip
+
+
+def rows(labels: str) -> str:
+    return "word\tO\n\n" * 2 + "".join(f"word\t{label}\n" for label in labels.split()) + "\nword\tO\n"
+
+
+@pytest.mark.parametrize(("scheme", "labels"), [(scheme, one) for scheme in POSSIBLE for one in POSSIBLE[scheme]])
+def test_possible_entities_pass(tmp_path, scheme, labels):
+    path = written(tmp_path / "rows.conll", rows(labels))
+    assert Tagging(train=path, scheme=scheme).read("train").labels[2] == labels.split()
+
+
+@pytest.mark.parametrize(("scheme", "labels"), [(scheme, one) for scheme in IMPOSSIBLE for one in IMPOSSIBLE[scheme]])
+def test_impossible_entities_are_named_with_file_and_line(tmp_path, scheme, labels):
+    path = written(tmp_path / "rows.conll", rows(labels))
+    with pytest.raises(UserError) as error:
+        Tagging(train=path, scheme=scheme).read("train")
+    said, culprit = str(error.value), IMPOSSIBLE[scheme][labels]
+    line = 5 + len(labels.split()) - 1 - labels.split()[::-1].index(culprit)
+    assert f"found {culprit!r}" in said and f"in line {line} of" in said.replace(", which", " of") and path in said
+    assert "\n" not in said and said.endswith("--data.scheme.")
+    assert len(Tagging(train=path).read("train")) == 4  # labels of single words may be anything
+
+
+MISTAKES = {
+    "format": ("rows.txt", "a\tb\n", {}, "Expected a .conll, .conllu or .jsonl file"),
+    "few": ("rows.conll", "a\tb\na\n", {}, r"Expected 2 columns \(form, tag\) in line 2 of .*found 1"),
+    "many": ("rows.conllu", "1\ta\n", {}, r"Expected 10 columns \(id, form.* in line 1 .*found 2"),
+    "column": ("rows.conll", "a\tb\n", {"label": "ner"}, "'ner' in line 1 .*found 'form', 'tag'; .*--data.label"),
+    "word": ("rows.conll", "a\tb\n\tb\n", {}, "Expected text in 'form' in line 2 .*found it empty"),
+    "label": ("rows.conll", "a\tb\na\t\n", {}, "Expected text in 'tag' in line 2 .*found it empty"),
+    "lists": ("rows.jsonl", '{"form": ["a"], "tag": []}\n', {}, "equal length in line 1 .*form of 1, tag of 0"),
+    "no list": ("rows.jsonl", '{"form": "a"}\n', {}, "lists of equal length in line 1 .*found none"),
+    "empty": ("rows.conll", "\n\n", {}, "Expected tagged sentences in .*rows.conll, found none"),
+    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "a known --data.scheme, found 'BIO'; known: IOB1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
+    name, text, options, message = MISTAKES[mistake]
+    with pytest.raises(UserError, match=message) as error:
+        Tagging(train=written(tmp_path / name, text), **options).read("train")
+    assert "\n" not in str(error.value)
+
+
+SENTENCES = ["The fox — in Łódź didn't jump , 3.5 Zoë !", "unbelievable internationalization", "x"]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
+def test_pieces_of_words_are_those_of_transformers(tmp_path, kind):
+    from transformers import AutoTokenizer
+
+    texts = [f"{text} and the rest of the tokens" for text in SENTENCES] * 4
+    size = 320 if kind == "byte-bpe" else 70
+    tokenizer = tokenizers.train(kind, size, texts, tmp_path, lowercase=kind != "byte-bpe")
+    options = {"add_prefix_space": True} if kind == "byte-bpe" else {}
+    theirs = AutoTokenizer.from_pretrained(tmp_path, **options)
+    sentences = [sentence.split() for sentence in SENTENCES]
+    examples = TaggedExamples("", [1] * 3, sentences, [["a"] * len(one) for one in sentences], [[1] * 9] * 3)
+    encoded = TokenTagging(("a", "b")).encode(examples, tokenizer, BertConfig.tiny(), Tagging())
+    made = theirs(sentences, is_split_into_words=True)
+    for row, words in enumerate(sentences):
+        here = slice(*encoded.offsets[row : row + 2])
+        assert encoded.tokens[here].tolist() == made["input_ids"][row]
+        belongs = made.word_ids(row)
+        first = [word is not None and word != before for word, before in zip(belongs, [None, *belongs], strict=False)]
+        assert (encoded.token_fields["label_weights"][here] > 0).tolist() == first
+        assert sum(first) == len(words)
+
+
+def test_a_word_of_which_nothing_is_left_is_the_unknown_token(tmp_path):
+    tokenizer = tokenizers.train("wordpiece", 70, SENTENCES * 4, tmp_path)
+    assert tokenizer.encode_words([["x", "\u200d", "x"]])[0][1] == [tokenizer.vocabulary.unknown]
+
+
+def example(words: str, labels: str) -> TaggedExamples:
+    split = [one.split() for one in words.split("/")]
+    return TaggedExamples(
+        "", [1] * len(split), split, [one.split() for one in labels.split("/")], [[1] * len(one) for one in split]
+    )
+
+
+TAGS = ("B-A", "B-B", "I-A", "I-B", "O")
+
+
+def answered(gold: str, found: str, length: int = 64, entities: bool = True):
+    """Metrics and predictions where the model finds `found` in sentences of words of two pieces."""
+    words = "/".join(" ".join(["10+11"] * len(one.split())) for one in gold.split("/"))
+    examples, objective = example(words, gold), TokenTagging(TAGS, entities)
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), Tagging(sequence_length=length))
+    outputs = []
+    for row, one in enumerate(found.split("/")):
+        logits = np.zeros((encoded.offsets[row + 1] - encoded.offsets[row], len(TAGS)), np.float32)
+        for word, label in enumerate(one.split()):
+            if 1 + 2 * word < len(logits) - 1:
+                logits[1 + 2 * word, TAGS.index(label)] = 1
+        outputs.append(logits)
+    return objective.answer(examples, encoded, outputs)
+
+
+def entities(labels: list[str]) -> set[tuple[str, int, int]]:
+    """(kind, first, last + 1) of entities in IOB2."""
+    found, start = set(), None
+    for place, label in enumerate([*labels, "O"]):
+        if start is not None and not label.startswith("I-"):
+            found.add((labels[start][2:], start, place))
+            start = None
+        if label.startswith("B-"):
+            start = place
+    return found
+
+
+CASES = {
+    "all": ("B-A I-A O B-B", "B-A I-A O B-B"),
+    "a boundary": ("B-A I-A O B-B", "B-A O O B-B"),
+    "a kind": ("B-A I-A O B-B/O B-A", "B-B I-B O B-B/B-A O"),
+    "neighbours": ("B-A B-A I-A O/B-B", "B-A I-A B-A O/B-B"),
+    "none": ("B-A O", "O O"),
+    "many": (
+        "/".join(["B-A I-A O B-B O O B-A"] * 9),
+        "/".join(["B-A I-A O B-B B-A I-A O", "O O O B-B O O B-A", "B-A O O B-A O O B-A"] * 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_entities_are_counted_whole(case):
+    from seqeval.metrics import f1_score
+
+    gold, found = ([one.split() for one in side.split("/")] for side in CASES[case])
+    metrics, files = answered(*CASES[case])
+    right = sum(len(entities(a) & entities(b)) for a, b in zip(gold, found, strict=True))
+    there, said = (sum(len(entities(one)) for one in side) for side in (gold, found))
+    assert metrics["recall"] == pytest.approx(right / there)
+    assert metrics["precision"] == pytest.approx(right / said if said else 0.0)
+    assert metrics["f1"] == pytest.approx(2 * right / (there + said))
+    assert metrics["f1"] == pytest.approx(f1_score(gold, found, zero_division=0))
+    pairs = [(a, b) for one, other in zip(gold, found, strict=True) for a, b in zip(one, other, strict=True)]
+    assert metrics["accuracy"] == pytest.approx(np.mean([a == b for a, b in pairs]))
+    sentences = files["predictions.tsv"].split("\n", 1)[1].split("\n\n")[:-1]
+    assert [[row.split("\t") for row in one.split("\n")] for one in sentences] == [
+        [["10+11", a, b] for a, b in zip(one, other, strict=True)] for one, other in zip(gold, found, strict=True)
+    ]
+
+
+def test_what_is_cut_off_counts_as_mistakes():
+    metrics, files = answered("O B-A O O B-A", "O B-A O O B-A", length=7)  # room for two words and a half
+    assert files["predictions.tsv"].splitlines()[1:6] == [
+        "10+11\tO\tO", "10+11\tB-A\tB-A", "10+11\tO\tO", "10+11\tO\tO", "10+11\tB-A\tO"
+    ]  # fmt: skip
+    assert metrics["accuracy"] == pytest.approx(3 / 5)  # a first piece is enough to be asked
+    assert (metrics["recall"], metrics["precision"]) == (0.5, 1.0)
+    metrics, files = answered("O B-A O O B-A", "O B-A O O B-A", length=7, entities=False)
+    assert metrics == {"accuracy": pytest.approx(3 / 5)} and files["predictions.tsv"].splitlines()[5] == "10+11\tB-A\t"
+
+
+def draws(count: int) -> TaggedExamples:
+    """Sentences of one to six words of one to three pieces."""
+    random = np.random.default_rng(0)
+    sentences = [
+        [
+            "+".join(map(str, random.integers(10, 97, random.integers(1, 4))))
+            for _ in range(random.integers(1, 7))
+        ]
+        for _ in range(count)
+    ]  # fmt: skip
+    labels = [[TAGS[random.integers(len(TAGS))] for _ in words] for words in sentences]
+    return TaggedExamples("", [1] * count, sentences, labels, [[1] * len(words) for words in sentences])
+
+
+def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
+    theirs = parity.reference(tmp_path, "BertForTokenClassification", len(TAGS))
+    module, params = huggingface.load(tmp_path)
+    objective = TokenTagging(TAGS)
+    encoded = objective.encode(draws(9), Numbers(), module.config, Tagging(sequence_length=24))
+    given = parity.batch(encoded, 24, 1)
+    loss, gradient = parity.loss_and_gradient(objective, module, params, given)
+
+    labels = np.where(np.asarray(given["label_weights"]) > 0, given["labels"], -100)
+    their = theirs(
+        input_ids=parity.tensor(given["input_ids"]),
+        attention_mask=parity.tensor(given["segment_ids"] > 0),
+        labels=torch.tensor(labels).long(),
+    )
+    their.loss.backward()
+    assert (labels >= 0).sum() == objective.weights(given)["task"] > 20
+    np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
+    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
+    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
+    right = (their.logits.argmax(-1).numpy() == labels).sum()
+    assert (int(hits), int(weight)) == (right, (labels >= 0).sum())
+
+    packed = parity.batch(encoded, 60, 4)
+    assert len(packed["input_ids"]) < len(given["input_ids"]) / 2 and jnp.max(packed["segment_ids"]) == 4
+    packed_loss, packed_gradient = parity.loss_and_gradient(objective, module, params, packed)
+    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
+    parity.assert_same_gradient(packed_gradient, gradient)
+
+
+REAL = {
+    "ud_english_ewt/en_ewt-ud-dev.conllu.gz": ({"label": "upos"}, 2001, 25147, 17),
+    "ud_english_ewt/en_ewt-ud-train.conllu.gz": ({"label": "upos"}, 12544, 204577, 17),
+    "ud_chinese_gsdsimp/zh_gsdsimp-ud-dev.conllu.gz": ({"label": "upos"}, 500, 12663, 16),
+    "wnut17/wnut17train.conll.gz": ({"scheme": "IOB2"}, 3394, 62730, 13),
+    "wnut17/emerging.dev.conll.gz": ({"scheme": "IOB2"}, 1009, 15733, 13),
+}
+"""File -> options; sentences, words and labels, counted by awk."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_are_read_wholly(shared_data, name):
+    options, sentences, words, labels = REAL[name]
+    examples = Tagging(train=str(shared_data / "finetune" / name), **options).read("train")
+    assert len(examples) == sentences and sum(map(len, examples.words)) == words
+    assert len({label for one in examples.labels for label in one}) == labels

@@ -1,0 +1,286 @@
+"""Texts that are written given others: rows, losses, what is written, and what is refused."""
+
+import dataclasses
+import json
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sacrebleu
+from jax.experimental import multihost_utils
+from rouge_score import rouge_scorer
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Training
+from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.evaluation import TaskEvaluation
+from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.tasks.text_generation import Summarization, Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.generate import Generator
+from plmjax.generation.options import Generation
+from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.writer import Writer
+from plmjax.inference.program import program_of
+from plmjax.models.bert import BertConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.transformer import TransformerConfig
+from plmjax.objectives.objective import Given
+from plmjax.training.optimizers import StochasticGradientDescent
+from plmjax.vocabulary import Vocabulary
+from tests.finetuning import parity
+
+MODEL = TransformerConfig.tiny(
+    vocab_size=97, max_position_embeddings=24, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
+    decoder_ffn_dim=24, decoder_start_token_id=3, dropout=0.0,
+)  # fmt: skip
+DECODER = Gpt2Config.tiny(vocab_size=97, n_positions=24, n_embd=16, n_layer=1)
+END = parity.VOCABULARY.end
+EXAMPLES = TextPairExamples("dev.en", [1, 2, 3], ["11 12 13", "14", "15 16"], ["21", "22 23 24", "25 26"])
+TASK = TextPairs(sequence_length=12, target_length=8, pack=3)
+GREEDY = Translation(beams=1, max_new_tokens=6)
+
+
+class Numbers(parity.Numbers):
+    vocabulary = dataclasses.replace(parity.VOCABULARY, others={"start": 90, "delimiter": 91, "extract": 92})
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(str(number) for number in ids if number != END)
+
+
+def batch(encoded: Any, pack: int) -> dict[str, jax.Array]:
+    rows = Rows(encoded, 12, pack, 0, 8)
+    return {name: jnp.asarray(field) for name, field in rows.batch(rows.in_order, np.arange(len(rows))).items()}
+
+
+def test_an_encoder_decoder_reads_and_writes_rows_of_its_own() -> None:
+    rows = batch(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 1)
+    order = rows["example_ids"][:, 0].tolist()
+    found = {name: dict(zip(order, np.asarray(array).tolist(), strict=True)) for name, array in rows.items()}
+    assert found["input_ids"][0][:5] == [11, 12, 13, END, 0] and found["segment_ids"][0][:5] == [1, 1, 1, 1, 0]
+    assert found["decoder_input_ids"][1][:5] == [3, 22, 23, 24, 0]
+    assert found["next_ids"][1][:5] == [22, 23, 24, END, 0]
+    assert found["next_weights"][1] == [1.0] * 4 + [0.0] * 4
+    assert found["decoder_positions"][1][:5] == [0, 1, 2, 3, 0]
+
+
+def test_both_sides_of_packed_pairs_fit_and_have_one_segment() -> None:
+    encoded = GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK)
+    rows = batch(encoded, 3)
+    # The targets fill 2 + 4 + 3 of 8 places, so that one pair has a row of its own.
+    assert rows["input_ids"].shape == (2, 12) and rows["decoder_input_ids"].shape == (2, 8)
+    for row, slot in zip(*np.nonzero(rows["example_ids"] >= 0), strict=True):
+        example = int(rows["example_ids"][row, slot])
+        read = rows["input_ids"][row][rows["segment_ids"][row] == slot + 1].tolist()
+        asked = rows["next_ids"][row][rows["decoder_segment_ids"][row] == slot + 1].tolist()
+        assert read == [*map(int, EXAMPLES.sources[example].split()), END]
+        assert asked == [*map(int, EXAMPLES.targets[example].split()), END]
+
+
+def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> None:
+    task = TextPairs(sequence_length=12, target_length=0)
+    encoded = GREEDY.encode(EXAMPLES, Numbers(), DECODER, task)
+    rows = Rows(encoded, 12, 1, 0)
+    found = rows.batch(np.array([[1]]), np.array([0]))
+    assert found["input_ids"][0].tolist() == [90, 14, 91, 22, 23, 24, 0, 0, 0, 0, 0, 0]
+    assert found["next_ids"][0].tolist()[2:6] == [22, 23, 24, END]
+    assert found["next_weights"][0].tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert found["cls_positions"].tolist() == [[2]]  # a text is written after the delimiter
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Experiment, TaskSource, Any, Given]:
+    """(experiment, source, program, random parameters) of packed rows."""
+    run = Experiment(
+        model=MODEL,
+        objective=GREEDY,
+        data=TASK,
+        optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
+        training=Training(batch_size=8),
+    )
+    rows = Rows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
+    source = TaskSource([rows], rows, Numbers.vocabulary, 0)
+    program = program_of(run, source)
+    # With larger products than at first what is written depends on the source.
+    flat = flax.traverse_util.flatten_dict(program.initialize(3).params, sep="/")
+    flat = {name: 3 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    return run, source, program, Given(flax.traverse_util.unflatten_dict(flat, sep="/"))
+
+
+def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
+    run, source, program, given = made
+    module, nats, written = MODEL.for_generation(program.module.execution), [], []
+    scores = jax.jit(lambda ids, target: module.apply(given.variables, ids, decoder_input_ids=target).logits)
+    for text, target in zip(EXAMPLES.sources, EXAMPLES.targets, strict=True):
+        ids, asked = jnp.array([[*map(int, text.split()), END]]), [*map(int, target.split()), END]
+        likely = jax.nn.log_softmax(scores(ids, jnp.array([[3, *asked[:-1]]]))[0])
+        nats += [-float(likely[place, token]) for place, token in enumerate(asked)]
+        row = [3]
+        while (len(row) < 7 and row[-1:] != [END]) or len(row) == 1:
+            padded = jnp.array([row + [0] * (7 - len(row))])
+            row.append(int(scores(ids, padded)[0, len(row) - 1].argmax()))
+        written.append(Numbers().decode(row[1:]))
+    evaluation = TaskEvaluation(run, EXAMPLES, source, Numbers())
+    found = evaluation(program, given)
+    assert set(found) == set(evaluation.names(program)) == {"loss", "bleu", "chrf"}
+    assert found["loss"] == pytest.approx(np.mean(nats), rel=1e-5)
+    lines = [json.loads(line) for line in evaluation.predictions["predictions.jsonl"].splitlines()]
+    assert [line["prediction"] for line in lines] == written and len(set(written)) > 1
+    assert [line["reference"] for line in lines] == EXAMPLES.targets and lines[1]["line"] == 2
+    assert list(GREEDY.official(lines)) == [text + "\n" for text in written]
+
+
+def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, source, program, given = made
+    alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
+    alone(program, given)
+    shares: list[np.ndarray] = []
+
+    def exchange(value: Any, tiled: bool) -> Any:
+        """The second host is asked first, and the first is given what that one wrote."""
+        if isinstance(value, np.ndarray):
+            shares.append(value)
+            return np.concatenate([value, shares[0]])
+        return value
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", exchange)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for host in (1, 0):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        together = TaskEvaluation(run, EXAMPLES, source, Numbers())
+        together(program, given)
+    assert together.predictions == alone.predictions
+    assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
+
+
+def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
+    _, source, program, given = made
+    rows = next(source.evaluation(program.phase))
+    smoothed = dataclasses.replace(GREEDY, label_smoothing=0.2)
+
+    def loss(objective: Translation, training: bool) -> tuple[float, float]:
+        sums = objective.sums(program.module, given, rows, jax.random.key(0), training=training)
+        return float(sums.losses["target"]), float(sums.metrics["nats"][0])
+
+    plain, _ = loss(GREEDY, True)
+    total, nats = loss(smoothed, True)
+    assert total != pytest.approx(plain, rel=1e-3) and nats == pytest.approx(plain, rel=1e-5)
+    assert loss(smoothed, False)[0] == pytest.approx(plain, rel=1e-5)
+
+
+def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    short = dataclasses.replace(TASK, sequence_length=3)
+    with pytest.raises(UserError, match=r"source of at most 2 tokens, found 3 in line 1 of dev\.en and 1 such sources"):
+        GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
+    cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_sources=True))
+    assert cut.tokens.tolist()[:3] == [11, 12, END] and "1 of 3 sources in dev.en are longer than 2" in caplog.text
+    short = dataclasses.replace(TASK, target_length=3, cut_sources=True)
+    with pytest.raises(UserError, match=r"target of at most 2 tokens, found 3 in line 2 .* --data\.target_length"):
+        GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
+    cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
+    asked = cut.token_fields["next_ids"][cut.offsets[1] : cut.offsets[2]]
+    assert len(asked) == 3 and asked[-1] == END and "targets in dev.en are longer than 2" in caplog.text
+    parallel = dataclasses.replace(EXAMPLES, target_path="dev.de")
+    GREEDY.encode(parallel, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True))
+    assert "targets in dev.de are longer than 2" in caplog.text
+    with pytest.raises(UserError, match=r"found 3 in line 2 of dev\.de"):
+        GREEDY.encode(parallel, Numbers(), MODEL, short)
+    with pytest.raises(UserError, match=r"target of at most 2 tokens, .* raise --objective\.max_new_tokens"):
+        one_row = TextPairs(sequence_length=12, target_length=0)
+        dataclasses.replace(GREEDY, max_new_tokens=3).encode(EXAMPLES, Numbers(), DECODER, one_row)
+
+
+def test_models_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match="Expected a model that writes text, found BertConfig"):
+        GREEDY.check_model(BertConfig.tiny())
+    dataclasses.replace(GREEDY, max_new_tokens=23).check_model(MODEL)
+    with pytest.raises(UserError, match="max_new_tokens below the model's 24 positions, found 24"):
+        dataclasses.replace(GREEDY, max_new_tokens=24).check_model(MODEL)
+    with pytest.raises(UserError, match=r"--data\.target_length above 0 for an encoder-decoder, found 0"):
+        GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=0))
+    with pytest.raises(UserError, match=r"--data\.target_length 0 for a decoder, found 8"):
+        GREEDY.encode(EXAMPLES, Numbers(), DECODER, TASK)
+    GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=24))
+    with pytest.raises(UserError, match="at most the model's 24 positions, found 25"):
+        GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=25))
+
+    class WithoutEnd(Numbers):
+        vocabulary = Vocabulary(97, others=Numbers.vocabulary.others)
+
+    with pytest.raises(UserError, match="a delimiter and an end token"):
+        GREEDY.encode(EXAMPLES, WithoutEnd(), DECODER, dataclasses.replace(TASK, target_length=0))
+
+
+def test_metrics_are_those_that_people_quote() -> None:
+    references, texts = ["A dog runs, fast.", "Two men sat"], ["A dog runs fast.", "Two women sat down"]
+    assert metrics.translation(references, texts) == {
+        "bleu": sacrebleu.corpus_bleu(texts, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(texts, [references]).score,
+    }
+    signatures = Translation().signatures(TASK)
+    assert (
+        signatures["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    )
+    assert signatures["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
+    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    expected = np.mean([scorer.score(*pair)["rougeL"].fmeasure for pair in zip(references, texts, strict=True)])
+    assert metrics.summarization(references, texts)["rougeL"] == pytest.approx(100 * expected)
+    judged = {f"{name}_signature" for name in Summarization().metric_names}
+    assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
+
+
+def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple) -> None:
+    run, _, _, given = made
+    objective, task = dataclasses.replace(GREEDY, no_repeat_ngram_size=1), dataclasses.replace(TASK, prefix="7 8 ")
+    generator = Generator(MODEL, given.params, Numbers(), run=dataclasses.replace(run, objective=objective, data=task))
+    prompts = ["11 12 13", "14 " * 15]  # longer than the rows of the training
+    rows = [[7, 8, *map(int, prompt.split()), END] for prompt in prompts]
+    expected = Writer(MODEL, given.params, Numbers.vocabulary)(rows, objective.writing())
+    assert [text.text for (text,) in generator(prompts)] == [Numbers().decode(text.tokens) for (text,) in expected]
+    with pytest.raises(UserError, match=r"a source without --data\.prefix '7 8 ', .* in line 1 of the prompts"):
+        generator(["7 8 9"])
+    with pytest.raises(UserError, match="a text to read, found an empty one"):
+        generator([""])
+
+
+def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
+    task = TextPairs(sequence_length=12, target_length=0)
+    assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]
+    params = nn.meta.unbox(DECODER.for_generation(Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    run = Experiment(model=DECODER, objective=GREEDY, data=task)
+    generator = Generator(DECODER, params["params"], Numbers(), run=run)
+    ((text,),) = generator(["14"])
+    assert not generator.continues and len(text.text.split()) == text.tokens - text.stopped
+
+
+STORED = Generation(
+    beams=3, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_new_tokens=9,
+    forced_eos_token_id=END, bad_words_ids=("3",),
+)  # fmt: skip
+
+
+def test_a_task_takes_what_it_leaves_open_from_its_checkpoint() -> None:
+    writing = Translation().starting_from(STORED).writing()
+    assert writing.strategy == BeamSearch(3, length_penalty=2.0, early_stopping="full")
+    assert (writing.max_new_tokens, writing.forced_eos_token_id, writing.bad_words_ids) == (9, END, ("3",))
+    writing = GREEDY.starting_from(STORED).writing()
+    assert (writing.strategy, writing.max_new_tokens, writing.forced_eos_token_id) == (Greedy(), 6, END)
+    assert Translation().starting_from(None).writing().strategy == BeamSearch(
+        4, length_penalty=0.6, length_normalization="gnmt"
+    )
+    assert "beams 3, length_penalty 2" in Translation().starting_from(STORED).signatures(TASK)["decoding"]
+
+
+def test_a_prediction_may_choose_tokens_in_another_way() -> None:
+    tuned = Translation().starting_from(STORED)
+    assert tuned.predicting({"beams": 1}).writing().strategy == Greedy()
+    assert tuned.predicting({"temperature": 0.5}).writing().strategy == Sampling(temperature=0.5)
+    assert tuned.predicting({"beams": 2}).writing().strategy.length_penalty == 2.0
+    with pytest.raises(UserError, match=r"no --objective\.top_k with --objective\.beams 2"):
+        Translation(beams=2, top_k=3).check_model(MODEL)

@@ -1,0 +1,375 @@
+"""Attention: both backends for every kind of visibility, cached decoding, cross-attention, and very long rows."""
+
+import functools
+import re
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import MASKED, Visibility
+from plmjax.layers.attention import backends
+from plmjax.layers.attention.backends import SCORES, blockwise, dense
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.dropout import dropped
+from plmjax.models.bert import BertConfig
+from plmjax.parallel import sharding
+
+ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 7, 11, 3, 4
+MASK = np.arange(KEYS) < np.array([[KEYS], [6]])
+SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]])
+OFFSET = KEYS - QUERIES
+DISTANCE = np.arange(KEYS) - OFFSET - np.arange(QUERIES)[:, None]
+SAME = (SEGMENTS[:, OFFSET:, None] == SEGMENTS[:, None]) & (SEGMENTS[:, None] > 0)
+PREFIX = np.array([6, 2])
+
+VISIBLE: dict[str, tuple[Visibility, Any]] = {
+    "all": (Visibility(), np.ones((QUERIES, KEYS), bool)),
+    "padding": (Visibility(key_mask=MASK), MASK[:, None]),
+    "segments": (Visibility(query_segments=SEGMENTS[:, OFFSET:], key_segments=SEGMENTS), SAME),
+    "causal": (Visibility(causal=True, query_offset=OFFSET), DISTANCE <= 0),
+    "causal, an offset for each row": (
+        Visibility(causal=True, query_offset=np.array([OFFSET, 1])),
+        np.stack([DISTANCE <= 0, DISTANCE + OFFSET - 1 <= 0]),
+    ),
+    "prefix": (
+        Visibility(causal=True, prefix_lengths=PREFIX, query_offset=OFFSET),
+        (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None]),
+    ),
+    "window": (Visibility(window=(3, 1), query_offset=OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
+    "causal window in padded memory": (
+        Visibility(key_mask=MASK, causal=True, window=(4, 0), query_offset=OFFSET),
+        MASK[:, None] & (DISTANCE <= 0) & (DISTANCE >= -4),
+    ),
+}
+BIASES = {
+    "no bias": None,
+    "array": np.random.default_rng(3).normal(size=(1, HEADS, QUERIES, KEYS)).astype(np.float32),
+    "array for each key": np.random.default_rng(4).normal(size=(ROWS, 1, 1, KEYS)).astype(np.float32),
+    "function": lambda own, others: jnp.cos(others - own[..., None].astype(jnp.float32)),
+}
+
+
+@functools.cache
+def arrays() -> tuple[jax.Array, ...]:
+    """Queries, keys and values."""
+    random = np.random.default_rng(0)
+    shapes = [(ROWS, length, HEADS, SIZE) for length in (QUERIES, KEYS, KEYS)]
+    return tuple(jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
+
+
+def value_and_gradients(backend: Any, visibility: Visibility, bias: Any, rate: float = 0.0, key: Any = None) -> Any:
+    """The context, and the gradients of a number that all of it goes into."""
+
+    def loss(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        context = backend(*inputs, visibility, bias, rate, key)
+        return jnp.sum(jnp.sin(context)), context
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays())
+
+
+@pytest.mark.parametrize("kind", VISIBLE)
+def test_conditions_hide_what_they_say(kind: str) -> None:
+    visibility, visible = VISIBLE[kind]
+    found = visibility.bias(QUERIES, KEYS)
+    found = np.zeros(()) if found is None else np.asarray(found)
+    chex.assert_rank(found, {0, 4})
+    shape = (ROWS, 1, QUERIES, KEYS)
+    expected = visible[:, None] if visible.ndim == 3 else visible[None, None]
+    np.testing.assert_array_equal(np.broadcast_to(found == 0, shape), np.broadcast_to(expected, shape))
+    assert (found[found != 0] <= MASKED).all()
+
+
+def plain(
+    query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, bias: Any, rate: float, draw: Any
+) -> jax.Array:
+    """softmax(Q K^T + bias) V as its formula says, left to automatic differentiation."""
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key)
+    hidden = visibility.bias(QUERIES, KEYS)
+    scores = scores if hidden is None else scores + hidden
+    scores = scores if bias is None else scores + bias
+    return jnp.einsum("BNTS,BSNH->BTNH", dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES), value)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("kind", VISIBLE)
+def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> None:
+    """Values and gradients, with and without dropout, rows without a visible key included."""
+    draw = jax.random.key(3) if rate else None
+    found = value_and_gradients(dense, VISIBLE[kind][0], None, rate, draw)
+    expected = value_and_gradients(plain, VISIBLE[kind][0], None, rate, draw)
+    # The contexts and the gradients; the number is a sum of hundreds that cancel each other. An element is a sum too,
+    # whose rounding depends on the processor: what counts is the size of its terms, that of the largest element.
+    for ours, theirs in zip((found[0][1], *found[1]), (expected[0][1], *expected[1]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("kind", ["array", "array for each key"])
+def test_a_bias_learns_as_in_the_formula(kind: str) -> None:
+    inputs = arrays()
+
+    def gradient(backend: Any) -> Any:
+        def loss(bias: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(backend(*inputs, Visibility(causal=True), bias, 0.3, jax.random.key(3))))
+
+        return jax.jit(jax.grad(loss))(jnp.asarray(BIASES[kind]))
+
+    chex.assert_trees_all_close(gradient(dense), gradient(plain), rtol=1e-6, atol=1e-6)
+    assert np.abs(gradient(dense)).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["no bias", "array", "array for each key"])
+def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(backend: Any) -> Any:
+        def loss(inputs: tuple[jax.Array, ...], bias: Any) -> tuple[jax.Array, jax.Array]:
+            context = backend(*inputs, VISIBLE["causal window in padded memory"][0], bias, 0.0, None)
+            return jnp.sum(jnp.sin(context)), context
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), BIASES[kind])
+
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*arrays()))
+    assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
+    chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
+
+
+def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 8, 3, 4)
+    same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
+
+    def drop(value: jax.Array, generator: str) -> jax.Array:
+        return dense(same, same, value, Visibility(), None, 0.5, jax.random.key(1, impl=generator))
+
+    whole = drop(same, "threefry2x32")
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    chex.assert_trees_all_equal(drop(same, "threefry2x32"), whole)
+    first, second, _ = np.moveaxis(np.asarray(drop(same, "rbg")), 2, 0)
+    assert (np.abs(first - second) > 1e-3).any()  # the heads are equal, their masks are not
+    # The context is linear in the values: equal only if the backward pass draws the masks of the forward pass.
+    loss, gradient = jax.value_and_grad(lambda value: jnp.sum(jnp.sin(same) * drop(value, "rbg")))(same)
+    np.testing.assert_allclose(jnp.vdot(gradient, same), loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "groups"),
+    [
+        ("TPU v5 lite", 2**26, 1),
+        ("TPU v5 lite", 2**26 - 2, 4),
+        ("TPU v5 lite", 2**25, 4),
+        ("TPU v3", 2**25, 1),
+        ("TPU v2", 2**25, 1),
+    ],
+)
+def test_scores_stay_where_the_vector_memory_is_large_enough(
+    kind: str, size: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All heads within the limit, else half of it beside what a loop copies; no loop on devices with little of it."""
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", size)
+    rows = jax.ShapeDtypeStruct((4, 512, 16, 8), jnp.bfloat16)  # 2^26 bytes of scores
+    device = jax.sharding.AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*[rows] * 3))
+    assert f"f32[4,{16 // groups},512,512]" in program
+
+
+def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    inputs = tuple(jax.random.normal(jax.random.key(i), (8, 6, 4, 3)) for i in range(3))
+
+    def attend(*inputs: jax.Array) -> jax.Array:
+        return dense(*inputs, Visibility(causal=True), None, 0.0, None)
+
+    expected = attend(*inputs)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 4 * 2 * 6 * 6)  # of one head of a device's two rows
+    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
+    divided = jax.jit(sharding.scoped(attend, mesh), in_shardings=place, out_shardings=place)
+    compiled = divided.lower(*inputs).compile()
+    np.testing.assert_allclose(divided(*inputs), expected, rtol=1e-5, atol=1e-6)
+    assert "while(" in compiled.as_text() and not re.search(r"all-|permute", compiled.as_text())
+
+
+def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
+    """What the backward pass closes over: less than one such array, where the formula keeps several."""
+    length = 64
+    rows = jnp.ones((1, length, 2, 4))
+
+    def kept(backend: Any) -> int:
+        def closed() -> Any:
+            return jax.vjp(lambda *x: backend(*x, Visibility(causal=True), None, 0.1, jax.random.key(0)), *[rows] * 3)
+
+        return max(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(closed)))
+
+    assert kept(dense) <= rows.size < 2 * length**2 <= kept(plain_of(length))
+
+
+def plain_of(length: int) -> Any:
+    """`plain` for rows of another length."""
+
+    def backend(query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, *_: Any) -> jax.Array:
+        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(length, length)
+        return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), value)
+
+    return backend
+
+
+def test_forward_mode_is_refused_and_a_further_axis_is_not() -> None:
+    def attended(query: jax.Array) -> jax.Array:
+        return dense(query, *arrays()[1:], Visibility(causal=True, query_offset=OFFSET), None, 0.0, None)
+
+    query = arrays()[0]
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(attended, (query,), (query,))
+    both = jax.vmap(jax.grad(lambda query: jnp.sum(jnp.sin(attended(query)))))(jnp.stack([query, 2 * query]))
+    one = jax.grad(lambda query: jnp.sum(jnp.sin(attended(query))))(2 * query)
+    np.testing.assert_allclose(both[1], one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", VISIBLE)
+def test_blockwise_equals_dense(kind: str) -> None:
+    """Values and gradients, blocks that divide neither length, rows without a visible key included."""
+    visibility, _ = VISIBLE[kind]
+    found = value_and_gradients(functools.partial(blockwise, block=3), visibility, None)
+    chex.assert_trees_all_close(found, value_and_gradients(dense, visibility, None), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BIASES if kind != "no bias"])
+def test_blockwise_equals_dense_with_a_bias(kind: str) -> None:
+    visibility, _ = VISIBLE["causal, an offset for each row" if kind == "function" else "causal"]
+    bias = BIASES[kind]
+    if kind == "function":  # positions [B T]: one axis for the heads
+        bias = lambda own, others: BIASES["function"](own, others)[:, None]  # noqa: E731
+    found = value_and_gradients(functools.partial(blockwise, block=4), visibility, bias)
+    expected = value_and_gradients(dense, visibility, bias)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+    without = value_and_gradients(dense, visibility, None)
+    assert np.abs(expected[0][1] - without[0][1]).max() > 0.01
+
+
+def test_blockwise_drops_probabilities() -> None:
+    """As the dense form would with the same bits: those of the blocks put together."""
+    rate, key, block = 0.3, jax.random.key(7), 4
+    visibility = Visibility(causal=True, query_offset=OFFSET)
+    found = value_and_gradients(functools.partial(blockwise, block=block), visibility, None, rate, key)
+    rows = []
+    for row in range(-(-QUERIES // block)):
+        keys = [jax.random.fold_in(jax.random.fold_in(key, row), column) for column in range(-(-KEYS // block))]
+        ones = jnp.ones((ROWS, HEADS, block, block))
+        rows.append(jnp.concatenate([dropped(ones, rate, one) for one in keys], axis=-1))
+    factors = jnp.concatenate(rows, axis=-2)[..., :QUERIES, :KEYS]
+
+    def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, *_: Any) -> jax.Array:
+        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(QUERIES, KEYS)
+        return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores) * factors, value)
+
+    chex.assert_trees_all_close(found, value_and_gradients(with_factors, visibility, None), rtol=1e-5, atol=1e-5)
+    assert 0.1 < float(jnp.mean(factors == 0)) < 0.5
+
+
+def test_a_whole_bert_is_the_same_block_by_block() -> None:
+    """Loss and gradient of packed and padded rows of more than one block, whose last is not full."""
+    length = 600
+    config = BertConfig(53, 16, 2, 2, 16, max_position_embeddings=length).with_dropout(0.0)
+    random = np.random.default_rng(0)
+    batch = {
+        "input_ids": random.integers(0, 53, (2, length)),
+        "segment_ids": np.sort(random.integers(0, 4, (2, length)))[:, ::-1],
+        "attention_mask": np.arange(length) < np.array([[length], [550]]),
+    }
+    params = nn.meta.unbox(config.for_pretraining(Execution()).init(jax.random.key(0), batch["input_ids"][:, :8]))
+
+    def loss(params: Any, attention: str) -> jax.Array:
+        outputs = config.for_pretraining(Execution(attention=attention)).apply(params, **batch)
+        return jnp.sum(jnp.sin(outputs.logits)) + jnp.sum(jnp.square(outputs.seq_relationship_logits))
+
+    found = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    chex.assert_trees_all_close(found(params, "blockwise"), found(params, "dense"), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_65536_tokens_need_no_square_array() -> None:
+    """The gradient of a small BERT on one packed row: less memory than a [T T] array of bits, and no such array."""
+    length = 65536
+    config = BertConfig(53, 16, 2, 2, 16, max_position_embeddings=length)
+    module = config.for_masked_language_model(Execution(attention="blockwise", remat="full"))
+    shapes = {
+        "input_ids": jax.ShapeDtypeStruct((1, length), jnp.int32),
+        "segment_ids": jax.ShapeDtypeStruct((1, length), jnp.int32),
+        "masked_positions": jax.ShapeDtypeStruct((1, 8), jnp.int32),
+    }
+    params = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))))
+
+    def loss(params: Any, batch: Any, key: jax.Array) -> jax.Array:
+        outputs = module.apply(params, **batch, deterministic=False, rngs={"dropout": key})
+        return jnp.sum(jnp.square(outputs.logits))
+
+    compiled = jax.jit(jax.grad(loss)).lower(params, shapes, jax.random.key(0)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < length**2 // 8
+    assert f"{length},{length}" not in compiled.as_text()
+
+
+# ------------------------------------------------------------------------------------------------------- the layer
+
+FEATURES, INIT = 6, nn.initializers.normal(0.4)
+
+
+def layer(**settings: Any) -> tuple[MultiHeadAttention, Any, jax.Array]:
+    """A module, its parameters, and token vectors [2 7 6]."""
+    module = MultiHeadAttention(FEATURES, 2, 0.0, INIT, **settings)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, QUERIES, FEATURES)), jnp.float32)
+    params = nn.meta.unbox(module.init(jax.random.key(0), x, x, deterministic=True))
+    noisy = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), params)
+    return module, noisy, x
+
+
+@pytest.mark.parametrize("attention", ["dense", "blockwise"])
+def test_decoding_token_by_token_equals_one_causal_pass(attention: str) -> None:
+    module, params, x = layer(execution=Execution(attention=attention))
+    expected = module.apply(params, x, x, Visibility(causal=True), deterministic=True)
+
+    def step(module: MultiHeadAttention, token: jax.Array, cache: KeyValues, position: jax.Array) -> Any:
+        cache = cache.written(module.key_values(token), position)
+        visibility = Visibility(causal=True, query_offset=position)
+        return module.attend(token, cache, visibility, deterministic=True), cache
+
+    decode = jax.jit(functools.partial(module.apply, method=step))
+    cache, found = KeyValues.empty(ROWS, QUERIES + 2, 2, FEATURES // 2), []
+    for position in range(QUERIES):
+        token, cache = decode(params, x[:, position : position + 1], cache, position)
+        found.append(token)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() -> None:
+    """T5's: no scale, no bias, heads of another size than D / N; cross-attention to a source of other features."""
+    module = MultiHeadAttention(FEATURES, 2, 0.0, INIT, head_size=5, scale=1.0, use_bias=False)
+    _, _, x = layer()
+    source = jnp.asarray(np.random.default_rng(2).normal(size=(ROWS, KEYS, 9)), jnp.float32)
+    params = nn.meta.unbox(module.init(jax.random.key(0), x, source, deterministic=True))
+    kernels = {name: part["kernel"] for name, part in params["params"].items()}
+    assert {name: kernel.shape for name, kernel in kernels.items()} == {
+        "query": (6, 2, 5),
+        "key": (9, 2, 5),
+        "value": (9, 2, 5),
+        "output": (2, 5, 6),
+    }
+    assert all(set(part) == {"kernel"} for part in params["params"].values())
+    query, key, value = (
+        jnp.einsum("BTD,DNH->BTNH", tokens, kernels[name])
+        for name, tokens in (("query", x), ("key", source), ("value", source))
+    )
+    scores = jnp.where(MASK[:, None, None], jnp.einsum("BTNH,BSNH->BNTS", query, key), -jnp.inf)
+    probabilities = jax.nn.softmax(scores)
+    expected = jnp.einsum("BNTS,BSNH,NHD->BTD", probabilities, value, kernels["output"])
+    found = module.apply(params, x, source, Visibility(key_mask=MASK), deterministic=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+    def attended(module: MultiHeadAttention) -> jax.Array:
+        return module.probabilities(x, module.key_values(source), Visibility(key_mask=MASK))
+
+    np.testing.assert_allclose(nn.apply(attended, module)(params), probabilities, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,71 @@
+"""Ids that a table has no row for: an error where they are known, and no trace of it in a compiled program."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.interop import huggingface
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.roberta import RobertaConfig
+from tests.families.family import LENGTH, ROWS, SIZES, random_tokens
+from tests.systems.modules import random_params
+
+CONFIGS = {
+    "bert": BertConfig(**SIZES, max_position_embeddings=19),
+    "roberta": RobertaConfig(**SIZES, max_position_embeddings=21),
+    "albert": AlbertConfig(**SIZES, max_position_embeddings=19, embedding_size=14),
+    "electra": ElectraConfig(**SIZES, max_position_embeddings=19, embedding_size=14),
+}
+MISTAKES = [
+    ("input_ids", 53, "ids from 0 to 52 for the 53 rows of word_embeddings, found 53; "),
+    ("input_ids", 31000, "the 53 rows of word_embeddings, found 31000; "),
+    ("input_ids", -1, "the 53 rows of word_embeddings, found -1; "),
+    ("token_type_ids", 3, "ids from 0 to 2 for the 3 rows of token_type_embeddings, found 3; "),
+    ("token_type_ids", -2, "the 3 rows of token_type_embeddings, found -2; "),
+    ("positions", 19, r"rows of position_embeddings, found (19|21); "),
+]
+
+
+@pytest.mark.parametrize("system", CONFIGS)
+def test_an_id_without_a_row_is_named(system):
+    module = CONFIGS[system].encoder(Execution())
+    params = jax.tree.map(
+        lambda shape: np.zeros(shape.shape, shape.dtype),
+        jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]),
+    )
+    for field, value, sentence in MISTAKES:
+        batch = random_tokens(module.config) | {"positions": np.tile(np.arange(LENGTH), (ROWS, 1))}
+        batch[field][1, 2] = value
+        for array in (np.asarray, jnp.asarray):
+            with pytest.raises(UserError, match=sentence) as error:
+                module.apply({"params": params}, **{name: array(inputs) for name, inputs in batch.items()})
+            assert "\n" not in str(error.value)
+
+
+def test_a_loaded_model_names_an_id_beyond_its_table(tmp_path):
+    """As someone calls it who brought the ids of another tokenizer."""
+    model = CONFIGS["bert"].for_masked_language_model(Execution())
+    huggingface.save(model, random_params(model), tmp_path)
+    model, params = huggingface.load(tmp_path)
+    with pytest.raises(UserError, match="53 rows of word_embeddings, found 28995"):
+        model.apply({"params": params}, np.array([[2, 28995, 3]]))
+    with pytest.raises(UserError, match="53 rows of word_embeddings, found 28995"):
+        jax.grad(lambda params: model.apply({"params": params}, np.array([[2, 28995]])).logits.sum())(params)
+
+
+def test_the_compiled_program_is_that_of_a_lookup_alone():
+    """Nothing waits for the ids or compares them: the whole program is the one gather."""
+    table = Embedding(7, 4, None, jax.nn.initializers.normal(), name="table")
+    params = table.init(jax.random.key(0), jnp.zeros((1,), jnp.int32))
+    looked_up = jax.jit(lambda params, ids: table.apply(params, ids))
+    ids = jnp.arange(6).reshape(2, 3)
+    plain = jax.jit(lambda params, ids: jnp.take(params["params"]["embedding"].value, ids, axis=0, mode="clip"))
+    programs = [one.lower(params, ids).as_text() for one in (looked_up, plain)]
+    assert programs[0] == programs[1] and "gather" in programs[0] and "callback" not in programs[0]

@@ -1,0 +1,193 @@
+"""The cross-entropy in chunks of positions is that of all scores at once, and holds the scores of a chunk alone."""
+
+import math
+import re
+from collections.abc import Callable
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.layers.words import vocabulary_scores
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.parallel import sharding
+from plmjax.plan import hlo
+
+ROWS, LENGTH, FEATURES, VOCABULARY = 3, 7, 5, 11
+
+
+def problem(*sizes: int, bias: bool = True, dtype: str = "float32") -> tuple[VocabularyScores, jax.Array, jax.Array]:
+    """Scores, targets, and weights of both signs; a third of the weights is 0."""
+    rows, length, features, vocabulary = sizes or (ROWS, LENGTH, FEATURES, VOCABULARY)
+    keys = jax.random.split(jax.random.key(0), 6)
+    hidden = jax.random.normal(keys[0], (rows, length, features), dtype)
+    table, offset = (jax.random.normal(keys[i], shape) for i, shape in ((1, (vocabulary, features)), (2, vocabulary)))
+    targets = jax.random.randint(keys[3], (rows, length), 0, vocabulary)
+    weights = jax.random.normal(keys[4], targets.shape) * jax.random.bernoulli(keys[5], 2 / 3, targets.shape)
+    return VocabularyScores(hidden, table, offset if bias else None), targets, weights
+
+
+def at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The plain formula, over all scores."""
+    logits = scores.logits()
+    nats = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    return jnp.sum(weights * nats), jnp.argmax(logits, axis=-1) == targets
+
+
+def by_position(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    nats, correct = scores.cross_entropy(targets)
+    return jnp.sum(weights * nats), correct
+
+
+def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return scores.weighted_cross_entropy(targets, weights)
+
+
+SMOOTHING, Z_LOSS = 0.2, 0.03
+
+
+def smoothed_at_once(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Released label smoothing (a share for the target, the rest for all others alike) and T5's z-loss, spelt out."""
+    logits = scores.logits()
+    size = logits.shape[-1]
+    wanted = jnp.where(jax.nn.one_hot(targets, size) == 1, 1 - SMOOTHING, SMOOTHING / (size - 1))
+    nats = -jnp.sum(wanted * jax.nn.log_softmax(logits), axis=-1)
+    total = jnp.sum(weights * (nats + Z_LOSS * jax.nn.logsumexp(logits, axis=-1) ** 2))
+    plain = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    return total, (plain, jnp.argmax(logits, axis=-1) == targets)
+
+
+def smoothed(
+    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    loss, nats, correct = scores.smoothed_cross_entropy(targets, weights, smoothing=SMOOTHING, z_loss=Z_LOSS)
+    return loss, (nats, correct)
+
+
+def differentiated(loss: Callable) -> Callable:
+    """-> ((a multiple of the loss, hits), its gradients with respect to scores and weights), to be compiled."""
+
+    def scaled(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total, correct = loss(scores, targets, weights)
+        return 0.1 * total, correct
+
+    return jax.jit(jax.value_and_grad(scaled, (0, 2), has_aux=True))
+
+
+def chunk_of(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
+    monkeypatch.setattr(vocabulary_scores, "CHUNK", positions * ROWS * VOCABULARY)
+
+
+@pytest.mark.parametrize("loss", [by_position, weighted])
+@pytest.mark.parametrize(("positions", "bias"), [(1, True), (3, False), (3, True), (7, True)])
+def test_values_and_gradients_are_those_of_all_scores_at_once(loss, positions, bias, monkeypatch):
+    chunk_of(monkeypatch, positions)
+    given = problem(bias=bias)
+    traced = str(jax.make_jaxpr(differentiated(loss))(*given))
+    assert f"f32[1,{ROWS},{math.ceil(LENGTH / math.ceil(LENGTH / positions))},{VOCABULARY}]" in traced
+    expected = differentiated(at_once)(*given)
+    assert 0 < np.sum(expected[0][1]) < ROWS * LENGTH
+    chex.assert_trees_all_close(differentiated(loss)(*given), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [3, 7])
+def test_smoothing_and_z_loss_are_those_of_all_scores_at_once(positions, monkeypatch):
+    chunk_of(monkeypatch, positions)
+    given = problem()
+    expected = differentiated(smoothed_at_once)(*given)
+    chex.assert_trees_all_close(differentiated(smoothed)(*given), expected, rtol=1e-6, atol=1e-6)
+    chex.assert_trees_all_close(smoothed(*given), smoothed_at_once(*given), rtol=1e-6, atol=1e-6)
+
+
+def test_no_gradient_passes_through_the_reported_nats():
+    scores, targets, weights = problem()
+    of_nats = jax.grad(lambda scores: jnp.sum(smoothed(scores, targets, weights)[1][0]))(scores)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_nats))
+
+
+def test_without_differentiation_the_values_are_the_same(monkeypatch):
+    chunk_of(monkeypatch, 2)
+    given = problem()
+    for loss in (by_position, weighted):
+        chex.assert_trees_all_close(loss(*given), at_once(*given), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [by_position, weighted])
+def test_bfloat16_differs_by_its_rounding_alone(loss, monkeypatch):
+    chunk_of(monkeypatch, 3)
+    scores, targets, weights = problem(dtype="bfloat16")
+    exact = scores.replace(
+        hidden=scores.hidden.astype(jnp.float32), table=scores.table.astype(jnp.bfloat16).astype(jnp.float32)
+    )
+    (total, _), (gradient, _) = differentiated(loss)(scores, targets, weights)
+    (expected, _), (expected_gradient, _) = differentiated(at_once)(exact, targets, weights)
+    np.testing.assert_allclose(total, expected, rtol=1e-6)  # the sums of the products are never rounded
+    for found, right, given in zip(*map(jax.tree.leaves, (gradient, expected_gradient, scores)), strict=True):
+        assert found.dtype == given.dtype
+        np.testing.assert_allclose(found.astype(np.float32), right, atol=2e-2 * float(jnp.max(jnp.abs(right))))
+
+
+def test_several_problems_at_once(monkeypatch):
+    chunk_of(monkeypatch, 3)
+    given = problem()
+    two = jax.tree.map(lambda x: jnp.stack([x, jnp.roll(x, 1, axis=0)]), given)
+    found = jax.vmap(differentiated(weighted))(*two)
+    for place in range(2):
+        own = jax.tree.map(lambda x, place=place: x[place], (two, found))
+        chex.assert_trees_all_close(own[1], differentiated(at_once)(*own[0]), rtol=1e-6, atol=1e-6)
+
+
+def test_forward_mode_is_refused_in_words():
+    scores, targets, weights = problem()
+    for loss in (by_position, weighted):
+        with pytest.raises(TypeError, match="forward-mode"):
+            jax.jvp(lambda scores, loss=loss: loss(scores, targets, weights)[0], (scores,), (scores,))
+
+
+def largest_float32(text: str) -> int:
+    """Elements of the largest float32 array of a compiled program."""
+    return max(math.prod(map(int, shape.split(","))) for shape in re.findall(r"\bf32\[([\d,]+)\]", text))
+
+
+def test_no_array_has_the_scores_of_all_positions():
+    """At a size that is never computed here: two rows of 1,024 positions of GPT-2's vocabulary."""
+    shapes = jax.eval_shape(lambda: problem(2, 1024, FEATURES, 50257))
+    whole = 2 * 1024 * 50257
+    assert largest_float32(differentiated(at_once).lower(*shapes).compile().as_text()) == whole
+    for loss in (by_position, weighted, smoothed):
+        assert largest_float32(differentiated(loss).lower(*shapes).compile().as_text()) == whole // 2
+
+
+def test_a_small_problem_has_no_loop():
+    given = problem()
+    for loss in (by_position, weighted):
+        assert "while(" not in differentiated(loss).lower(*given).compile().as_text()
+
+
+@pytest.mark.parametrize("loss", [by_position, weighted])
+def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monkeypatch):
+    """Over data, fsdp and tensor; of four chunks on every device."""
+    rows, length, features, vocabulary = 8, 12, 6, 64
+    of_device = rows // 4 * length * vocabulary // 2
+    monkeypatch.setattr(vocabulary_scores, "CHUNK", of_device // 4)
+    given = problem(rows, length, features, vocabulary)
+    expected = differentiated(at_once)(*given)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    batch, table, bias = (
+        NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((("data", "fsdp"),), ("tensor", "fsdp"), ("tensor",))
+    )
+    placed = jax.device_put(given, (VocabularyScores(batch, table, bias), batch, batch))
+    with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
+        compiled = differentiated(loss).lower(*placed).compile()
+    chex.assert_trees_all_close(compiled(*placed), expected, rtol=1e-6, atol=1e-6)
+    assert largest_float32(compiled.as_text()) < of_device
+    exchanged = hlo.Program(compiled.as_text()).collectives()
+    of_table = features * vocabulary // 2
+    assert all(one.count == 1 for one in exchanged if one.elements >= of_table // 2), exchanged
+    assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged

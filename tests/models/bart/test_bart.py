@@ -1,0 +1,87 @@
+"""What is peculiar to BART: vectors of its own, a text that the decoder reads shifted, and where a head looks."""
+
+import dataclasses
+from pathlib import Path
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plmjax.errors import UserError
+from plmjax.interop import huggingface
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartForSequenceClassification, BartModel
+from tests.families.encoder_decoders import BART
+from tests.families.family import ended_sources
+from tests.systems.modules import boxed_shapes, outputs, random_params
+
+CONFIG = dataclasses.replace(BART, encoder_layers=1, decoder_layers=1)
+MODEL = BartModel(CONFIG)
+PARAMS = random_params(MODEL)
+SOURCE = {name: field for name, field in ended_sources(CONFIG).items() if not name.startswith("decoder_")}
+
+
+def test_vectors_are_normalised_sums_of_words_and_of_positions_from_the_third_row_on() -> None:
+    found = jax.jit(lambda: MODEL.apply({"params": PARAMS}, **SOURCE, output_hidden_states=True))()
+    ids = SOURCE["input_ids"]
+    shifted = np.concatenate([np.full((3, 1), CONFIG.decoder_start_token_id), ids[:, :-1]], axis=1)
+    both = {"encoder": (ids, found.encoder_hidden_states[0]), "decoder": (shifted, found.hidden_states[0])}
+    for side, (tokens, vectors) in both.items():
+        x = PARAMS["words"]["embedding"][tokens] + PARAMS[f"{side}_positions"]["embedding"][2 : 2 + ids.shape[1]]
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        p = PARAMS[f"{side}_layer_norm"]
+        np.testing.assert_allclose(vectors, x * p["scale"] + p["bias"], rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_target_the_decoder_reads_the_source_behind_the_end_token() -> None:
+    ids = SOURCE["input_ids"]
+    shifted = np.concatenate([np.full((3, 1), CONFIG.decoder_start_token_id), ids[:, :-1]], axis=1)
+    found, expected = outputs(MODEL, PARAMS, SOURCE), outputs(MODEL, PARAMS, SOURCE | {"decoder_input_ids": shifted})
+    np.testing.assert_array_equal(found.last_hidden_state, expected.last_hidden_state)
+
+
+def test_a_classifier_looks_at_the_last_token_which_has_seen_all_of_the_text() -> None:
+    module = BartForSequenceClassification(CONFIG, num_labels=2)
+    params = random_params(module)
+    row = jnp.asarray(SOURCE["input_ids"][1:2, :5])
+    table = params["bart"]["words"]["embedding"]
+
+    def logits(table: jax.Array) -> jax.Array:
+        changed = {**params, "bart": {**params["bart"], "words": {"embedding": table}}}
+        return module.apply({"params": changed}, row).logits.sum()
+
+    reach = np.abs(np.asarray(jax.jit(jax.grad(logits))(table))).max(-1) > 0
+    assert set(np.flatnonzero(reach)) == {*row[0].tolist(), CONFIG.decoder_start_token_id}
+    assert CONFIG.template.single == "cls A sep" and CONFIG.template.position(5) == 4
+
+
+def test_every_parameter_of_the_model_is_in_a_group() -> None:
+    paths = flax.traverse_util.flatten_dict(boxed_shapes(BartForConditionalGeneration(CONFIG)), sep="/")
+    prefixes = {prefix for group in CONFIG.parameter_groups for prefix in group.prefixes}
+    assert all(any(path.startswith(f"{prefix}/") for prefix in prefixes) for path in paths)
+    assert all(any(path.startswith(f"{prefix}/") for path in paths) for prefix in prefixes)
+    assert len(BartConfig.large().parameter_groups) == 1 + 12 + 12
+
+
+def test_a_checkpoint_whose_scores_have_a_bias_is_refused(tmp_path: Path) -> None:
+    module = BartForConditionalGeneration(CONFIG)
+    huggingface.save(module, random_params(module), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.numpy.load_file(file)
+    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.zeros((1, 53), np.float32)}, file)
+    assert huggingface.load(tmp_path)[0] == module
+    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.ones((1, 53), np.float32)}, file)
+    with pytest.raises(UserError, match="Expected a final_logits_bias of zeros"):
+        huggingface.load(tmp_path)
+
+
+def test_a_head_of_a_task_counts_both_sides() -> None:
+    """6 FLOPs for each multiplication of the layers; the encoder alone would be less than half of them."""
+    config = BartConfig.base()
+    read, written = config.train_flops(2, 64, 0), config.train_flops(2, 64, 64)
+    assert written - read == 6 * 2 * 64 * config.d_model * config.vocab_size
+    of_encoder = 6 * 64 * 6 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 64 * 768)
+    of_decoder = 6 * 64 * 6 * (8 * 768**2 + 2 * 768 * 3072 + 4 * 64 * 768)
+    assert read == 2 * (of_encoder + of_decoder)

@@ -1,0 +1,138 @@
+"""Static vectors as a model of texts, pairs and words: its equations, and every kind of task from a run's table."""
+
+import dataclasses
+from pathlib import Path
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
+from plmjax.models.bert import BertConfig
+from plmjax.models.glove import GloveConfig
+from plmjax.models.gpt import GptConfig
+from plmjax.models.word2vec import Word2VecConfig
+from plmjax.training import loop
+from plmjax.training.checkpoints import checkpoints
+from tests.systems.modules import outputs, random_params
+
+CONFIG = StaticVectorsConfig(vocab_size=23, vector_size=5)
+SEGMENTS = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2, 2, 0, 0]])
+TYPES = np.array([[0, 0, 1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1, 0, 0]])
+PLACES = np.array([[0, 5], [0, 1]])
+IDS = np.random.default_rng(1).integers(0, 23, (2, 9))
+
+
+@pytest.mark.parametrize("types", [TYPES, np.zeros_like(TYPES)], ids=["pairs", "texts"])
+def test_logits_are_those_of_the_equations(types: np.ndarray) -> None:
+    module = StaticVectorsForSequenceClassification(CONFIG, num_labels=3)
+    params = random_params(module)
+    table, head = np.float64(params["static_vectors"]["words"]["embedding"]), params["classifier"]
+    packed = {"input_ids": IDS, "segment_ids": SEGMENTS, "token_type_ids": types, "cls_positions": PLACES}
+    found = outputs(module, params, packed)
+    assert found.logits.shape == (2, 2, 3)
+    np.testing.assert_array_equal(found.last_hidden_state, np.float32(table)[IDS])
+    for row in range(2):
+        for sequence in (1, 2):
+            own = SEGMENTS[row] == sequence
+            first, second = (table[IDS[row][own & (types[row] == text)]] for text in (0, 1))
+            features = np.zeros(20)
+            features[:5] = first.mean(axis=0)
+            if len(second):
+                features[5:10] = second.mean(axis=0)
+                features[10:15] = abs(features[:5] - features[5:10])
+                features[15:] = features[:5] * features[5:10]
+            expected = features @ head["kernel"] + head["bias"]
+            np.testing.assert_allclose(found.logits[row, sequence - 1], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_of_one_sequence_is_what_its_mask_says() -> None:
+    module = StaticVectorsForSequenceClassification(CONFIG, num_labels=3)
+    params, mask = random_params(module), (np.arange(9) < np.array([[9], [4]])).astype(np.int32)
+    masked = outputs(module, params, {"input_ids": IDS, "token_type_ids": TYPES, "attention_mask": mask})
+    packed = {"segment_ids": mask, "cls_positions": np.zeros((2, 1), np.int32)}
+    same = outputs(module, params, {"input_ids": np.where(mask, IDS, 3), "token_type_ids": TYPES, **packed})
+    assert masked.logits.shape == (2, 3)
+    np.testing.assert_allclose(masked.logits, same.logits[:, 0], rtol=1e-6)
+
+
+def test_starts_from_the_table_of_any_model_that_has_one() -> None:
+    origin = GptConfig.tiny(vocab_size=10)  # whose table has rows of positions behind those of tokens
+    model = FromTable().model(origin)
+    assert (model.vocab_size, model.width) == (10, origin.width) and FromTable().model(model) == model
+    found = FromTable().map({origin.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model)
+    assert {name: array.shape for name, array in found.items()} == {model.token_table: (10, 128)}
+    glove = GloveConfig(vocab_size=4, vector_size=3)  # whose vectors are sums of two tables
+    tables = {"words/embedding": np.ones((4, 3)), "contexts/embedding": np.full((4, 3), 2.0)}
+    (sums,) = FromTable().map(tables, glove, FromTable().model(glove)).values()
+    np.testing.assert_array_equal(sums, np.full((4, 3), 3.0))
+    with pytest.raises(UserError, match="Expected a model with a table of tokens, found BertConfig"):
+        FromTable().model(BertConfig.tiny())
+
+
+WORDS = ["good", "fine", "poor", "bad", "cat", "dog"]
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of word2vec that was never trained; what is learned from it is the task's."""
+    folder = tmp_path_factory.mktemp("vectors")
+    tokenizers.train("word", 11, [" ".join(WORDS)], folder / "tokenizer")
+    run = experiments.load("experiments/word2vec_tiny.py")
+    run = dataclasses.replace(run, model=Word2VecConfig(vocab_size=12, vector_size=8))
+    tables = np.random.default_rng(0).standard_normal((2, 12, 8)).astype(np.float32)
+    params = {
+        name: {"embedding": table} for name, table in zip(("input_vectors", "output_vectors"), tables, strict=True)
+    }
+    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    return folder / "run"
+
+
+TEXTS = [(f"{a} {b} {c}", label) for label, pair in (("up", WORDS[:2]), ("down", WORDS[2:4])) for a in pair
+         for b in WORDS[4:] for c in pair]  # fmt: skip
+PAIRS = [(f"{a} cat", f"dog {b}", "same" if a == b else "other") for a in WORDS[:4] for b in WORDS[:4]]
+FILES = {
+    "experiment": ("tsv", "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in TEXTS)),
+    "snli": ("tsv", "premise\thypothesis\tlabel\n" + "".join("\t".join(row) + "\n" for row in PAIRS)),
+    "choices": (
+        "tsv",
+        "context\tfirst\tsecond\tlabel\n"
+        + "".join(f"{a} cat\tdog cat {b}\tdog cat {a}\t1\n{a} dog\t{a} cat\t{b} cat\t0\n"
+                  for a in WORDS[:4] for b in WORDS[:4] if a != b),
+    ),
+    "parts_of_speech": (
+        "conll",
+        "".join("\n".join(f"{word}\t{'NOUN' if word in WORDS[4:] else 'ADJ'}" for word in text.split()) + "\n\n"
+                for text, _ in TEXTS),
+    ),
+}  # fmt: skip
+"""Function of the experiment -> its train file."""
+
+
+@pytest.mark.parametrize(
+    ("task", "frozen"), [("experiment", True), ("snli", False), ("choices", False), ("parts_of_speech", True)]
+)
+def test_every_kind_of_task_is_learned_frozen_or_trained(task, frozen, origin, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+    kind, contents = FILES[task]
+    (tmp_path / f"train.{kind}").write_text(contents)
+    options = f"--data.train {tmp_path}/train.{kind} --data.validation {tmp_path}/train.{kind} --finetuning.epochs 30"
+    options += " --finetuning.evaluations 0 --data.sequence_length 32 --data.pack 4 --optimizer.learning_rate 0.05"
+    options += " --checkpoint.best= --checkpoint.prefer last" + " --optimizer.frozen encoder" * frozen
+    options += {"parts_of_speech": " --data.columns form upos", "choices": " --data.choices first second"}.get(task, "")
+    run = experiments.override(experiments.load(f"experiments/static_vectors.py:{task}"), options.split())
+    metrics = finetune(run, origin, tmp_path / "run")
+    assert metrics["eval/accuracy"] == 1.0
+    before, after = (
+        flax.traverse_util.flatten_dict(checkpoints.load_parameters(path)[0], sep="/")
+        for path in (origin, tmp_path / "run")
+    )
+    assert set(after) == {"static_vectors/words/embedding", "classifier/kernel", "classifier/bias"}
+    same = np.array_equal(before["input_vectors/embedding"], after["static_vectors/words/embedding"])
+    assert same == frozen

@@ -1,0 +1,187 @@
+"""The biattentive network against its equations in torch, text by text, without padding."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.starts.biattentive import Biattentive
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.word2vec import Word2VecConfig
+from tests.optional import torch
+from tests.products import step_flops
+from tests.systems.modules import boxed_shapes, random_params, recorded_draws
+
+COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
+CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)
+MODULE = BiattentiveForSequenceClassification(CONFIG, num_labels=3)
+TEXTS = (((0, 4), (4, 9)), ((0, 6), (0, 6)), ((0, 1), (1, 4)), ((0, 3), (3, 7)), ((0, 9), (0, 9)), ((0, 2), (2, 8)))
+"""Where the two texts of a row stand, or twice the only one. With fewer rows some features are nearly alike in all, and
+to normalize those enlarges rounding noise."""
+LENGTHS = np.array([[second[1]] for _, second in TEXTS] + [[0]])
+"""The last row only fills the batch."""
+IDS = np.random.default_rng(0).integers(0, 17, (7, 9), np.int32)
+MASK = (np.arange(9) < LENGTHS).astype(np.int32)
+TYPES = MASK * (np.arange(9) >= np.array([[second[0]] for _, second in TEXTS] + [[0]]))
+TYPES[[1, 4]] = 0
+BATCH = {"input_ids": IDS, "segment_ids": MASK, "token_type_ids": TYPES}
+
+
+def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
+    """Torch's bidirectional layer with our parameters: [T D] -> [T 2 H]."""
+    tensors = []
+    for name in ("forward", "backward"):
+        own, size = params[name], params[name]["recurrent_kernel"].shape[0]
+        zeros = torch.zeros(4, size)
+        tensors += [own["input"]["kernel"].reshape(-1, 4 * size).T, own["recurrent_kernel"].reshape(size, -1).T]
+        tensors += [own["input"]["bias"].flatten(), own.get("recurrent_bias", zeros).flatten()]
+    states = (torch.zeros(2, 1, size),) * 2
+    return torch.lstm(x[:, None], states, tensors, True, 1, 0.0, False, True, False)[0][:, 0]
+
+
+def pooled(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Section 5 of the paper for two texts, int [T] and [S] -> [16 H], before the maxout layers."""
+    cove, network = params["cove"], params["classifier"]
+    texts = []
+    for ids in (first, second):
+        words = cove["words"]["embedding"][ids]
+        x = torch.cat([words, lstm(cove["layer_0"], words)], dim=1)
+        x = torch.relu(x @ network["feed_forward"]["kernel"] + network["feed_forward"]["bias"])
+        texts.append(lstm(network["encoder"], x))
+    x, y = texts
+    affinity = x @ y.T
+    contexts = torch.softmax(affinity, dim=1) @ y, torch.softmax(affinity.T, dim=1) @ x
+    parts = []
+    for name, text, context in zip(("first", "second"), texts, contexts, strict=True):
+        joined = torch.cat([text, text - context, text * context], dim=1)
+        y = lstm(network[f"{name}_integrator"], joined)
+        weights = torch.softmax(y @ network[f"{name}_pooling"]["Projection_0"]["kernel"], dim=0)
+        parts += [y.max(dim=0).values, y.mean(dim=0), y.min(dim=0).values, (weights * y).sum(dim=0)]
+    return torch.cat(parts)
+
+
+def running(params: Any) -> Any:
+    """Statistics of the batches before, by layer: positive variances far from 1."""
+    random = np.random.default_rng(2)
+    sizes = {f"norm_{number}": len(params["classifier"][f"norm_{number}"]["scale"]) for number in range(3)}
+    drawn = {
+        name: {"mean": random.normal(size=size), "variance": random.uniform(0.2, 2, size)}
+        for name, size in sizes.items()
+    }
+    return {"classifier": jax.tree.map(np.float32, drawn)}
+
+
+def maxouts(params: Any, norms: Any, x: torch.Tensor) -> torch.Tensor:
+    """The maxout layers upon rows [B 16 H], each behind its torch.nn.BatchNorm1d -> [B labels]."""
+    for number in range(3):
+        maxout = params["classifier"][f"maxout_{number}"]
+        x = norms[f"norm_{number}"](x)
+        x = (torch.einsum("bi,ipo->bpo", x, maxout["kernel"]) + maxout["bias"]).max(dim=1).values
+    return x
+
+
+@pytest.fixture(scope="module")
+def params() -> Any:
+    """Words far apart, so that what is normalized differs from text to text."""
+    params = jax.tree.map(lambda leaf: 3 * leaf, random_params(MODULE))
+    words = {"embedding": 3 * params["cove"]["words"]["embedding"]}
+    return params | {"cove": params["cove"] | {"words": words}}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics(params: Any, training: bool) -> None:
+    """A row that only fills the batch is no part of what is normalized."""
+    before = running(params)
+    theirs = jax.tree.map(lambda leaf: torch.tensor(leaf).requires_grad_(), params)
+    norms = {}
+    for name, statistics in before["classifier"].items():
+        norm = norms[name] = torch.nn.BatchNorm1d(len(statistics["mean"])).train(training)
+        norm.weight.data, norm.bias.data = (theirs["classifier"][name][part].data for part in ("scale", "bias"))
+        norm.running_mean, norm.running_var = (torch.tensor(statistics[part]) for part in ("mean", "variance"))
+    weights = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    texts = [
+        pooled(theirs, *(torch.tensor(IDS[row, begin:end]) for begin, end in both)) for row, both in enumerate(TEXTS)
+    ]
+    expected = maxouts(theirs, norms, torch.stack(texts))
+    (torch.tensor(weights) * expected).sum().backward()
+
+    def loss(params: Any) -> tuple[jax.Array, Any]:
+        inputs = {**BATCH, "cls_positions": np.zeros((7, 1), np.int32), "deterministic": not training}
+        found, after = MODULE.apply({"params": params, "batch_stats": before}, **inputs, mutable=["batch_stats"])
+        return jnp.sum(weights * found.logits[:6, 0]), (found.logits, after["batch_stats"]["classifier"])
+
+    gradient, (logits, after) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert logits.shape == (7, 1, 3) and np.isfinite(logits).all()
+    np.testing.assert_allclose(logits[:6, 0], expected.detach(), rtol=1e-5, atol=1e-5)
+    for name, norm in norms.items():
+        theirs["classifier"][name]["scale"].grad, theirs["classifier"][name]["bias"].grad = (
+            part.grad for part in (norm.weight, norm.bias)
+        )
+        wanted = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
+        chex.assert_trees_all_close(after[name], wanted, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(gradient, jax.tree.map(lambda leaf: leaf.grad.numpy(), theirs), rtol=1e-4, atol=1e-4)
+
+
+def test_padding_changes_nothing_and_dropout_leaves_the_vectors_alone(params: Any) -> None:
+    """Nor does what stands in a row that only fills the batch change the statistics of the others."""
+    variables = {"params": params, "batch_stats": running(params)}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def trained(config: BiattentiveConfig, batch: Any) -> Any:
+        module = dataclasses.replace(MODULE, config=config)
+        rows = {**batch, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+        return module.apply(variables, **rows, mutable=["batch_stats"])
+
+    (found, after), other = (
+        trained(CONFIG, batch) for batch in (BATCH, BATCH | {"input_ids": np.where(MASK == 0, 3, IDS)})
+    )
+    jax.tree.map(np.testing.assert_array_equal, (found.logits[:6], after), (other[0].logits[:6], other[1]))
+    noisy, _ = trained(CONFIG.with_dropout(0.5), BATCH)
+    np.testing.assert_allclose(noisy.last_hidden_state, found.last_hidden_state, atol=1e-6)
+    assert np.abs(noisy.logits - found.logits).min(axis=1)[:6].max() > 1e-3
+
+
+def test_dropout_falls_on_the_inputs_of_each_layer_but_the_first_lstm(params: Any) -> None:
+    module = dataclasses.replace(MODULE, config=CONFIG.with_dropout(0.5))
+    rows = {**BATCH, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["batch_stats"]}
+    variables = {"params": params, "batch_stats": running(params)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply(variables, **rows))
+    words, joined, maxouts = [(7, 9, 16)], [(7, 9, 24)], [(7, 64), (7, 16), (7, 8)]
+    assert [(draw.rate, draw.shape) for draw in found] == [(0.5, shape) for shape in words + joined + maxouts]
+
+
+def test_starts_from_a_translation_model_or_from_any_table() -> None:
+    start = Biattentive(size=4, dropout=0.1)
+    model = start.model(COVE)
+    assert model == dataclasses.replace(CONFIG, pieces=4, dropout=0.1) and start.model(model) == model
+    assert (model.features, model.encoder_name) == (16, "cove")
+    table = {COVE.token_table: np.ones((17, 6), np.float32)}
+    kept = start.map({**table, "decoder/words": np.ones(1), "generator": np.ones(1)}, COVE, model)
+    assert kept.keys() == table.keys()
+    alone = dataclasses.replace(start, contextual=False)
+    model = alone.model(COVE)
+    assert model.vectors == StaticVectorsConfig(17, 6) and model.features == 6
+    assert alone.map(table, COVE, model).keys() == {"static_vectors/words/embedding"}
+    shapes = boxed_shapes(BiattentiveForSequenceClassification(model))
+    assert shapes["classifier"]["feed_forward"]["kernel"].value.shape == (6, 4)
+    assert alone.model(Word2VecConfig.tiny()).vectors.vector_size == Word2VecConfig.tiny().width
+    with pytest.raises(UserError, match="Expected a checkpoint of CoVe, found BertConfig; name another one, or read"):
+        start.model(BertConfig.tiny())
+
+
+def test_train_flops_are_those_of_the_products() -> None:
+    """Without the last layer, from the 8 numbers of the maxout layer below it to three pieces of each label."""
+    labels = 6 * len(IDS) * 8 * 3 * MODULE.num_labels
+    assert CONFIG.train_flops(*IDS.shape, 0) == step_flops(MODULE, **BATCH) - labels

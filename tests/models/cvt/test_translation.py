@@ -1,0 +1,125 @@
+"""The decoders of cross-view training: their scores and gradients equal torch's, and what each of them sees."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.layers.recurrent.lstm import State
+from plmjax.models.cvt.cvt import PRIMARY, CvtConfig
+from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
+from tests.optional import torch
+
+CONFIG = CvtConfig(word_dim=3, first_size=6, second_size=5, projection_size=4, dropout=0.0, unlabelled_dropout=0.0)
+WORDS, NAMES = 7, (PRIMARY, *TRANSLATION_VIEWS)
+MODULES = TranslationModules(CONFIG, jnp.float32, WORDS)
+RANDOM = np.random.default_rng(0)
+STATES = tuple(RANDOM.normal(size=(2, 6, size)).astype(np.float32) for size in (4, 4, 8))
+TOKENS = {
+    "segment_ids": np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0]], np.int32),
+    "decoder_input_ids": RANDOM.integers(2, WORDS, (2, 5)).astype(np.int32),
+    "decoder_segment_ids": np.array([[1, 1, 2, 2, 2], [1, 1, 1, 0, 0]], np.int32),
+}
+TEXTS = ((0, 1, 0, 2), (0, 2, 2, 5), (1, 1, 0, 3))
+"""Row, sentence, and where its translation begins and ends."""
+
+
+def drawn() -> dict:
+    shapes = jax.eval_shape(lambda: MODULES.init(jax.random.key(0), STATES, TOKENS, NAMES, True))["params"]
+    return jax.tree.map(lambda one: RANDOM.normal(0, 0.6, size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
+
+
+PARAMS = drawn()
+
+
+def said(params: dict, states: tuple, names: tuple[str, ...] = NAMES, **kept: object) -> dict[str, jax.Array]:
+    outputs = MODULES.apply({"params": params}, states, TOKENS, names, not kept, **kept)
+    return {name: jax.nn.log_softmax(scores.logits()) for name, scores in outputs.items()}
+
+
+def by_torch(params: dict, own: dict, h: torch.Tensor, words: np.ndarray) -> torch.Tensor:
+    """log p of the word after each, of one translation: torch's own cell, then the formulas of the paper."""
+    cell = torch.nn.LSTMCell(3, 4)
+    state, rows = (torch.zeros(1, 4), torch.zeros(1, 4)), []
+    lstm = params["lstm"]
+    weights = {
+        "weight_ih": lstm["input"]["kernel"].reshape(3, 16).T,
+        "weight_hh": lstm["recurrent_kernel"].reshape(4, 16).T,
+        "bias_ih": (lstm["input"]["bias"] + torch.tensor([0.0, 1.0, 0.0, 0.0])[:, None]).reshape(16),
+        "bias_hh": torch.zeros(16),
+    }
+    for word in words.tolist():
+        state = torch.func.functional_call(cell, weights, (params["target"]["embedding"][word][None], state))
+        g = state[0][0]
+        alpha = torch.softmax(h @ (g @ own["query"]["kernel"]), dim=0)
+        a = torch.tanh(torch.cat([alpha @ h, g]) @ own["output"]["kernel"])
+        rows.append((own["words"] @ a + own["words_bias"]).log_softmax(0))
+    return torch.stack(rows)
+
+
+def test_scores_and_gradients_are_those_of_torch():
+    weights = RANDOM.normal(size=(len(NAMES), 2, 5, WORDS)).astype(np.float32)
+    weights *= (TOKENS["decoder_segment_ids"] > 0)[None, ..., None]
+
+    def weighed(params: dict, states: tuple) -> tuple[jax.Array, dict]:
+        found = said(params, states)
+        return sum(jnp.sum(found[name] * weight) for name, weight in zip(NAMES, weights, strict=True)), found
+
+    gradients, found = jax.jit(jax.grad(weighed, argnums=(0, 1), has_aux=True))(PARAMS, STATES)
+    leaf = lambda array: torch.tensor(np.asarray(array), requires_grad=True)  # noqa: E731
+    theirs, states, total = jax.tree.map(leaf, PARAMS), tuple(map(leaf, STATES)), 0.0
+    for name, weight in zip(NAMES, weights, strict=True):
+        for row, sentence, begin, end in TEXTS:
+            h = states[2][row][torch.tensor(TOKENS["segment_ids"][row] == sentence)]
+            expected = by_torch(theirs, theirs[name], h, TOKENS["decoder_input_ids"][row, begin:end])
+            np.testing.assert_allclose(found[name][row, begin:end], expected.detach().numpy(), atol=1e-5, err_msg=name)
+            total = total + torch.sum(expected * torch.tensor(weight[row, begin:end]))
+    total.backward()
+    for ours, torchs in zip(jax.tree.leaves(gradients), jax.tree.leaves((theirs, states)), strict=True):
+        expected = np.zeros(ours.shape) if torchs.grad is None else torchs.grad.numpy()
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * max(np.abs(expected).max(), 1e-2))
+
+
+def test_attention_dropout_hides_words_of_the_source():
+    """Of this view alone, at its rate: a word whose weight is dropped has no part in what is said.
+
+    Attention is even here; else a word has a part in the weights of the others too.
+    """
+    config = CvtConfig(word_dim=3, second_size=5, projection_size=4, dropout=0.0, unlabelled_dropout=0.0)
+    modules = TranslationModules(config, jnp.float32, WORDS)
+    tokens = TOKENS | {"segment_ids": np.ones((2, 6), np.int32), "decoder_segment_ids": np.ones((2, 5), np.int32)}
+
+    even = {"query": {"kernel": np.zeros((4, 8), np.float32)}}
+    params = PARAMS | {name: PARAMS[name] | even for name in NAMES}
+
+    @jax.jit
+    def seen(key: jax.Array) -> dict[str, jax.Array]:
+        def scores(h: jax.Array) -> dict[str, jax.Array]:
+            given = (*STATES[:2], h), tokens, NAMES, False
+            outputs = modules.apply({"params": params}, *given, rngs={"dropout": key})
+            return {name: output.logits()[0] for name, output in outputs.items()}
+
+        found = jax.jacrev(scores)(STATES[2])
+        return {name: jnp.abs(x[:, :, 0]).max(axis=(1, 3)) > 0 for name, x in found.items()}  # [U T]
+
+    found = [seen(key) for key in jax.random.split(jax.random.key(0), 40)]
+    for name in (PRIMARY, "future"):
+        assert all(np.all(one[name]) for one in found)
+    shares = np.mean([one["attention_dropout"] for one in found])
+    assert abs(shares - 0.5) < 0.05  # 1,200 draws: 3.5 standard errors
+
+
+def test_a_word_more_is_as_all_at_once():
+    """Of all translations side by side, each after its own words."""
+    tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])
+    begins = np.array([[0, 2], [0, 0]])
+    whole = said(PARAMS, STATES)[PRIMARY]
+    state = State.zeros(4, 4)
+    for place in range(2):
+        words = np.take_along_axis(tokens, begins + place, axis=1)
+        given = STATES, TOKENS["segment_ids"], sentences, words, state
+        scores, state = MODULES.apply({"params": PARAMS}, *given, method="write")
+        expected = np.take_along_axis(np.asarray(whole), (begins + place)[..., None], axis=1)
+        np.testing.assert_allclose(jax.nn.log_softmax(scores), expected, atol=2e-6)

@@ -1,0 +1,36 @@
+"""The mean of a run's checkpoints."""
+
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.averaging import average
+
+
+def test_the_mean_of_the_last_checkpoints_is_a_checkpoint(small_run: Path, tmp_path: Path, capsys) -> None:
+    steps = sorted(int(folder.name) for folder in (small_run / "checkpoints").iterdir())[-2:]
+    cli.run(["average", str(small_run), "--last", "2", "--output", str(tmp_path / "mean")])
+    assert f"steps {steps[0]}, {steps[1]} in" in capsys.readouterr().out
+    parts = [checkpoints.load_parameters(small_run / "checkpoints" / str(step))[0] for step in steps]
+    found, description = checkpoints.load_parameters(tmp_path / "mean")
+    expected = jax.tree.map(lambda one, other: ((np.float64(one) + other) / 2).astype(np.float32), *parts)
+    chex.assert_trees_all_equal(found, expected)
+    original = checkpoints.describe(small_run / "checkpoints" / str(steps[-1]))
+    assert description.experiment == original.experiment and description.tokenizer == original.tokenizer
+
+
+def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected 99 checkpoints in .*, found \d+; lower --last"):
+        average(small_run, tmp_path / "mean", 99)
+    with pytest.raises(UserError, match="Expected --last of at least 1, found 0"):
+        average(small_run, tmp_path / "mean", 0)
+    with pytest.raises(UserError, match=r"Expected no run in .*, found one; name another folder"):
+        average(small_run, small_run, 1)
+    with pytest.raises(UserError, match=r"Expected a run directory with checkpoints at .*nothere, found no finished"):
+        average(tmp_path / "nothere", tmp_path / "mean")

@@ -1,0 +1,374 @@
+"""Checkpoints: what is saved is what was there, what is kept is what was promised, and damage is named, not read."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax import experiment, storage
+from plmjax.errors import UserError
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import platform
+from plmjax.training import header, loop
+from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints.best import Best
+from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
+from plmjax.training.state import State
+from tests.strangers import experiments
+
+ROOT = Path(__file__).resolve().parents[3]
+ITEMS = ("params", "training", "description", "tokenizer")
+
+
+def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) -> State:
+    """A state whose every number tells its step; the kernel lies over fsdp and tensor where there is a mesh."""
+    place = None
+    if sizes is not None:
+        devices = jax.devices()[: max(sizes.data, 1) * max(sizes.fsdp, 1) * max(sizes.tensor, 1)]
+        mesh = meshes.make(sizes, devices)
+        place = NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))
+    kernel = jax.device_put(np.arange(rows * 16, dtype=np.float32).reshape(rows, 16) / 7 + step, place)
+    flat = None if place is None else NamedSharding(place.mesh, PartitionSpec())
+    small = [jax.device_put(x, flat) for x in (np.full(3, step, np.float32), np.int32(step), np.arange(2, dtype="u4"))]
+    params = {"kernel": kernel, "bias": small[0]}
+    moments = {"mean": jax.tree.map(lambda x: x * 2, params)}
+    return State(step=small[1], params=params, optimizer_state=moments, carry=(), key=small[2])
+
+
+def shapes(state: State) -> State:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def describe(step: int, **fields) -> Description:
+    return Description(experiments.gpt2(), step, {"vocab.txt": b"a\nb\n"}, "data", **fields)
+
+
+def keeper(directory: Path, **settings) -> Checkpoints:
+    return Checkpoints(directory, experiment.Checkpoint(**({"every": 1, "keep": 0} | settings)))
+
+
+def assert_equal(expected, found):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(expected), jax.device_get(found))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """Checkpoints of steps 1 and 2, to be copied before they are harmed."""
+    directory = tmp_path_factory.mktemp("saved") / "checkpoints"
+    writer = keeper(directory)
+    for step in (1, 2):
+        writer.save(make_state(step), describe(step, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}))
+    writer.close()
+    return directory
+
+
+@pytest.mark.parametrize("sizes", [None, experiment.Mesh(fsdp=8), experiment.Mesh(data=2, fsdp=2, tensor=2)])
+def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_them(tmp_path, sizes):
+    made = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
+    overwrite = jax.jit(lambda state: jax.tree.map(lambda x: x * 0, state), donate_argnums=0)
+    expected = make_state(5, sizes, rows=1 << 14)
+    donated = made(expected)
+    overwrite(donated)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(donated)), "a step takes over memory that nobody reads"
+    state, writer = made(expected), keeper(tmp_path / "checkpoints")
+    writer.save(state, describe(5))
+    for _ in range(3):
+        state = overwrite(state)
+    jax.block_until_ready(state)
+    writer.close()
+    found, _ = keeper(tmp_path / "checkpoints").restore(5, shapes(expected))
+    assert_equal(expected, found)
+
+
+def test_describes_itself(saved):
+    description = checkpoints.describe(saved / "2")
+    assert description == describe(2, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}, cores=platform.cores())
+    params, _ = checkpoints.load_parameters(saved.parent)
+    assert_equal(make_state(2).params, params)
+
+
+@pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 1, 1), (1, 8, 1)])
+def test_restores_onto_another_mesh(tmp_path, sizes):
+    state = make_state(3, experiment.Mesh(data=8))
+    writer = keeper(tmp_path / "checkpoints")
+    writer.save(state, describe(3))
+    writer.close()
+    other = make_state(0, experiment.Mesh(*sizes))
+    found, _ = keeper(tmp_path / "checkpoints").restore(3, shapes(other))
+    assert_equal(state, found)
+    assert found.params["kernel"].sharding.is_equivalent_to(other.params["kernel"].sharding, 2)
+
+
+def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_path):
+    losses = {2: 3.0, 3: 9.0, 4: 1.0, 6: 2.0, 7: 5.0, 8: 4.0, 9: 6.0}
+    kept = []
+    for steps in ((2, 3, 4, 6), (7, 8, 9)):  # the second part goes on in a folder that it has to read
+        writer = keeper(tmp_path / "checkpoints", every=2, keep=2, best="eval/loss")
+        for step in steps:
+            writer.save(make_state(step), describe(step, metrics={"eval/loss": losses[step]}))
+            writer.wait()
+            kept.append(writer.steps())
+        writer.close()
+    assert kept == [[2], [2, 3], [2, 4], [4, 6], [4, 6, 7], [4, 6, 8], [4, 6, 8, 9]]
+
+
+def test_a_larger_metric_can_be_the_better_one():
+    policy = checkpoints.Retention(every=1, keep=1, best=Best("-eval/accuracy"))
+    assert policy.best.score({"eval/accuracy": 0.5}) == -0.5
+    assert policy.best.score({}) is None
+
+
+def test_a_flipped_byte_is_refused_or_harmless(saved, tmp_path):
+    files = sorted(file.relative_to(saved) for file in (saved / "2").rglob("*") if file.is_file())
+    assert len(files) > 10
+    refused = []
+    for file in files:
+        copy = tmp_path / "checkpoints"
+        shutil.copytree(saved, copy)
+        contents = bytearray((copy / file).read_bytes())
+        if not contents:
+            shutil.rmtree(copy)
+            continue
+        contents[len(contents) // 2] ^= 1
+        (copy / file).write_bytes(contents)
+        try:
+            reader = keeper(copy)
+            state, description = reader.restore(2, shapes(make_state(2)))
+            reader.close()
+            assert_equal(make_state(2), state)
+            assert description.metrics == {"eval/loss": 1.5}
+        except UserError as error:
+            refused.append(file.parts[1])
+            assert "2" in str(error) and "remove that folder" in str(error) and "\n" not in str(error)
+        shutil.rmtree(copy)
+    assert {"params", "training", "description", "tokenizer"} <= set(refused)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "missing", "no manifest", "no tokenizer"])
+def test_a_damaged_file_is_named_before_orbax_reads_it(saved, tmp_path, harm, capfd):
+    copy = tmp_path / "checkpoints"
+    shutil.copytree(saved, copy)
+    largest = max((copy / "2" / "params").rglob("*"), key=lambda file: file.stat().st_size if file.is_file() else 0)
+    if harm == "truncated":
+        largest.write_bytes(largest.read_bytes()[:-1])
+    elif harm == "missing":
+        largest.unlink()
+    elif harm == "no manifest":
+        (copy / "2" / "manifest.json").unlink()
+    else:
+        shutil.rmtree(copy / "2" / "tokenizer")
+    with pytest.raises(UserError, match=r"checkpoints/2, found that it cannot be read"):
+        keeper(copy).restore(2, shapes(make_state(2)))
+    assert capfd.readouterr().err == ""
+    found, _ = keeper(copy).restore(1, shapes(make_state(1)))
+    assert_equal(make_state(1), found)
+
+
+def test_a_file_that_is_missing_is_named_however_small_it_is(saved, tmp_path):
+    """Orbax reads on without some of them: the shardings, for one."""
+    shutil.copytree(saved / "2", copy := tmp_path / "2")
+    names = [name for name in storage.files(copy) if name.partition("/")[0] in ITEMS and "/" in name]
+    assert {name.partition("/")[0] for name in names} == set(ITEMS) and "params/_sharding" in names
+    for name in names:
+        contents = (copy / name).read_bytes()
+        (copy / name).unlink()
+        with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} is missing; remove that folder"):
+            items.verify(copy, (name.partition("/")[0],))
+        (copy / name).write_bytes(contents)
+    items.verify(copy, ITEMS)
+
+
+def test_a_checkpoint_of_another_size_or_model_is_named(saved):
+    with pytest.raises(UserError, match=r"params/kernel of shape \(32, 16\), found \(64, 16\)"):
+        keeper(saved).restore(2, shapes(make_state(2, rows=32)))
+    other = make_state(2)
+    other = other.replace(params=other.params | {"pooler": jnp.zeros(3)})
+    with pytest.raises(UserError, match=r"params/pooler of shape \(3,\), found none at all"):
+        keeper(saved).restore(2, shapes(other))
+
+
+def test_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(UserError, match="no finished checkpoint"):
+        checkpoints.load_parameters(tmp_path)
+
+
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess:
+    preamble = """
+        import os, signal, sys
+        from pathlib import Path
+        from plmjax.errors import UserError
+        from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state
+    """
+    command = [sys.executable, "-c", textwrap.dedent(preamble) + textwrap.dedent(script), *arguments]
+    return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
+
+
+def test_killed_anywhere_in_a_save_it_leaves_a_checkpoint_that_is_whole(tmp_path):
+    # Python tells its audit hooks of every file it opens and renames; the process kills itself at one of them.
+    script = """
+        directory, fatal = Path(sys.argv[1]), sys.argv[2]
+        writer = keeper(directory, keep=1)
+        writer.save(make_state(1), describe(1))
+        writer.wait()
+        seen = 0
+
+        def hook(event, arguments):
+            global seen
+            if event in ("open", "os.mkdir", "os.rename", "shutil.rmtree") and str(directory) in str(arguments[0]):
+                seen += 1
+                if fatal in (str(seen), event):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        writer.save(make_state(2), describe(2))
+        writer.close()
+        print(seen)
+    """
+    whole = run_script(script, str(tmp_path / "whole"), "0")
+    events = int(whole.stdout)
+    assert keeper(tmp_path / "whole").steps() == [2]
+    found = []
+    # The last is the removal of the checkpoint before, of which only one is kept.
+    for number, fatal in enumerate([2, events // 2, "os.rename", "shutil.rmtree"]):
+        directory = tmp_path / str(number)
+        killed = run_script(script, str(directory), str(fatal))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        reader = keeper(directory)
+        latest = reader.latest()
+        state, _ = reader.restore(latest, shapes(make_state(0)))
+        assert_equal(make_state(latest), state)
+        reader.close()
+        found.append(latest)
+    assert found[0] == 1 and found[-1] == 2
+
+
+def test_a_full_disk_costs_one_sentence_and_no_earlier_checkpoint(tmp_path):
+    script = """
+        import resource
+        writer = keeper(Path(sys.argv[1]))
+        writer.save(make_state(1, rows=1 << 15), describe(1))
+        writer.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+        try:
+            writer.save(make_state(2, rows=1 << 15), describe(2))
+            writer.close()
+        except UserError as error:
+            sys.exit(str(error))
+    """
+    result = run_script(script, str(tmp_path / "checkpoints"))
+    assert result.returncode == 1
+    sentence = result.stderr.strip()
+    assert "Expected to write a checkpoint" in sentence and "(steps: 1)" in sentence and "\n" not in sentence, (
+        result.stderr
+    )
+    reader = keeper(tmp_path / "checkpoints")
+    assert reader.steps() == [1]
+    found, _ = reader.restore(1, shapes(make_state(1, rows=1 << 15)))
+    assert_equal(make_state(1, rows=1 << 15), found)
+
+
+def imported(folder: Path, kernel: float = 1.0) -> None:
+    checkpoints.save_parameters(folder, {"kernel": np.full((2, 3), kernel)}, experiments.gpt2(), {"vocab.txt": b"a\n"})
+
+
+@pytest.mark.parametrize("killed", ["the checkpoint", "the experiment", "the tokenizer"])
+def test_what_a_killed_import_left_is_cleared_by_its_repetition(killed: str, tmp_path: Path, monkeypatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments: object) -> None:
+        raise Killed
+
+    def kill_in_a_save(writer: Checkpoints) -> None:
+        close(writer)  # or its threads would go on writing, as those of a killed process do not
+        (writer.directory / "0").rename(writer.directory / "0.orbax-checkpoint-tmp")  # as Orbax names an unfinished one
+        raise Killed
+
+    close = Checkpoints.close
+    owner, name, end = {
+        "the checkpoint": (Checkpoints, "close", kill_in_a_save),
+        "the experiment": (experiment, "write", kill),
+        "the tokenizer": (Description, "write_tokenizer", kill),
+    }[killed]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, name, end)
+        imported(tmp_path / "run")
+    with pytest.raises(UserError, match=r"found what an import or an average left when it was killed; run that"):
+        loop.check_resume(tmp_path / "run", experiments.gpt2())
+    imported(tmp_path / "run", kernel=2.0)
+    params, description = checkpoints.load_parameters(tmp_path / "run")
+    assert (params["kernel"] == 2.0).all() and description.tokenizer == {"vocab.txt": b"a\n"}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoints", "experiment.json", "tokenizer"]
+    with pytest.raises(UserError, match=r"Expected no run in .*, found one; name another folder"):
+        imported(tmp_path / "run")
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"Expected a new folder to write, found the link .*link to .*elsewhere; name"):
+        imported(tmp_path / "link")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_run_does_not_go_on_from_a_checkpoint_that_is_a_link(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(saved, folder)
+    (folder / "2").rename(tmp_path / "elsewhere")
+    (folder / "2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"found the link .*checkpoints/2 to .*elsewhere; put the folder itself there"):
+        keeper(folder)
+    assert checkpoints.describe(checkpoints.find(folder / "2")).step == 2
+
+
+def test_a_resume_on_another_number_of_cores_is_named(saved: Path, monkeypatch) -> None:
+    here = platform.cores()
+    found = checkpoints.describe(checkpoints.find(saved)).cores
+    assert found == here and header.cores(found) == [] and header.cores(0) == []
+    monkeypatch.setattr(platform, "cores", lambda: here + 3)
+    assert header.cores(found) == [
+        f"cores    {here + 3}, {here} before: sums have another order, and their last bits may differ"
+    ]
+
+
+@pytest.mark.parametrize(
+    "field, value, reason",
+    [
+        ("step", "2", "step is no number"),
+        ("metrics", {"eval/loss": "low"}, "eval/loss of metrics is 'low'"),
+        ("experiment", [], "experiment is no object"),
+        ("experiment", {"type": "plmjax.experiment.settings:Training"}, "its experiment is a Training"),
+        ("record", "best", "record is 'best'"),
+    ],
+)
+def test_a_description_of_other_types_is_one_sentence_whatever_its_digest(
+    saved: Path, tmp_path: Path, field: str, value: object, reason: str
+) -> None:
+    folder = shutil.copytree(saved / "2", tmp_path / "2")
+    file = folder / "description" / "metadata"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match=rf"a whole checkpoint in .*/2, found that it cannot be read: .*{reason}"):
+        checkpoints.describe(folder)
+
+
+def test_an_experiment_in_a_checkpoint_that_does_not_fit_names_the_checkpoint(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved / "2", tmp_path / "2")
+    file = folder / "description" / "metadata"
+    found = json.loads(file.read_text())
+    found["experiment"]["objective"] = [None]
+    file.write_text(json.dumps(found))
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match=r"Expected Experiment\.objective of type .*Objective.* \(in .*/2\)\."):
+        checkpoints.describe(folder)

@@ -1,0 +1,76 @@
+"""What a checkpoint in --from gives to an experiment, and which kinds of it are refused."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.data.layouts import Blocks
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.starts.source_encoder import NewSourceEncoder
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.t5 import T5Config
+from plmjax.models.word2vec import Word2VecConfig
+from plmjax.objectives.next_token import NextToken
+from plmjax.training.checkpoints import checkpoints, start
+
+
+def saved(folder: Path, model: Any) -> Path:
+    """A run of a model, with one parameter in place of its own."""
+    run = Experiment(model, NextToken(), Data(layout=Blocks()))
+    checkpoints.save_parameters(folder, {"kernel": np.zeros(1, np.float32)}, run, {})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("t5_mixture", T5Config.tiny(vocab_size=77)), ("translate_multi30k", BartConfig.tiny())]
+)
+def test_the_model_of_a_checkpoint_takes_the_place_of_that_for_random_parameters(name, model, tmp_path) -> None:
+    said: list[str] = []
+    own = experiments.load(name)
+    run = start.composed(own, saved(tmp_path, model), said.append)
+    assert run == dataclasses.replace(own, model=model) and own.model != model
+    assert said == [f"model      {type(model).__name__} of {tmp_path}, in place of the experiment's own"]
+    assert start.with_model(run, checkpoints.describe(checkpoints.find(tmp_path))) == run
+    assert start.composed(own, "random", said.append) == own and len(said) == 1
+
+
+def test_a_start_that_maps_the_model_is_asked_later(tmp_path) -> None:
+    own = dataclasses.replace(experiments.load("translate_multi30k"), start=NewSourceEncoder())
+    assert start.composed(own, saved(tmp_path, BartConfig.tiny())) == own
+
+
+def test_a_file_of_word_vectors_changes_nothing(tmp_path) -> None:
+    (tmp_path / "vectors.txt").write_text("a 1 2\n")
+    own = experiments.load("translate_multi30k")
+    assert start.composed(own, tmp_path / "vectors.txt") == own
+
+
+def test_an_option_that_changes_the_model_of_a_checkpoint_is_named(tmp_path, fails) -> None:
+    said = fails("finetune", "t5_mixture", "--from", saved(tmp_path / "t5", T5Config.tiny()), "--model.d_ff", "7")
+    assert "found model.d_ff = 7; leave the option --model.d_ff out" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "expected", "found"),
+    [
+        ("finetune_sentences", Word2VecConfig.tiny(), "a model that reads texts", "Word2VecConfig, word vectors"),
+        ("summarize_dialogues", BertConfig.tiny(), "a model that writes text", "BertConfig, an encoder"),
+        ("finetune_tagging", BartConfig.tiny(), "sees both sides of a word", "BartConfig, an encoder-decoder"),
+    ],
+)
+def test_a_task_names_its_kind_and_that_of_the_checkpoint(name, model, expected, found, tmp_path, fails) -> None:
+    said = fails("finetune", name, "--from", saved(tmp_path / "run", model), "--workdir", tmp_path / "task")
+    assert expected in said and f"found {found}; " in said
+
+
+def test_a_run_on_text_wants_a_checkpoint_of_its_own_class(tmp_path) -> None:
+    with pytest.raises(
+        UserError, match=r"Expected a run of BertConfig, an encoder, in --from, .* T5Config, an encoder-"
+    ):
+        start.composed(experiments.load("bert_tiny"), saved(tmp_path, T5Config.tiny()))

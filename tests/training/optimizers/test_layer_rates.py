@@ -1,0 +1,212 @@
+"""Rates of layers against ELECTRA's released rule and updates written out by hand; gradual unfreezing."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ParameterGroup
+from plmjax.errors import UserError
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.families.task_heads import HEAD
+from plmjax.parallel import mesh as meshes
+from plmjax.training import feed, phases, step
+from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradient_norm
+from plmjax.training.optimizers.layer_rates import groups_below_the_head
+from plmjax.training.optimizers.schedules import Constant, Linear
+from tests.families import STEPS
+from tests.strangers import experiments
+
+LAYERS = 3
+AXES = {
+    "encoder/embeddings/words": (None, None),
+    "encoder/embeddings_project/kernel": (None, None),
+    "encoder/layers/kernel": (None, "layers", None),  # where the axis stands is no matter
+    "encoder/layers/bias": ("layers", None),
+    "encoder/pooler/kernel": (None, None),
+    "classifier/kernel": (None, None),
+}
+GROUPS = (
+    ParameterGroup(("encoder/embeddings", "encoder/embeddings_project")),
+    *(ParameterGroup(("encoder/layers",), layer) for layer in range(LAYERS)),
+    ParameterGroup(("encoder",)),
+)
+SHAPES = [(5, 2), (2, 4), (4, LAYERS, 4), (LAYERS, 4), (4, 4), (4, 2)]
+
+
+def tree(seed: int, box: bool = False):
+    """Random float32 arrays under the paths of AXES, boxed with their logical axes if asked."""
+    random = np.random.default_rng(seed)
+    found = {}
+    for (path, axes), shape in zip(AXES.items(), SHAPES, strict=True):
+        *parts, last = path.split("/")
+        node = found
+        for part in parts:
+            node = node.setdefault(part, {})
+        array = random.normal(size=shape).astype(np.float32)
+        node[last] = nn.LogicallyPartitioned(array, axes) if box else array
+    return found
+
+
+def leaves(params) -> dict[str, np.ndarray]:
+    found = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {"/".join(key.key for key in path): np.asarray(leaf, np.float64) for path, leaf in found}
+
+
+def factors(decay: float) -> dict[str, np.ndarray]:
+    """The factor of every number of the tree, told by hand: head 1, pooler, layers 2, 1, 0, embeddings."""
+    layers = np.array([decay**4, decay**3, decay**2])
+    return {
+        "encoder/embeddings/words": decay**5,
+        "encoder/embeddings_project/kernel": decay**5,
+        "encoder/layers/kernel": layers[None, :, None],
+        "encoder/layers/bias": layers[:, None],
+        "encoder/pooler/kernel": decay,
+        "classifier/kernel": 1.0,
+    }
+
+
+def run(optimizer: Optimizer, gradients, box: bool = False):
+    """(parameters and state after each of the gradients)."""
+    transformation = optimizer.build(10, tree(0, box=True), GROUPS)
+    params = tree(0, box)
+    state, after = transformation.init(params), []
+    update = jax.jit(transformation.update)
+    for gradient in gradients:
+        updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        after.append((leaves(nn.meta.unbox(params)), state))
+    return after
+
+
+@pytest.mark.parametrize("box", [False, True], ids=["unboxed", "boxed"])
+@pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
+def test_every_update_is_that_of_one_rate_times_the_layers_factor(rule, box):
+    """Weight decay included, which the released code multiplies by the layer's rate as well."""
+    settings = {"learning_rate": 0.05, "schedule": Constant(), "weight_decay": 0.1}
+    gradient = tree(1, box)
+    ((plain, _),) = run(rule(**settings), [gradient], box)
+    ((layered, _),) = run(rule(**settings, layer_decay=0.5), [gradient], box)
+    before = leaves(tree(0))
+    for name, factor in factors(0.5).items():
+        expected = before[name] + factor * (plain[name] - before[name])
+        np.testing.assert_allclose(layered[name], expected, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("layers", [1, 12])
+def test_depths_are_electras(layers):
+    """google-research/electra model/optimization.py: depth 0, layer + 1, and layers + 2 for the task's own."""
+    depth = {"embeddings": 0, "classifier": layers + 2}
+    depth |= {f"layer_{layer}": layer + 1 for layer in range(layers)}
+    rates = {key: 0.8 ** (layers + 2 - at) for key, at in depth.items()}
+
+    config = BertConfig.tiny(num_hidden_layers=layers)
+    module = config.for_sequence_classification(2, Execution())
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    below = groups_below_the_head(boxed, config.parameter_groups)
+    for name, distance in below.items():
+        shape = jax.tree.leaves(boxed)[list(below).index(name)].shape
+        assert np.broadcast_shapes(distance.shape, shape) == shape
+        found = 0.8**distance
+        if name.startswith(f"{HEAD}/"):
+            assert found == pytest.approx(rates["classifier"])
+        elif "/layers/" in name:
+            np.testing.assert_allclose(found.ravel(), [rates[f"layer_{layer}"] for layer in range(layers)])
+        elif name.startswith("bert/embeddings/"):
+            assert found == pytest.approx(rates["embeddings"])
+        else:
+            assert name.startswith("bert/pooler/") and found == pytest.approx(0.8)
+
+
+def test_layers_may_be_stacked_separate_or_shared():
+    """The same distances for a stack and for parameters of their own; layers that share theirs are one group."""
+    axes = {name: nn.LogicallyPartitioned(np.zeros(2), (None,)) for name in ("kernel",)}
+    separate = {"model": {"words": axes, "layer_0": axes, "layer_1": axes}, "head": axes}
+    own = tuple(ParameterGroup((f"model/{name}",)) for name in ("words", "layer_0", "layer_1"))
+    found = groups_below_the_head(separate, own)
+    assert {name.split("/")[-2]: int(distance) for name, distance in found.items()} == {
+        "words": 3,
+        "layer_0": 2,
+        "layer_1": 1,
+        "head": 0,
+    }
+    config = AlbertConfig.tiny()
+    module = config.for_sequence_classification(2, Execution())
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    below = groups_below_the_head(boxed, config.parameter_groups)
+    kinds = {"/".join(name.split("/")[:2]): distance.tolist() for name, distance in below.items()}
+    expected = {"albert/embeddings": 2, "albert/encoder": 1, "albert/pooler": 1}
+    assert kinds == expected | {"classifier/kernel": 0, "classifier/bias": 0}
+
+
+@pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
+def test_groups_are_unfrozen_from_the_head_down(rule):
+    """Two steps each: head; pooler; layers 2, 1, 0; embeddings. What waits does not move, decay or count."""
+    settings = rule(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, unfreeze_every=2)
+    gradients = [tree(seed) for seed in range(1, 13)]
+    waits = {name: np.log2(1 / np.asarray(factor)).astype(int) for name, factor in factors(0.5).items()}
+    before = leaves(tree(0))
+    for number, (params, state) in enumerate(run(settings, gradients)):
+        norm = 0.0
+        for name, turns in waits.items():
+            unfrozen = np.broadcast_to(turns <= number // 2, before[name].shape)
+            np.testing.assert_array_equal(params[name] != before[name], unfrozen, err_msg=f"{name} at {number}")
+            moments = leaves(optax.tree.get(state, "mean" if rule != AdamW else "mu"))
+            np.testing.assert_array_equal(moments[name] != 0, unfrozen)
+            norm += np.sum(leaves(gradients[number])[name] ** 2 * unfrozen)
+        assert float(gradient_norm(state)) == pytest.approx(np.sqrt(norm), rel=1e-5)
+        before = params
+    assert all((turns <= number // 2).all() for turns in waits.values())
+
+
+def test_a_gradient_that_is_not_finite_does_not_leave_a_group_that_waits():
+    gradient = tree(1)
+    gradient["encoder"]["embeddings"]["words"][0, 0] = np.nan
+    ((params, _),) = run(BertAdamW(schedule=Constant(), unfreeze_every=1), [gradient])
+    assert all(np.isfinite(array).all() for array in params.values())
+
+
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
+def test_sharded_equals_unsharded(mesh):
+    make, source = STEPS["classification"]
+    optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "schedule": Linear()}
+    run = experiments.without_dropout(experiments.changed(make(), optimizer=optimizer, training={"steps": 4}))
+
+    def trained(sizes):
+        settings = dict(zip(meshes.AXES, sizes, strict=True))
+        own = experiments.changed(run, mesh=settings)
+        (phase,) = phases.resolve(own)
+        batches = source(own.data)
+        devices = jax.devices()[: int(np.prod(sizes))]
+        built = step.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
+        state = built.initialize(0)
+        for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
+            state, _ = built.train(state, batch)
+        return jax.device_get(state.params)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), trained(mesh), trained((1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer_decay": 0.0}, "layer_decay above 0 and up to 1, found 0"),
+        ({"layer_decay": 1.5}, "layer_decay above 0 and up to 1, found 1.5"),
+        ({"unfreeze_every": -1}, "unfreeze_every of at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, message):
+    with pytest.raises(UserError, match=message):
+        BertAdamW(**settings).build(10, tree(0, box=True), GROUPS)
+
+
+def test_a_model_without_groups_is_named():
+    params = {"table": nn.LogicallyPartitioned(jnp.zeros((2, 2)), (None, None))}
+    with pytest.raises(UserError, match=r"model with groups of parameters .* found none among table"):
+        BertAdamW(layer_decay=0.9).build(10, params)
+    with pytest.raises(ValueError, match="logical axes"):
+        BertAdamW(layer_decay=0.9).build(10, tree(0))

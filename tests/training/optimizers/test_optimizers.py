@@ -1,0 +1,244 @@
+"""Update rules against the formulas of their releases, written out in NumPy and float64."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.errors import UserError
+from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, gradient_norm
+from plmjax.training.optimizers.schedules import Constant, Linear
+
+LAYERS, STEPS = 3, 6
+SHAPES = {
+    "embeddings": {"words": (7, 4), "layer_norm": {"scale": (4,), "bias": (4,)}},
+    "layers": {"query": {"kernel": (LAYERS, 4, 4), "bias": (LAYERS, 4)}, "output_layer_norm": {"scale": (LAYERS, 4)}},
+    "predictions": {"output_bias": (7,), "dense": {"kernel": (4, 4)}},
+}
+SETTINGS = {"learning_rate": 0.05, "schedule": Linear(warmup_steps=2), "weight_decay": 0.1}
+RULES = [BertAdamW, AdamW, Lamb]
+
+
+def tree(seed: int, scale: float = 1.0):
+    """Random float32 arrays of SHAPES."""
+    rng = np.random.default_rng(seed)
+    is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
+    return jax.tree.map(lambda s: rng.normal(0, scale, s).astype(np.float32), SHAPES, is_leaf=is_shape)
+
+
+def boxed(params):
+    """The same tree boxed with logical axes, as a module's init gives it."""
+
+    def box(path, leaf):
+        names = ("layers",) if path[0].key == "layers" else ()
+        return nn.LogicallyPartitioned(leaf, names + (None,) * (leaf.ndim - len(names)))
+
+    return jax.tree_util.tree_map_with_path(box, params)
+
+
+def flat(params) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_flatten_with_path(nn.meta.unbox(params))[0]
+    return {"/".join(key.key for key in path): np.asarray(leaf, np.float64) for path, leaf in leaves}
+
+
+def run(transformation, params, gradients):
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = transformation.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = transformation.init(params)
+    for gradient in gradients:
+        params, state = step(params, state, gradient)
+    return params, state
+
+
+GRADIENTS = [tree(seed, scale=0.02 if seed == 3 else 1.0) for seed in range(1, STEPS + 1)]
+
+
+def decayed(name: str) -> bool:
+    return not any(word in name for word in ("layer_norm", "bias"))
+
+
+def oracle(rule: type) -> dict[str, np.ndarray]:
+    """The updates of GRADIENTS, one array at a time; stacked layers one layer at a time for LAMB."""
+    params = flat(tree(0))
+    mean = {name: np.zeros_like(value) for name, value in params.items()}
+    square = {name: np.zeros_like(value) for name, value in params.items()}
+    for step, gradient in enumerate(map(flat, GRADIENTS)):
+        norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        rate = 0.05 * (step / 2 if step < 2 else 1 - step / STEPS)
+        for name, g in gradient.items():
+            g = g / max(norm, 1.0)
+            mean[name] = 0.9 * mean[name] + 0.1 * g
+            square[name] = 0.999 * square[name] + 0.001 * g**2
+            m, v = mean[name], square[name]
+            if rule is AdamW:
+                m, v = m / (1 - 0.9 ** (step + 1)), v / (1 - 0.999 ** (step + 1))
+            update = m / (np.sqrt(v) + 1e-6) + (0.1 * params[name] if decayed(name) else 0)
+            if rule is Lamb and decayed(name):
+                parts = range(LAYERS) if name.startswith("layers") else [slice(None)]
+                for part in parts:
+                    ratio = np.linalg.norm(params[name][part]) / np.linalg.norm(update[part])
+                    update[part] = ratio * update[part]
+            params[name] = params[name] - rate * update
+    return params
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("box", [boxed, lambda params: params], ids=["boxed", "unboxed"])
+def test_rule_is_its_formula(rule, box):
+    transformation = rule(**SETTINGS).build(STEPS, boxed(tree(0)))
+    params, _ = run(transformation, box(tree(0)), [box(gradient) for gradient in GRADIENTS])
+    for name, expected in oracle(rule).items():
+        np.testing.assert_allclose(flat(params)[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_bert_corrects_no_bias():
+    """Deviation from Adam: the first update is 0.1 / sqrt(0.001) = 3.16 rather than 1."""
+    settings = BertAdamW(learning_rate=1.0, schedule=Constant(), weight_decay=0.0, clip_norm=0.0)
+    params = {"kernel": jnp.zeros(3)}
+    updated, _ = run(settings.build(10, params), params, [{"kernel": jnp.array([1.0, -2.0, 5.0])}])
+    np.testing.assert_allclose(updated["kernel"], np.array([-1, 1, -1]) * 0.1 / np.sqrt(0.001), rtol=1e-4)
+
+
+def test_epsilon_stands_outside_the_root():
+    settings = BertAdamW(learning_rate=1.0, schedule=Constant(), weight_decay=0.0, clip_norm=0.0)
+    params = {"kernel": jnp.zeros(1)}
+    updated, _ = run(settings.build(10, params), params, [{"kernel": jnp.array([1e-5])}])
+    np.testing.assert_allclose(updated["kernel"], -1e-6 / (np.sqrt(0.001) * 1e-5 + 1e-6), rtol=1e-5)
+
+
+def test_step_zero_of_a_warmup_changes_no_parameter_but_the_moments():
+    transformation = BertAdamW(**SETTINGS).build(STEPS, tree(0))
+    params, state = run(transformation, tree(0), GRADIENTS[:1])
+    jax.tree.map(np.testing.assert_array_equal, params, tree(0))
+    assert float(optax.tree.norm(optax.tree.get(state, "mean"))) == pytest.approx(0.1, rel=1e-5)
+
+
+def test_lamb_of_stacked_layers_equals_lamb_of_separate_layers():
+    settings = Lamb(**SETTINGS)
+
+    def separate(stacked):
+        return {
+            str(layer): nn.LogicallyPartitioned(stacked[layer], (None,) * (stacked.ndim - 1)) for layer in range(LAYERS)
+        }
+
+    stacked = jnp.asarray(tree(0)["layers"]["query"]["kernel"]) * jnp.array([1.0, 10.0, 0.1])[:, None, None]
+    gradients = [gradient["layers"]["query"]["kernel"] for gradient in GRADIENTS]
+    together = {"kernel": nn.LogicallyPartitioned(stacked, ("layers", "embed", "heads"))}
+    first, _ = run(settings.build(STEPS, together), {"kernel": stacked}, [{"kernel": g} for g in gradients])
+    apart, _ = run(settings.build(STEPS, separate(stacked)), separate(stacked), [separate(g) for g in gradients])
+    for layer in range(LAYERS):
+        np.testing.assert_allclose(first["kernel"][layer], apart[str(layer)].value, rtol=1e-6)
+
+
+def test_lamb_moves_a_parameter_that_is_zero_by_the_plain_update():
+    params = {"kernel": nn.LogicallyPartitioned(jnp.zeros(2), ("embed",))}
+    settings = Lamb(learning_rate=1.0, schedule=Constant(), clip_norm=0.0, epsilon=0.0)
+    updated, _ = run(settings.build(10, params), {"kernel": jnp.zeros(2)}, [{"kernel": jnp.array([0.0 + 1, -1.0])}])
+    np.testing.assert_allclose(updated["kernel"], np.array([-1, 1]) * 0.1 / np.sqrt(0.001), rtol=1e-4)
+
+
+def test_lamb_refuses_parameters_whose_layers_it_cannot_see():
+    with pytest.raises(ValueError, match="boxed"):
+        Lamb().build(STEPS, tree(0))
+
+
+def test_partition_specs_serve_as_axes():
+    specs = nn.get_partition_spec(boxed(tree(0)))
+    settings = Lamb(**SETTINGS)
+    by_spec, _ = run(settings.build(STEPS, specs), tree(0), GRADIENTS)
+    by_box, _ = run(settings.build(STEPS, boxed(tree(0))), tree(0), GRADIENTS)
+    jax.tree.map(np.testing.assert_array_equal, by_spec, by_box)
+
+
+def test_decay_leaves_out_what_bert_leaves_out():
+    mask = BertAdamW().decayed(boxed(tree(0)))
+    kept = jax.tree_util.tree_flatten_with_path(mask)[0]
+    assert {"/".join(k.key for k in path) for path, decays in kept if decays} == {
+        "embeddings/words",
+        "layers/query/kernel",
+        "predictions/dense/kernel",
+    }
+    assert BertAdamW().decayed(tree(0)) == mask
+
+
+@pytest.mark.parametrize(("clip", "factor"), [(1.0, 1 / 5), (0.0, 1.0), (10.0, 1.0)])
+def test_clip_scales_to_the_norm_and_the_state_tells_it(clip, factor):
+    params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
+    settings = BertAdamW(clip_norm=clip, schedule=Constant())
+    _, state = run(settings.build(10, params), params, [{"a": jnp.array([3.0]), "b": jnp.array([4.0])}])
+    assert float(gradient_norm(state)) == pytest.approx(5.0)
+    np.testing.assert_allclose(optax.tree.get(state, "mean")["b"], 0.1 * 4.0 * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_spoils_every_parameter(bad):
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    updated, _ = run(
+        BertAdamW(schedule=Constant()).build(10, params), params, [{"a": jnp.array([bad]), "b": jnp.ones(1)}]
+    )
+    assert np.isnan(updated["a"]).all() and np.isnan(updated["b"]).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_frozen_parameters_have_no_state_no_update_and_no_part_in_the_norm(rule):
+    settings = rule(frozen=("embeddings", "layers/query"), **SETTINGS)
+    params, state = run(settings.build(STEPS, boxed(tree(0))), tree(0), GRADIENTS)
+    before, after = flat(tree(0)), flat(params)
+    frozen = {name for name in before if name.startswith(("embeddings/", "layers/query/"))}
+    assert {name for name in before if np.array_equal(before[name], after[name])} == frozen
+    trained = {name: g for name, g in flat(GRADIENTS[-1]).items() if name not in frozen}
+    assert sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim) == 2 * sum(g.size for g in trained.values())
+    expected = np.sqrt(sum((g**2).sum() for g in trained.values()))
+    assert float(gradient_norm(state)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sharded_moments_give_the_update_of_whole_ones(rule):
+    """ZeRO-1: moments cut over the devices, parameters whole."""
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    transformation = rule(**SETTINGS).build(STEPS, boxed(tree(0)))
+    state = transformation.init(tree(0))
+
+    def place(leaf):
+        cut = leaf.ndim > 0 and leaf.shape[-1] % 4 == 0
+        return NamedSharding(mesh, PartitionSpec(*[None] * (leaf.ndim - 1), "data") if cut else PartitionSpec())
+
+    shardings = jax.tree.map(place, state)
+
+    def step(params, state, gradient):
+        updates, state = transformation.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    step = jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), shardings))
+    params, state = tree(0), jax.device_put(state, shardings)
+    for gradient in GRADIENTS:
+        params, state = step(params, state, gradient)
+    whole, _ = run(transformation, tree(0), GRADIENTS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), params, whole)
+
+
+def test_moments_are_float32_and_bfloat16_gradients_are_summed_in_float32():
+    params = {"kernel": jnp.zeros(4096)}
+    _, state = run(BertAdamW().build(10, params), params, [{"kernel": jnp.full(4096, 0.1, jnp.bfloat16)}])
+    assert float(gradient_norm(state)) == pytest.approx(64 * float(jnp.bfloat16(0.1)), rel=1e-5)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state) if leaf.ndim)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip_norm": -1.0}, "clip_norm of at least 0"),
+        ({"frozen": ("embedings",)}, "did you mean 'embeddings'"),
+        ({"frozen": ("embed",)}, "found 'embed'"),
+        ({"frozen": ("embeddings", "layers", "predictions")}, "leave parameters to train"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, message):
+    with pytest.raises(UserError, match=message):
+        BertAdamW(**settings).build(STEPS, tree(0))

@@ -1,0 +1,308 @@
+"""Adagrad, gradient descent and Adafactor against torch and transformers; averages; evaluations that rules hear."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.training import optimizers
+from plmjax.training.optimizers import Adafactor, Adagrad, BertAdamW, StochasticGradientDescent
+from plmjax.training.optimizers.schedules import Constant, InverseSquareRoot, Plateau
+from tests.optional import torch, transformers
+
+SHAPES = {"kernel": (6, 8), "bias": (8,)}
+STEPS = 7
+PLAIN = {"clip_norm": 0.0, "schedule": Constant()}
+
+
+def tree(seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def boxed(params):
+    return {name: nn.LogicallyPartitioned(array, (None,) * array.ndim) for name, array in params.items()}
+
+
+def descend(optimizer, gradients, values=()):
+    """(parameters, state) after every gradient; values: what the optimizer hears after each step."""
+    transformation = optimizer.build(STEPS, boxed(tree(0)))
+    params, found = tree(0), []
+    state = transformation.init(params)
+    update = jax.jit(transformation.update)
+    for number, gradient in enumerate(gradients):
+        updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        if values:
+            state = optimizers.hear(optimizer, state, values[number])
+        found.append((params, state))
+    return found
+
+
+def reference(make, gradients) -> list[dict[str, np.ndarray]]:
+    """Parameters after every gradient with an optimizer of torch."""
+    params = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in tree(0).items()}
+    optimizer, found = make(list(params.values())), []
+    for gradient in gradients:
+        for name, parameter in params.items():
+            parameter.grad = torch.tensor(gradient[name])
+        optimizer.step()
+        found.append({name: parameter.detach().numpy().copy() for name, parameter in params.items()})
+    return found
+
+
+GRADIENTS = [tree(seed) for seed in range(1, STEPS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "make"),
+    [
+        (Adagrad(learning_rate=0.05, **PLAIN), lambda params: torch.optim.Adagrad(params, lr=0.05)),
+        (
+            Adagrad(learning_rate=0.05, initial_accumulator=1.0, epsilon=1e-3, **PLAIN),
+            lambda params: torch.optim.Adagrad(params, lr=0.05, initial_accumulator_value=1.0, eps=1e-3),
+        ),
+        (StochasticGradientDescent(learning_rate=0.1, **PLAIN), lambda params: torch.optim.SGD(params, lr=0.1)),
+        (
+            StochasticGradientDescent(learning_rate=0.1, momentum=0.9, weight_decay=0.1, **PLAIN),
+            lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1),
+        ),
+        (
+            StochasticGradientDescent(learning_rate=0.1, momentum=0.9, nesterov=True, **PLAIN),
+            lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+        ),
+        (
+            Adafactor(factored_from=2),
+            lambda params: transformers.Adafactor(params, relative_step=True, scale_parameter=True, warmup_init=False),
+        ),
+        (
+            Adafactor(learning_rate=1e-3, factored_from=2, relative=False, clip_update=0.5, schedule=Constant()),
+            lambda params: transformers.Adafactor(
+                params, lr=1e-3, clip_threshold=0.5, relative_step=False, scale_parameter=False
+            ),
+        ),
+    ],
+    ids=["Adagrad", "Adagrad from 1", "SGD", "momentum", "Nesterov", "Adafactor, relative", "Adafactor, clipped"],
+)
+def test_rule_is_the_librarys(optimizer, make):
+    found = [params for params, _ in descend(optimizer, GRADIENTS)]
+    chex.assert_trees_all_close(found, reference(make, GRADIENTS), rtol=1e-5, atol=1e-6)
+
+
+def test_adagrad_leaves_what_never_had_a_gradient():
+    gradients = [gradient | {"bias": np.zeros(8, np.float32)} for gradient in GRADIENTS]
+    params, _ = descend(Adagrad(), gradients)[-1]
+    np.testing.assert_array_equal(params["bias"], tree(0)["bias"])
+
+
+def test_adafactor_is_optaxs():
+    """optax.adafactor with T5's settings; where a parameter is too small, its second moments are not factored."""
+    theirs = optax.adafactor(
+        optax.constant_schedule(0.01), min_dim_size_to_factor=7, momentum=None, weight_decay_rate=None
+    )
+    params = tree(0)
+    state = theirs.init(params)
+    for gradient in GRADIENTS:
+        updates, state = theirs.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    found, _ = descend(Adafactor(factored_from=7, schedule=Constant()), GRADIENTS)[-1]
+    chex.assert_trees_all_close(found, params, rtol=1e-5)
+
+
+@pytest.mark.parametrize("factored_from", [6, 7])
+def test_adafactor_is_mesh_tensorflows_step_by_step(factored_from):
+    """`AdafactorOptimizer` of mesh_tensorflow/optimize.py written in NumPy, float64; the matrix is 6 x 8."""
+    params = {name: array.astype(np.float64) for name, array in tree(0).items()}
+    moments = {name: [0.0, 0.0] for name in params}
+    found = descend(Adafactor(factored_from=factored_from), GRADIENTS)
+
+    def size(x):
+        return np.sqrt(np.mean(np.square(x)))
+
+    for step, gradients in enumerate(GRADIENTS):
+        fade, rate = 1 - (step + 1) ** -0.8, 1 / np.sqrt(max(step, 10_000))
+        for name, gradient in gradients.items():
+            square, kept = np.square(gradient.astype(np.float64)) + 1e-30, moments[name]
+            if gradient.ndim == 2 and min(gradient.shape) >= factored_from:
+                kept[:] = (fade * old + (1 - fade) * square.mean(axis) for axis, old in zip((1, 0), kept, strict=True))
+                rows, columns = kept
+                second = np.outer(rows / rows.mean(), columns)
+            else:
+                kept[0] = second = fade * kept[0] + (1 - fade) * square
+            update = gradient / np.sqrt(second)
+            update = update / max(1.0, size(update))
+            params[name] = params[name] - update * max(size(params[name]), 1e-3) * rate
+        chex.assert_trees_all_close(found[step][0], params, rtol=1e-5)
+
+
+def test_adafactor_keeps_rows_and_columns_instead_of_matrices():
+    params = {"kernel": jax.ShapeDtypeStruct((3, 256, 512), jnp.float32)}
+    box = {"kernel": nn.LogicallyPartitioned(params["kernel"], ("layers", "embed", "mlp"))}
+    state = jax.eval_shape(Adafactor().build(STEPS, box).init, params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 3 * (256 + 512) + 10
+
+
+def test_adafactor_of_stacked_layers_equals_adafactor_of_separate_layers():
+    layers = [tree(seed)["kernel"] * size for seed, size in ((0, 1.0), (1, 10.0), (2, 1e-5))]
+    gradients = [tree(seed)["kernel"] for seed in (3, 4, 5)]
+    optimizer = Adafactor(factored_from=6)
+
+    def one_update(params, gradients, names):
+        box = jax.tree.map(lambda array: nn.LogicallyPartitioned(array, names), params)
+        transformation = optimizer.build(STEPS, box)
+        return transformation.update(gradients, transformation.init(params), params)[0]
+
+    together = one_update({"kernel": np.stack(layers)}, {"kernel": np.stack(gradients)}, ("layers", "embed", "mlp"))
+    apart = one_update(
+        dict(zip("012", layers, strict=True)), dict(zip("012", gradients, strict=True)), ("embed", "mlp")
+    )
+    for layer in range(3):
+        np.testing.assert_allclose(together["kernel"][layer], apart[str(layer)], rtol=1e-5)
+
+
+def test_t5s_relative_step_is_that_of_the_paper():
+    """Algorithm 5: min(0.01, 1 / sqrt(t)); transformers counts steps from 1."""
+    assert Adafactor().schedule == InverseSquareRoot(constant_steps=10_000)
+    rates = Adafactor().schedule.rates(0.01, 100_000)
+    for step in (0, 100, 9_999, 10_001, 40_000):
+        assert float(rates(step)) == pytest.approx(min(0.01, 1 / np.sqrt(max(step, 1))), rel=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------- averages
+
+
+def test_averaging_is_the_mean_of_the_parameters_as_torchs():
+    """torch.optim.ASGD with t0=-1: its average has one step more to count than it has done."""
+    optimizer = StochasticGradientDescent(learning_rate=0.1, averaging="always", **PLAIN)
+    found = descend(optimizer, GRADIENTS)
+    states = []
+
+    def make(params):
+        torchs = torch.optim.ASGD(params, lr=0.1, lambd=0.0, t0=-1)
+        step = torchs.step
+
+        def stepped():
+            step()
+            states.append([torchs.state[parameter]["ax"].numpy().copy() for parameter in params])
+
+        torchs.step = stepped
+        return torchs
+
+    params = reference(make, GRADIENTS)
+    for number, (ours, state) in enumerate(found):
+        chex.assert_trees_all_close(ours, params[number], rtol=1e-5, atol=1e-6)
+        evaluated = optimizers.evaluated(state, ours)
+        chex.assert_trees_all_close([evaluated[name] for name in SHAPES], states[number], rtol=1e-5, atol=1e-6)
+        mean = jax.tree.map(lambda *each: np.mean(each, axis=0), *params[: number + 1])
+        chex.assert_trees_all_close(evaluated, mean, rtol=1e-5, atol=1e-6)
+
+
+def merity(values: list[float], patience: int) -> int | None:
+    """salesforce/awd-lstm-lm main.py: the evaluation, from 0, after which averaging begins."""
+    best: list[float] = []
+    for number, value in enumerate(values):
+        if len(best) > patience and value > min(best[:-patience]):
+            return number
+        best.append(value)
+    return None
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_non_monotone_averaging_begins_where_its_authors_begin_it(patience, seed):
+    values = [5.0, 4.0, *np.random.default_rng(seed).normal(3, 1, STEPS - 2).tolist()]
+    optimizer = StochasticGradientDescent(averaging="non-monotone", patience=patience, **PLAIN)
+    begins = merity(values, patience)
+    averaged = []
+    for number, (params, state) in enumerate(descend(optimizer, GRADIENTS, values)):
+        if begins is None or number <= begins:
+            chex.assert_trees_all_equal(optimizers.evaluated(state, params), params)
+        else:
+            averaged.append(params)
+            mean = jax.tree.map(lambda *each: np.mean(each, axis=0), *averaged)
+            chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mean_may_forget():
+    """That of all steps while each of them has a quarter or more; then an exponential mean of decay 0.75."""
+    optimizer, mean = StochasticGradientDescent(averaging="always", average_share=0.25, **PLAIN), None
+    for count, (params, state) in enumerate(descend(optimizer, GRADIENTS), start=1):
+        share = max(1 / count, 0.25)
+        mean = params if mean is None else jax.tree.map(lambda m, p, s=share: (1 - s) * m + s * p, mean, params)
+        chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
+    assert count > 4
+
+
+def test_frozen_parameters_are_not_averaged():
+    optimizer = StochasticGradientDescent(averaging="always", frozen=("bias",), **PLAIN)
+    params, state = descend(optimizer, GRADIENTS)[-1]
+    evaluated = optimizers.evaluated(state, params)
+    np.testing.assert_array_equal(evaluated["bias"], tree(0)["bias"])
+    assert not np.array_equal(evaluated["kernel"], params["kernel"])
+    averages = [leaf for leaf in jax.tree.leaves(state) if leaf.shape in SHAPES.values()]
+    assert [leaf.shape for leaf in averages] == [SHAPES["kernel"]]
+
+
+# ------------------------------------------------------------------------------------------ evaluations heard
+
+
+def test_most_rules_do_not_listen():
+    optimizer = BertAdamW(**PLAIN)
+    params, state = descend(optimizer, GRADIENTS[:1])[-1]
+    chex.assert_trees_all_equal(optimizers.hear(optimizer, state, 3.0), state)
+    assert optimizers.evaluated(state, params) is params
+
+
+def test_a_plateau_lowers_the_rate_of_the_update_and_of_the_log():
+    optimizer = StochasticGradientDescent(
+        learning_rate=0.1, clip_norm=0.0, schedule=Plateau(reduction=0.5, patience=0), frozen=("bias",)
+    )
+    gradients = [GRADIENTS[0]] * 4
+    before, rates = tree(0)["kernel"], []
+    for params, state in descend(optimizer, gradients, [3.0, 4.0, 2.0, 5.0]):
+        rates.append(np.median((before - params["kernel"]) / GRADIENTS[0]["kernel"]))
+        before, last = params["kernel"], state
+    np.testing.assert_allclose(rates, [0.1, 0.1, 0.05, 0.05], rtol=1e-4)
+    assert float(optimizers.learning_rate(optimizer, last, STEPS, 4)) == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        StochasticGradientDescent(averaging="non-monotone", patience=1, schedule=Plateau(patience=0)),
+        BertAdamW(schedule=Plateau(patience=0), layer_decay=1.0),
+    ],
+    ids=["averaging", "plateau"],
+)
+def test_hearing_compiles_once_and_keeps_the_form_of_the_state(optimizer):
+    """So that the compiled step takes the state on, and a checkpoint of it resumes bit for bit."""
+    chex.clear_trace_counter()
+    values = [3.0, 2.0, 4.0, 5.0, 1.0, 6.0, 7.0]
+    transformation = optimizer.build(STEPS, boxed(tree(0)))
+    hear = jax.jit(chex.assert_max_traces(lambda state, value: optimizers.hear(optimizer, state, value), n=1))
+    update = jax.jit(chex.assert_max_traces(lambda *arguments: transformation.update(*arguments), n=1))
+    params, state = tree(0), transformation.init(tree(0))
+    for gradient, value in zip(GRADIENTS, values, strict=True):
+        updates, after = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        heard = hear(after, value)
+        chex.assert_trees_all_equal_shapes_and_dtypes(heard, state)
+        state = heard
+    chex.assert_trees_all_close(state, descend(optimizer, GRADIENTS, values)[-1][1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"averaging": "non-monoton"}, "--optimizer.averaging, found 'non-monoton'; did you mean 'non-monotone'"),
+        ({"momentum": 1.0}, "momentum from 0 to below 1"),
+        ({"patience": 0}, "patience of at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, message):
+    with pytest.raises(UserError, match=message):
+        StochasticGradientDescent(**settings)
