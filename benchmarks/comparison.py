@@ -32,7 +32,7 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.experiment import Experiment, Tokenizer
-from plmjax.finetuning.files import files
+from plmjax.finetuning.files import tables
 from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.pretraining.run import pretrain
@@ -183,7 +183,7 @@ def finetuning(
 
 def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
     """`directions` of the premises' mean vectors, a number for the embeddings and for each layer."""
-    premises = dict.fromkeys(row["premise"] for _, row in files.table(str(validation)))
+    premises = dict.fromkeys(row["premise"] for _, row in tables.rows(str(validation)))
     text, output = workdir / "premises.txt", workdir / "vectors.npz"
     storage.write(text, "".join(f"{premise}\n" for premise in premises))
     found = []

@@ -17,13 +17,13 @@ import numpy as np
 
 from plmjax.data import tokenizers
 from plmjax.finetuning.batches.source import Rows
-from plmjax.finetuning.files import files
+from plmjax.finetuning.files import json_file
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 
 
 def repeated(source: str, count: int) -> dict:
     """`count` questions of the file, about as many texts more as there are repetitions."""
-    found, _ = files.tree(source)
+    found, _ = json_file.parsed(source)
     articles, left = [], count
     for number in itertools.count():
         for article in copy.deepcopy(found["data"]):

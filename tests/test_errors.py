@@ -5,7 +5,7 @@ import time
 import pytest
 
 from plmjax.errors import UserError, beginning, listed, nearest, options_named, quoted
-from plmjax.finetuning.files import files
+from plmjax.finetuning.files import tables
 from plmjax.finetuning.tasks.sentences import numbered
 
 LONG = "a sentence in the wrong place, " * 2600
@@ -53,8 +53,8 @@ def test_a_sentence_in_place_of_a_label_or_a_column_is_not_repeated() -> None:
     for call in (
         lambda: numbered(["good", LONG], ("bad", "good"), lambda row: f"line {row + 2} of test.tsv"),
         lambda: numbered(["good"], (LONG, f"{LONG}!"), lambda row: f"line {row + 2} of test.tsv"),
-        lambda: files.cell({LONG: "", "text": ""}, "label", "label", "train.tsv"),
-        lambda: files.cell({"text": ""}, LONG, "label", "train.tsv"),
+        lambda: tables.cell({LONG: "", "text": ""}, "label", "label", "train.tsv"),
+        lambda: tables.cell({"text": ""}, LONG, "label", "train.tsv"),
     ):
         with pytest.raises(UserError, match=r"(test|train)\.tsv") as caught:
             call()

@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, and what the core needs to be installed."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -90,6 +91,29 @@ def test_imports_go_one_way(room: str) -> None:
             else:
                 continue
             assert found <= allowed | BESIDE, (file.name, found)
+
+
+def test_the_folders_of_fine_tuning_import_each_other_one_way() -> None:
+    imports = imports_between_parts(PACKAGE / "finetuning")
+    assert imports["tasks"] >= {"batches", "files", "metrics"}
+    list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
+
+
+def imports_between_parts(folder: Path) -> dict[str, set[str]]:
+    """Part -> the others that it imports; a part is a module or a folder of `folder`, which is in the package."""
+    inside = ".".join(folder.relative_to(PACKAGE.parent).parts)
+    parts: dict[str, set[str]] = {}
+    for file in folder.rglob("*.py"):
+        part = Path(file.relative_to(folder).parts[0]).stem
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == inside:
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{inside}."):
+                names = [node.module.removeprefix(f"{inside}.").split(".")[0]]
+            else:
+                continue
+            parts.setdefault(part, set()).update(set(names) - {part})
+    return parts
 
 
 def test_every_folder_is_a_room() -> None:

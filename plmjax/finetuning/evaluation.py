@@ -11,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Mesh
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
-from plmjax.finetuning.tasks.task import Encoded, Examples, Outputs, TaskObjective
+from plmjax.finetuning.tasks.task import Examples, Outputs, TaskObjective
 from plmjax.generation.writer import Writer
 from plmjax.objectives.objective import Given
 from plmjax.parallel import hosts, sharding

@@ -17,11 +17,12 @@ from plmjax import experiment as experiments
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Finetuning
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.starts import special_tokens
-from plmjax.finetuning.tasks.task import Encoded, Examples, Task, TaskObjective
+from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
 from plmjax.training import checks, loop, phases, step, tracking

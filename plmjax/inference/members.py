@@ -8,9 +8,10 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Experiment
 from plmjax.finetuning import run as finetuning
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import Forward
-from plmjax.finetuning.tasks.task import Encoded, Examples, Outputs, Task
+from plmjax.finetuning.tasks.task import Examples, Outputs, Task
 from plmjax.inference import readings
 from plmjax.inference.program import program_of
 from plmjax.training.checkpoints import checkpoints, items, start

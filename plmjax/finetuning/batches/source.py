@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.data import order, packing
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import Turns
 from plmjax.finetuning.batches.mixing import Mixing
-from plmjax.finetuning.tasks.task import Encoded
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]

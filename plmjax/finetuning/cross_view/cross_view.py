@@ -34,19 +34,12 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
+from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
-from plmjax.finetuning.tasks.joint import (
-    MEAN,
-    JointExamples,
-    JointTask,
-    NamedTask,
-    joined_examples,
-    joined_sequences,
-    options_of,
-)
+from plmjax.finetuning.tasks.joint import MEAN, JointExamples, JointTask, NamedTask, joined_examples, options_of
 from plmjax.finetuning.tasks.parsing import DependencyParsing, Parsing, TreeColumns
 from plmjax.finetuning.tasks.tagging import TagColumns, Tagging, TokenTagging
-from plmjax.finetuning.tasks.task import Answers, Encoded, FileTask, Outputs, Record, Task, TaskObjective
+from plmjax.finetuning.tasks.task import Answers, FileTask, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.tasks.text_generation import Translation, encoded_rows
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, Said, States
@@ -189,7 +182,7 @@ class CrossViewLearning(TaskObjective):
                 made = self._task(one.name).encode(part, tokenizer, model, task.alone(one))
             fields, decoder = self._fields(one.name, made), self._decoder(one.name, made)
             parts.append(dataclasses.replace(made, token_fields=fields, decoder=decoder))
-        return joined_sequences(parts)
+        return concatenated(parts)
 
     def _task(self, name: str) -> CrossViewTask:
         return next(task for task in self.tasks if task.name == name)

@@ -24,10 +24,11 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.metrics.judges import BleuAndChrf
 from plmjax.finetuning.tasks.tagging import laid_out
-from plmjax.finetuning.tasks.task import Answers, Encoded, Outputs, Record, Task
+from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task
 from plmjax.finetuning.tasks.text_generation import encoded_rows, fitting, judged, next_tokens
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch

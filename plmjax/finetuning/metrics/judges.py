@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from plmjax.errors import check_choice
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.metrics import written_texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +35,15 @@ class BleuAndChrf(Judge):
 
     def __post_init__(self) -> None:
         """Checks the name."""
-        check_choice("tokenizer of BLEU", self.tokenize, metrics.BLEU_TOKENIZERS)
+        check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """bleu, chrf."""
-        return metrics.translation(references, texts, self.tokenize)
+        return written_texts.translation(references, texts, self.tokenize)
 
     def signatures(self) -> dict[str, str]:
         """sacrebleu's."""
-        return metrics.translation_signatures(self.tokenize)
+        return written_texts.translation_signatures(self.tokenize)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Rouge(Judge):
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """rouge1, rouge2, rougeL."""
-        return metrics.summarization(references, texts)
+        return written_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:
         """The version of rouge-score and what it is asked for."""
-        return metrics.summarization_signatures()
+        return written_texts.summarization_signatures()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,4 +69,4 @@ class ExactMatch(Judge):
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """exact, macro_f1."""
-        return metrics.labels_in_words(references, texts)
+        return written_texts.labels_in_words(references, texts)

@@ -17,22 +17,11 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
-from plmjax.finetuning.files import files
+from plmjax.finetuning.batches.encoded import Encoded, row_arrays
+from plmjax.finetuning.files import tables
 from plmjax.finetuning.tasks.sentences import shares, softmax, tsv
 from plmjax.finetuning.tasks.sequences import SequenceObjective
-from plmjax.finetuning.tasks.task import (
-    Answers,
-    Encoded,
-    Examples,
-    FileTask,
-    Outputs,
-    Record,
-    Row,
-    Task,
-    check_length,
-    exists,
-    joined,
-)
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Outputs, Record, Row, Task, check_length, exists
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -69,13 +58,13 @@ class Choices(FileTask):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, context, choices, the number of the right one."""
         count = 0
-        for line, row in files.table(path, self.columns, spare="" if labelled else self.label):
+        for line, row in tables.rows(path, self.columns, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
-            found = [files.cell(row, column, "choices", where) for column in self.choices]
+            found = [tables.cell(row, column, "choices", where) for column in self.choices]
             found = found[0] if len(found) == 1 and isinstance(found[0], list) else found
-            choices = [files.text(choice, " ".join(self.choices), where) for choice in found]
+            choices = [tables.text(choice, " ".join(self.choices), where) for choice in found]
             if self.question:
-                question = files.text(files.cell(row, self.question, "question", where), self.question, where)
+                question = tables.text(tables.cell(row, self.question, "question", where), self.question, where)
                 choices = [f"{question} {choice}" for choice in choices]
             count = count or len(choices)
             if len(choices) != count or count < 2:
@@ -83,9 +72,9 @@ class Choices(FileTask):
                     f"Expected {max(count, 2)} choices in {where}, found {len(choices)}; fix that line or set "
                     f"--data.choices."
                 )
-            context, answer = files.text(files.cell(row, self.context, "context", where), self.context, where), None
+            context, answer = tables.text(tables.cell(row, self.context, "context", where), self.context, where), None
             if labelled:
-                label = files.label(files.cell(row, self.label, "label", where), self.label, where)
+                label = tables.label(tables.cell(row, self.label, "label", where), self.label, where)
                 answer = _number(label, count, where)
             yield line, context, choices, answer
 
@@ -123,7 +112,7 @@ class MultipleChoice(SequenceObjective):
             for i, ending in enumerate(endings)
         ]
         answers = np.repeat(np.array([answer or 0 for answer in examples.answers], np.int32), count)
-        return Encoded(**joined(rows), sequence_fields={"labels": answers}, choices=count)
+        return Encoded(**row_arrays(rows), sequence_fields={"labels": answers}, choices=count)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Nats of the right choice, [R K]."""

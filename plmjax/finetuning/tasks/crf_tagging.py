@@ -14,9 +14,10 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
-from plmjax.finetuning.tasks.task import Encoded, Task
+from plmjax.finetuning.tasks.task import Task
 from plmjax.layers import crf
 from plmjax.layers.crf import Chain
 from plmjax.models.families.task_heads import CrfTokenClassification, TaggingOutput

@@ -5,14 +5,12 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from plmjax.errors import UserError, listed, nearest, quoted
-from plmjax.finetuning.tasks.task import Encoded, Examples, FileTask, Task
+from plmjax.finetuning.tasks.task import Examples, FileTask, Task
 
 MEAN = "mean"
 """The metric of all tasks together: the mean of what each is judged by."""
@@ -159,19 +157,3 @@ def check_different(what: str, values: list[str], names: list[str]) -> None:
         if value in values[:place]:
             holders = f"in {names[values.index(value)]} and in {names[place]}" if names != values else "twice"
             raise UserError(f"Expected {what} to differ, found {quoted(value)} {holders}; change one.")
-
-
-def joined_sequences(parts: Sequence[Encoded]) -> Encoded:
-    """The sequences of several files with the same fields, one after the other."""
-    ends = np.cumsum([part.offsets[-1] for part in parts])
-    offsets = [part.offsets[1:] + end - part.offsets[-1] for part, end in zip(parts, ends, strict=True)]
-    return dataclasses.replace(
-        parts[0],
-        tokens=np.concatenate([part.tokens for part in parts]),
-        offsets=np.concatenate([[0], *offsets]),
-        summaries=np.concatenate([part.summaries for part in parts]),
-        token_fields={
-            name: np.concatenate([part.token_fields[name] for part in parts]) for name in parts[0].token_fields
-        },
-        decoder=None if parts[0].decoder is None else joined_sequences([part.decoder for part in parts]),
-    )

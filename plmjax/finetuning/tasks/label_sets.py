@@ -15,10 +15,11 @@ import numpy as np
 import optax
 
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.finetuning.files import files
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.batches.encoded import Encoded
+from plmjax.finetuning.files import tables
+from plmjax.finetuning.metrics import classification
 from plmjax.finetuning.tasks.sentences import SentenceExamples, SentenceObjective, Sentences, shares, tsv
-from plmjax.finetuning.tasks.task import Answers, Encoded, Outputs, Record, Task, exists
+from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, exists
 from plmjax.objectives.objective import Batch
 
 
@@ -43,7 +44,7 @@ class LabelSets(Sentences):
         if isinstance(cell, str):
             cell = [part for part in cell.split(self.separator or None) if part.strip()]
         named = cell if isinstance(cell, list) else [cell]
-        return tuple(dict.fromkeys(files.label(one, self.label, where) for one in named))
+        return tuple(dict.fromkeys(tables.label(one, self.label, where) for one in named))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +123,7 @@ class MultiLabelClassification(SentenceObjective):
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """F1 of all labels together and its mean over them, and the share of rows with every label right."""
-        return metrics.label_sets(labels > 0, sigmoid(outputs) >= self.threshold)
+        return classification.label_sets(labels > 0, sigmoid(outputs) >= self.threshold)
 
     def answer(self, examples: LabelSetExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """As for single labels, with a JSON list of labels in a cell."""

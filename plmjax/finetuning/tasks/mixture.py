@@ -14,18 +14,11 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge
-from plmjax.finetuning.tasks.joint import (
-    MEAN,
-    JointExamples,
-    JointTask,
-    NamedTask,
-    check_different,
-    joined_sequences,
-    options_of,
-)
-from plmjax.finetuning.tasks.task import Answers, Encoded, Outputs, Task
+from plmjax.finetuning.tasks.joint import MEAN, JointExamples, JointTask, NamedTask, check_different, options_of
+from plmjax.finetuning.tasks.task import Answers, Outputs, Task
 from plmjax.finetuning.tasks.text_generation import TextGeneration, judged
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
 from plmjax.generation.options import in_words
@@ -94,7 +87,7 @@ class MixedTextGeneration(TextGeneration):
         for one, part in zip(task.chosen, examples.parts, strict=True):
             with task.named_options(one):
                 parts.append(super().encode(part, tokenizer, model, task.alone(one)))
-        return joined_sequences(parts)
+        return concatenated(parts)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
         """Sources as in training. Of several tasks each has the prefix of its own already, which tells them apart."""

@@ -17,9 +17,10 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
-from plmjax.finetuning.files import files
+from plmjax.finetuning.batches.encoded import Encoded
+from plmjax.finetuning.files import tables, text_files, word_columns
 from plmjax.finetuning.tasks.tagging import WordColumns, laid_out, lines_of_words
-from plmjax.finetuning.tasks.task import Answers, Encoded, Examples, FileTask, Record, Row, Task, TaskObjective
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Parsing(TreeColumns, FileTask):
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, heads, relations."""
-        if not labelled and files.suffix(path) == ".txt":
+        if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [None] * len(words)
             return
-        for block in files.blocks(path, self.columns):
+        for block in word_columns.sentences(path, self.columns):
             places = [(row, f"line {line} of {path}") for line, row in block]
             words = [self.word(row, where) for row, where in places]
             heads: list[int | None] = [None] * len(words)
@@ -69,7 +70,7 @@ class Parsing(TreeColumns, FileTask):
             if labelled:
                 heads = [self._head(number, len(words), *place) for number, place in enumerate(places, start=1)]
                 relations = [
-                    files.text(files.cell(row, self.relation, "relation", where), self.relation, where)
+                    tables.text(tables.cell(row, self.relation, "relation", where), self.relation, where)
                     for row, where in places
                 ]
                 check_tree(heads, [where for _, where in places])
@@ -77,7 +78,7 @@ class Parsing(TreeColumns, FileTask):
 
     def _head(self, number: int, words: int, row: dict[str, Any], where: str) -> int:
         """The head of a sentence's word, a number from 0 to that of its last word."""
-        value = files.cell(row, self.head, "head", where)
+        value = tables.cell(row, self.head, "head", where)
         if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) > words:
             raise UserError(
                 f"Expected a head from 0 to {words}, the number of a word of its sentence or 0, found {quoted(value)} "

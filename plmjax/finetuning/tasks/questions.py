@@ -24,26 +24,16 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
-from plmjax.finetuning.files import files
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.batches.encoded import Encoded, row_arrays
+from plmjax.finetuning.files import json_file, tables
+from plmjax.finetuning.metrics import question_answering
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
-from plmjax.finetuning.tasks.task import (
-    Answers,
-    Encoded,
-    Examples,
-    FileTask,
-    Record,
-    Row,
-    Task,
-    TaskObjective,
-    check_length,
-    joined,
-)
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
 from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.objectives.objective import Batch
 
-SCORES = {"en": metrics.squad, "zh": metrics.cmrc}
+SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Questions(FileTask):
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, context, id, question, answers."""
-        found, text = files.tree(path)
+        found, text = json_file.parsed(path)
         paragraphs = _paragraphs(found, path)
         lines = _lines([entry["id"] for paragraph in paragraphs for entry in paragraph["qas"]], text)
         seen: set[str] = set()
@@ -94,7 +84,7 @@ class Questions(FileTask):
                     )
                 seen.add(identifier)
                 answers = _answers(entry, paragraph["context"], where) if labelled else []
-                yield line, paragraph["context"], identifier, files.text(entry["question"], "question", where), answers
+                yield line, paragraph["context"], identifier, tables.text(entry["question"], "question", where), answers
 
     def is_trainable(self, row: Row) -> bool:
         """Whether an answer is in the text, or the question has none."""
@@ -252,7 +242,7 @@ class SpanExtraction(TaskObjective):
                 ends.append(end)
         fields = {"starts": np.array(starts, np.int32), "ends": np.array(ends, np.int32)}
         spans = [spans for _, spans in texts]
-        return EncodedQuestions(**joined(rows), sequence_fields=fields, windows=windows, spans=spans)
+        return EncodedQuestions(**row_arrays(rows), sequence_fields=fields, windows=windows, spans=spans)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Nats of both ends, halved, [R K]."""

@@ -19,22 +19,11 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.decimals import decimal
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.finetuning.files import files
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.batches.encoded import Encoded, row_arrays
+from plmjax.finetuning.files import tables, text_files
+from plmjax.finetuning.metrics import classification
 from plmjax.finetuning.tasks.sequences import SequenceObjective
-from plmjax.finetuning.tasks.task import (
-    Answers,
-    Encoded,
-    Examples,
-    FileTask,
-    Outputs,
-    Record,
-    Row,
-    Task,
-    check_length,
-    exists,
-    joined,
-)
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Outputs, Record, Row, Task, check_length, exists
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -72,22 +61,22 @@ class Sentences(FileTask):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, texts, label."""
         wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
-        if not labelled and not self.text_pair and files.suffix(path) == ".txt":
-            for line, text in enumerate(files.lines(path), start=1):
+        if not labelled and not self.text_pair and text_files.suffix(path) == ".txt":
+            for line, text in enumerate(text_files.lines(path), start=1):
                 yield line, (text.strip(),), None
             return
-        for line, row in files.table(path, self.columns, self.damaged, spare="" if labelled else self.label):
+        for line, row in tables.rows(path, self.columns, self.damaged, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
             texts = []
             for option, column in wanted.items():
-                value = files.cell(row, column, option, where)
-                texts.append("" if self.damaged and value == "" else files.text(value, column, where))
-            label = self.labelled(files.cell(row, self.label, "label", where), where) if labelled else None
+                value = tables.cell(row, column, option, where)
+                texts.append("" if self.damaged and value == "" else tables.text(value, column, where))
+            label = self.labelled(tables.cell(row, self.label, "label", where), where) if labelled else None
             yield line, tuple(texts), label
 
     def labelled(self, cell: Any, where: str) -> Any:
         """The label of a cell."""
-        return files.label(cell, self.label, where)
+        return tables.label(cell, self.label, where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +117,7 @@ class SentenceObjective(SequenceObjective):
         ]
         count = len(orders[0])
         labels = np.repeat(self.numbers(examples), count, axis=0)
-        return Encoded(**joined(rows), sequence_fields={"labels": labels}, choices=count)
+        return Encoded(**row_arrays(rows), sequence_fields={"labels": labels}, choices=count)
 
     def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
         """predictions.tsv: for every row its line, label, prediction and, of labels, the probability."""
@@ -253,7 +242,7 @@ class SequenceClassification(SentenceObjective):
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """Those of GLUE."""
-        return metrics.classification(labels, outputs.argmax(axis=-1), self.outputs)
+        return classification.scores(labels, outputs.argmax(axis=-1), self.outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,4 +285,4 @@ class Regression(SentenceObjective):
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """Those of STS-B, and the loss."""
-        return metrics.regression(labels, outputs[:, 0])
+        return classification.regression(labels, outputs[:, 0])

@@ -18,21 +18,11 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.template import TokenRow
 from plmjax.errors import UserError, quoted
-from plmjax.finetuning.files import files
+from plmjax.finetuning.batches.encoded import Encoded, row_arrays
+from plmjax.finetuning.files import tables, text_files, word_columns
 from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.sentences import numbered, softmax
-from plmjax.finetuning.tasks.task import (
-    Answers,
-    Encoded,
-    Examples,
-    FileTask,
-    Record,
-    Row,
-    Task,
-    TaskObjective,
-    check_length,
-    joined,
-)
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.families.task_heads import TaggingOutput, TokenClassification
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -62,7 +52,7 @@ class WordColumns:
 
     def word(self, row: dict[str, Any], where: str) -> str:
         """The word of a row."""
-        return files.text(files.cell(row, self.text, "text", where), self.text, where)
+        return tables.text(tables.cell(row, self.text, "text", where), self.text, where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +81,11 @@ class Tagging(TagColumns, FileTask):
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Line, words, labels, the line of every word."""
         label_schemes.check_scheme(self.scheme)
-        if not labelled and files.suffix(path) == ".txt":
+        if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [number] * len(words)
             return
-        for block in files.blocks(path, self.columns, spare="" if labelled else self.label):
+        for block in word_columns.sentences(path, self.columns, spare="" if labelled else self.label):
             lines = [line for line, _ in block]
             words = [self.word(row, f"line {line} of {path}") for line, row in block]
             labels: list[str | None] = [None] * len(words)
@@ -109,12 +99,12 @@ class Tagging(TagColumns, FileTask):
         return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
 
     def _label(self, row: dict[str, Any], where: str) -> str:
-        return files.label(files.cell(row, self.label, "label", where), self.label, where)
+        return tables.label(tables.cell(row, self.label, "label", where), self.label, where)
 
 
 def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
     """The sentences of a .txt file: the number of each line, and its words, which white space separates."""
-    for number, line in enumerate(files.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path), start=1):
         yield number, line.split()
 
 
@@ -167,7 +157,7 @@ class LaidOut:
         token_fields = {name: np.concatenate(arrays) for name, arrays in fields.items()}
         if self.characters is not None:
             token_fields["characters"] = self.characters
-        return Encoded(**joined(self.rows), sequence_fields={}, token_fields=token_fields)
+        return Encoded(**row_arrays(self.rows), sequence_fields={}, token_fields=token_fields)
 
 
 def laid_out(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:

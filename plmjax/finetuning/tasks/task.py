@@ -28,9 +28,9 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.template import Template, TokenRow
-from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.generation.writer import Settings
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, apply_and_collect
@@ -189,52 +189,6 @@ class Examples:
     def where(self, example: int) -> str:
         """`line 7 of dev.tsv`, for messages."""
         return f"line {self.lines[example]} of {self.path}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoded:
-    """The sequences of tokens of a file, one after the other, with their labels.
-
-    tokens, token_types: int32 [N]; types are None where the template has none. offsets: int64 [S + 1], where each
-    sequence begins. summaries: int32 [S], the place within a sequence that stands for it.
-    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N ...], of each token.
-    decoder: what the decoder of an encoder-decoder is given, one sequence for each of these; None: there is none. In a
-        batch its tokens, their segments and positions have `decoder_` before their names, its token fields have not.
-    choices: how many neighbouring sequences are one example, the choices of a question or both orders of a pair;
-        batches are [R choices T] where there are several.
-    """
-
-    tokens: np.ndarray
-    token_types: np.ndarray | None
-    offsets: np.ndarray
-    summaries: np.ndarray
-    sequence_fields: dict[str, np.ndarray]
-    token_fields: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    decoder: "Encoded | None" = None
-    choices: int = 1
-
-    def __len__(self) -> int:
-        """Sequences."""
-        return len(self.offsets) - 1
-
-    def prompts(self) -> list[list[int]]:
-        """The tokens of each sequence up to its summary, that one included: what a text is written after."""
-        begins = self.offsets[:-1]
-        ends = begins + self.summaries + 1
-        return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
-
-    def count(self, unknown: UnknownTokens) -> None:
-        """Counts the tokens, those of the decoder included."""
-        unknown.add(self.tokens)
-        if self.decoder is not None:
-            self.decoder.count(unknown)
-
-    def arrays(self) -> Iterator[np.ndarray]:
-        """All that its batches are made from."""
-        yield self.tokens
-        yield from () if self.token_types is None else (self.token_types,)
-        yield from (self.offsets, *self.sequence_fields.values(), *self.token_fields.values())
-        yield from () if self.decoder is None else self.decoder.arrays()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -401,19 +355,3 @@ def check_length(template: Template, vocabulary: Vocabulary, length: int) -> Non
         raise UserError(
             f"Expected --data.sequence_length of at least {template.specials(2) + 2}, found {length}; raise it."
         )
-
-
-def joined(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
-    """The fields of an `Encoded` that rows of tokens give."""
-    lengths = [len(row.tokens) for row in rows]
-
-    def one_array(numbers: Iterable[list[int]]) -> np.ndarray:
-        return np.fromiter(itertools.chain.from_iterable(numbers), np.int32, sum(lengths))
-
-    typed = all(row.token_types is not None for row in rows)
-    return {
-        "tokens": one_array(row.tokens for row in rows),
-        "token_types": one_array(row.token_types for row in rows) if typed else None,
-        "offsets": np.cumsum([0, *lengths]),
-        "summaries": np.array([row.summary for row in rows], np.int32),
-    }

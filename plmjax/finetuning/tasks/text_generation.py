@@ -29,8 +29,9 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, options_named
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge, Rouge
-from plmjax.finetuning.tasks.task import Answers, Encoded, Outputs, Record, Task, TaskObjective
+from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Decoding, in_words

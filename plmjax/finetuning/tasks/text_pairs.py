@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from plmjax import storage
 from plmjax.errors import FROM_0, UserError, beginning, check_ranges, nearest, quoted
-from plmjax.finetuning.files import files
+from plmjax.finetuning.files import tables, text_files
 from plmjax.finetuning.tasks.task import Examples, FileTask, Row
 
 
@@ -101,7 +101,7 @@ class TextPairs(PairColumns, FileTask):
 
     def _target_path(self, path: str) -> str:
         """The file of the targets: of parallel files that beside the sources, else the same."""
-        if files.suffix(path) != f".{self.source}":
+        if text_files.suffix(path) != f".{self.source}":
             return path
         packed = ".gz" if path.endswith(".gz") else ""
         return path.removesuffix(packed).removesuffix(self.source) + self.target + packed
@@ -111,26 +111,26 @@ class TextPairs(PairColumns, FileTask):
         return itertools.chain(examples.sources, examples.targets)
 
     def _texts(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:
-        if files.suffix(path) == f".{self.source}":
+        if text_files.suffix(path) == f".{self.source}":
             yield from self._parallel(path, labelled)
-        elif not labelled and files.suffix(path) == ".txt":
+        elif not labelled and text_files.suffix(path) == ".txt":
             for line, source in _lines(path):
                 yield line, source, None
-        elif files.suffix(path) not in files.TABLES:
+        elif text_files.suffix(path) not in tables.DELIMITERS:
             raise UserError(
                 f"Expected a .tsv, .csv or .jsonl file of pairs, or a file of sources that ends in .{self.source}, "
                 f"found {path}; name such a file, or set --data.source to the suffix of the sources."
             )
         else:
             spare = "" if labelled else self.target
-            for line, row in files.table(path, self.columns, spare=spare):
+            for line, row in tables.rows(path, self.columns, spare=spare):
                 where = f"line {line} of {path}"
-                source = files.text(files.cell(row, self.source, "source", where), self.source, where)
+                source = tables.text(tables.cell(row, self.source, "source", where), self.source, where)
                 yield line, source, self._target(row, where) if labelled else None
 
     def _target(self, row: dict[str, Any], where: str) -> str:
-        cell = files.cell(row, self.target, "target", where)
-        return files.label(cell, self.target, where) if self.words else files.text(cell, self.target, where)
+        cell = tables.cell(row, self.target, "target", where)
+        return tables.label(cell, self.target, where) if self.words else tables.text(cell, self.target, where)
 
     def _in_words(self, target: str | None, where: str) -> str | None:
         """What is written for a target that is a label; other targets as they are."""
@@ -167,7 +167,7 @@ class TextPairs(PairColumns, FileTask):
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
     """The number and the text of every line."""
-    for number, line in enumerate(files.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path), start=1):
         if not line.strip():
             raise UserError(f"Expected text in line {number} of {path}, found it empty; fix or remove that pair.")
         yield number, line.strip()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from plmjax.data import order
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import Turns
 from plmjax.finetuning.batches.source import Rows, TaskSource
-from plmjax.finetuning.tasks.task import Encoded
 from plmjax.vocabulary import Vocabulary
 
 

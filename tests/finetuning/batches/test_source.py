@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
-from plmjax.finetuning.tasks.task import Encoded
 from plmjax.models.bert import BertConfig
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary

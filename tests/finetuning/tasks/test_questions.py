@@ -10,7 +10,7 @@ import pytest
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.metrics import question_answering
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.interop import huggingface
@@ -178,7 +178,7 @@ SentencePiece vocabularies join Chinese characters into words, so that annotator
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_tokens_of_every_gold_answer_give_it_back(shared_data, tmp_path, language, kind):
     name = {"en": "squad/squad_v1_style_dev.json.gz", "zh": "cmrc2018/cmrc2018_dev.json.gz"}[language]
-    score = {"en": metrics.squad, "zh": metrics.cmrc}[language]
+    score = {"en": question_answering.squad, "zh": question_answering.cmrc}[language]
     examples = Questions(validation=str(shared_data / "finetune" / name)).read("validation")
     size = 4000 if language == "en" else 6000
     tokenizer = tokenizers.train(kind, size, examples.contexts, tmp_path, lowercase=kind != "byte-bpe")

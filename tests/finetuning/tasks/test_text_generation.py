@@ -19,7 +19,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.metrics import metrics
+from plmjax.finetuning.metrics import written_texts
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
@@ -219,7 +219,7 @@ def test_models_that_do_not_fit() -> None:
 
 def test_metrics_are_those_that_people_quote() -> None:
     references, texts = ["A dog runs, fast.", "Two men sat"], ["A dog runs fast.", "Two women sat down"]
-    assert metrics.translation(references, texts) == {
+    assert written_texts.translation(references, texts) == {
         "bleu": sacrebleu.corpus_bleu(texts, [references]).score,
         "chrf": sacrebleu.corpus_chrf(texts, [references]).score,
     }
@@ -230,7 +230,7 @@ def test_metrics_are_those_that_people_quote() -> None:
     assert signatures["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
     scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
     expected = np.mean([scorer.score(*pair)["rougeL"].fmeasure for pair in zip(references, texts, strict=True)])
-    assert metrics.summarization(references, texts)["rougeL"] == pytest.approx(100 * expected)
+    assert written_texts.summarization(references, texts)["rougeL"] == pytest.approx(100 * expected)
     judged = {f"{name}_signature" for name in Summarization().metric_names}
     assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
 

@@ -1,0 +1,121 @@
+"""Tables of examples: .tsv, .csv and .jsonl files; every row comes with the number of its line."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from plmjax import json_text
+from plmjax.errors import UserError, beginning, listed, quoted
+from plmjax.finetuning.files.text_files import lines, suffix
+
+DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
+"""Suffix of a file (before .gz) -> the delimiter of its cells; empty where each line is a JSON object."""
+
+
+def rows(
+    path: str, columns: Sequence[str] = (), damaged: bool = False, spare: str = ""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
+
+    columns: names where the first row of a tsv or csv is data already. damaged: leave out rows that are too short.
+    spare: one of `columns` that the file may lack, the label of a file to predict.
+
+    Raises:
+        UserError: another format, damaged text, or a row of another width than the first.
+    """
+    kind = suffix(path)
+    if kind not in DELIMITERS:
+        raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
+    if kind == ".jsonl" and columns:
+        raise UserError(
+            f"Expected no --data.columns for {path}, found some; leave them out, since every line names its own."
+        )
+    if kind == ".jsonl":
+        return _objects(path)
+    return _cells(path, DELIMITERS[kind], tuple(columns), damaged, spare)
+
+
+def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
+    """row[column], or a UserError that names the option to set."""
+    if column not in row:
+        found = listed(map(repr, row))
+        raise UserError(f"Expected a column {quoted(column)} in {where}, found {found}; set --data.{option}.")
+    return row[column]
+
+
+def text(value: Any, column: str, where: str) -> str:
+    """A cell that must hold text, without the space around it."""
+    if not isinstance(value, str):
+        raise UserError(
+            f"Expected text in {quoted(column)} in {where}, found {beginning(json.dumps(value))}; fix that line."
+        )
+    if not value.strip():
+        raise UserError(f"Expected text in {quoted(column)} in {where}, found it empty; fix or remove that line.")
+    return value.strip()
+
+
+def label(value: Any, column: str, where: str) -> str:
+    """A cell that holds a label: text, or the number or truth value of a JSON object as JSON writes it."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else text(value, column, where)
+
+
+def present_columns(names: tuple[str, ...], cells: int, spare: str) -> tuple[str, ...]:
+    """The columns that a file's first row of so many cells has: all of them, or all but the spare one."""
+    rest = tuple(name for name in names if name != spare)
+    return rest if cells == len(rest) < len(names) else names
+
+
+def wrong_width(line: int, path: str, names: Sequence[str], found: int) -> UserError:
+    """The error of a row with another number of cells than the file has columns."""
+    return UserError(
+        f"Expected {len(names)} columns ({listed(names)}) in line {line} of {path}, found {found}; fix that "
+        f"line or name the columns with --data.columns."
+    )
+
+
+def _cells(
+    path: str, delimiter: str, names: tuple[str, ...], damaged: bool, spare: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    spare = spare if names else ""
+    # A carriage return alone ends a row as well.
+    ended = (part for line in lines(path) for part in re.split("(?<=\r)(?!\n)", line) if part)
+    reader = csv.reader(ended, delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if not names:
+                names = tuple(row)
+                continue
+            names = present_columns(names, len(row), spare)
+            spare = ""
+            if damaged and len(row) < len(names):
+                continue
+            if len(row) != len(names):
+                raise wrong_width(reader.line_num, path, names, len(row))
+            yield reader.line_num, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise UserError(
+            f"Expected a row in line {reader.line_num} of {path}, found an error ({json_text.reason(error)}); fix that "
+            f"line."
+        ) from None
+
+
+def _objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json_text.parse(line)
+        except ValueError as error:
+            found = getattr(error, "msg", json_text.reason(error))
+            raise UserError(f"Expected JSON in line {number} of {path}, found {found}; fix that line.") from None
+        if not isinstance(row, dict):
+            raise UserError(
+                f"Expected a JSON object in line {number} of {path}, found {quoted(line.strip())}; fix that line."
+            )
+        yield number, row

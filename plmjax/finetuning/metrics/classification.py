@@ -1,0 +1,60 @@
+"""Metrics of labels and numbers, as GLUE has them (Wang et al., arXiv 1804.07461), over the predictions of a file."""
+
+import warnings
+
+import chex
+import numpy as np
+
+
+def scores(labels: np.ndarray, predictions: np.ndarray, classes: int) -> dict[str, float]:
+    """accuracy, Matthews correlation and F1 of int [N] labels and predictions, 0..classes-1.
+
+    With two labels `f1` is that of label 1, as GLUE's of MRPC and QQP; with more, `macro_f1` is the mean over
+    the labels that occur.
+    """
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    chex.assert_rank([labels, predictions], 1)
+    chex.assert_equal_shape([labels, predictions])
+
+    binary = classes == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one label only
+        return {
+            "accuracy": float(accuracy_score(labels, predictions)),
+            "f1" if binary else "macro_f1": float(
+                f1_score(labels, predictions, average="binary" if binary else "macro", zero_division=0)
+            ),
+            "matthews": float(matthews_corrcoef(labels, predictions)),
+        }
+
+
+def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """F1 of all labels together (micro) and its mean over the labels (macro), and exact matches, of bool [N labels].
+
+    A label that neither occurs nor is predicted has an F1 of 0.
+    """
+    from sklearn.metrics import f1_score
+
+    chex.assert_rank([labels, predictions], 2)
+    chex.assert_equal_shape([labels, predictions])
+    return {
+        "micro_f1": float(f1_score(labels, predictions, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
+        "accuracy": float(np.mean(np.all(labels == predictions, axis=-1))),
+    }
+
+
+def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """Pearson and Spearman correlation and mean squared error of float [N]; a constant's correlation is NaN."""
+    from scipy.stats import pearsonr, spearmanr
+
+    chex.assert_rank([targets, predictions], 1)
+    chex.assert_equal_shape([targets, predictions])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # constant or nearly constant input
+        return {
+            "pearson": float(pearsonr(targets, predictions).statistic),
+            "spearman": float(spearmanr(targets, predictions).statistic),
+            "mean_squared_error": float(np.mean(np.square(targets - predictions))),
+        }

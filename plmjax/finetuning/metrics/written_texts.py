@@ -1,0 +1,71 @@
+"""Metrics of texts that a model wrote beside their references, over a whole file; all are from 0 to 100."""
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+"""sacrebleu's ways to separate words that need nothing but sacrebleu."""
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def translation(references: Sequence[str], texts: Sequence[str], tokenize: str = "13a") -> dict[str, float]:
+    """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them.
+
+    Both are from 0 to 100. How they are computed is in `translation_signatures`; all but `tokenize`, how BLEU separates
+    words, is sacrebleu's default.
+    """
+    return {
+        name: float(metric.corpus_score(list(texts), [list(references)]).score)
+        for name, metric in _translation_metrics(tokenize).items()
+    }
+
+
+def translation_signatures(tokenize: str = "13a") -> dict[str, str]:
+    """sacrebleu's signatures of those metrics, for one reference a text."""
+    found = {}
+    for name, metric in _translation_metrics(tokenize).items():
+        metric.corpus_score(["a"], [["a"]])  # a signature names the number of references, which a score tells
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
+
+
+def _translation_metrics(tokenize: str) -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    return {"bleu": BLEU(tokenize=tokenize), "chrf": CHRF()}
+
+
+def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the mean over the texts of the F1 of stemmed words, from 0 to 100.
+
+    As rouge-score computes them.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(ROUGE, use_stemmer=True)
+    found = [scorer.score(reference, text) for reference, text in zip(references, texts, strict=True)]
+    return {name: 100 * float(np.mean([scores[name].fmeasure for scores in found])) for name in ROUGE}
+
+
+def summarization_signatures() -> dict[str, str]:
+    """How those are computed, in words."""
+    signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
+    return {f"{name}_signature": signature for name in ROUGE}
+
+
+def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+    """exact, the share of texts that are their reference, and macro_f1, the mean F1 of the references' labels.
+
+    Both are from 0 to 100. A text that is none of the labels is a miss of its reference, and no false alarm of another.
+    """
+    from sklearn.metrics import f1_score
+
+    labels = sorted(set(references))
+    return {
+        "exact": 100 * float(np.mean([text == reference for reference, text in zip(references, texts, strict=True)])),
+        "macro_f1": 100
+        * float(f1_score(list(references), list(texts), labels=labels, average="macro", zero_division=0)),
+    }
