@@ -73,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizers.train("wordpiece", 8192, [" ".join(pair) for pair in examples.texts], folder)
     model = BertConfig(8192, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-    run = dataclasses.replace(run, model=model, objective=run.objective.learn(examples))
+    run = dataclasses.replace(run, model=model, objective=run.objective.fit_labels(examples))
     measured = {}
     for name, (length, pack, batch_size) in SETTINGS.items():
         data = dataclasses.replace(run.data, sequence_length=length, pack=pack)

@@ -21,7 +21,7 @@ that CoVe does not harm. SNLI has not been measured since the network normalizes
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.biattentive import Biattentive
+from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Constant
@@ -36,7 +36,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=1e-3, schedule=Constant(), weight_decay=0.0, clip_norm=5.0, frozen=("encoder",)),
         training=Training(steps=0, batch_size=64, log_every=50),
         finetuning=Finetuning(epochs=3.0, evaluations=1.0),
-        start=Biattentive(size=64),
+        start=BiattentiveClassifier(size=64),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

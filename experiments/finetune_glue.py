@@ -63,7 +63,7 @@ def qqp() -> Experiment:
 
     Line breaks within questions have torn a few rows of the train file apart: their pieces, too short, are left out.
     """
-    return _task(_files("question1", "question2", "is_duplicate", damaged=True), "-eval/f1")
+    return _task(_files("question1", "question2", "is_duplicate", skip_bad_rows=True), "-eval/f1")
 
 
 def mnli() -> Experiment:

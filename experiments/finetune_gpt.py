@@ -18,7 +18,7 @@ Deviation: the longer text of a pair is cut first; the released code cuts each a
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.both_orders import BothOrders
+from plmjax.finetuning.starts.pairs_in_both_orders import PairsInBothOrders
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.training.optimizers import AdamW
@@ -40,7 +40,7 @@ def experiment() -> Experiment:
 
 def similarity() -> Experiment:
     """One number per pair, which is read in both orders; their two vectors are added before the head."""
-    return dataclasses.replace(experiment(), objective=Regression(language_model=0.5), start=BothOrders())
+    return dataclasses.replace(experiment(), objective=Regression(language_model=0.5), start=PairsInBothOrders())
 
 
 def choices() -> Experiment:

@@ -25,7 +25,7 @@ held out as in benchmarks/comparison.py; a third of its labels would be right by
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -42,7 +42,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=1e-2, weight_decay=0.0),
         training=Training(steps=0, batch_size=8, log_every=50),
         finetuning=Finetuning(epochs=10.0, evaluations=1.0),
-        start=FromTable(),
+        start=FromTokenEmbeddings(),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

@@ -33,7 +33,7 @@ the 128 positions, and its end is neither learned nor read (the runs from Englis
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.source_encoder import NewSourceEncoder
+from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.bart.translation import FROZEN_AT_FIRST

@@ -35,7 +35,7 @@ import dataclasses
 
 from plmjax.data.layouts import Windows
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.starts.dropouts import WithDropouts
+from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -65,7 +65,7 @@ def task() -> Experiment:
     return dataclasses.replace(
         run,
         model=None,
-        start=WithDropouts(**DROPOUTS),
+        start=AwdLstmDropouts(**DROPOUTS),
         tokenizer=Tokenizer(),
         data=dataclasses.replace(run.data, format="auto"),
         optimizer=dataclasses.replace(ADAM, learning_rate=4e-3, layer_decay=1 / 2.6),
@@ -82,7 +82,7 @@ def classifier() -> Experiment:
         optimizer=dataclasses.replace(ADAM, learning_rate=1e-2, layer_decay=1 / 2.6),
         training=Training(steps=0, batch_size=16, log_every=20),
         finetuning=Finetuning(epochs=6.0, unfreeze=1.0, evaluations=1.0),
-        start=WithDropouts(**DROPOUTS | {"output": 0.4}),
+        start=AwdLstmDropouts(**DROPOUTS | {"output": 0.4}),
         checkpoint=Checkpoint(every=0, keep=1),
     )
 

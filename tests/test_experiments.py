@@ -17,10 +17,10 @@ from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.batches.source import Rows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
-from plmjax.finetuning.starts.biattentive import Biattentive
-from plmjax.finetuning.starts.dropouts import WithDropouts
+from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices
 from plmjax.finetuning.tasks.joint import JointTask, joined_examples
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets
@@ -99,13 +99,13 @@ LEARNED = {"labels", "relations"}
 
 def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
-    if isinstance(run.start, FromTable | FromWordVectors):
+    if isinstance(run.start, FromTokenEmbeddings | FromWordVectors):
         return Word2VecConfig.tiny()
     if isinstance(run.start, FromLanguageModel):
         return ElmoConfig.tiny()
-    if isinstance(run.start, Biattentive):
+    if isinstance(run.start, BiattentiveClassifier):
         return CoveConfig.tiny()
-    if isinstance(run.start, WithDropouts):
+    if isinstance(run.start, AwdLstmDropouts):
         return AwdLstmConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
@@ -180,7 +180,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         objective = dataclasses.replace(objective, labels=("1", "yes"))
     examples = EXAMPLES.get(objective.task_class)
     if isinstance(run.data, JointTask):
-        parts = [EXAMPLES[type(run.data.alone(task))] for task in run.data.tasks]
+        parts = [EXAMPLES[type(run.data.single_task(task))] for task in run.data.tasks]
         examples = joined_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)

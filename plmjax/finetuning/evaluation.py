@@ -18,6 +18,7 @@ from plmjax.generation.writer import Writer
 from plmjax.objectives.objective import Given
 from plmjax.parallel import hosts, sharding
 from plmjax.training import feed, step
+from plmjax.training.evaluation import joint_loss
 from plmjax.training.step import Program
 
 _NOTHING = -1
@@ -123,10 +124,8 @@ class TaskEvaluation:
         means, outputs = self._forward(program, given, self._source)
         encoded = self._source.validation_rows.encoded
         metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
-        factors = self._objective.coefficients()
-        terms = {name.removesuffix("_loss"): mean for name, mean in means.items() if name != "loss"}
-        if terms:
-            means["joint_loss"] = sum(factors.get(term, 1.0) * mean for term, mean in terms.items())
+        if len(means) > 1:
+            means["joint_loss"] = joint_loss(means, self._objective.coefficients())
         return means | metrics
 
 

@@ -99,10 +99,10 @@ def finetune(
     begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
     if description is None:
         checks.special_tokens(run.model, tokenizer.vocabulary)
-    run, pretrained, tokenizer = special_tokens.added(run, pretrained, tokenizer)
-    run = dataclasses.replace(run, objective=run.objective.learn(train))
-    train_rows = [rows(run, part, tokenizer, run.data.mixing(part)) for part in run.data.apart(train)]
-    more, validation_rows = _without_labels(run, tokenizer), rows(run, validation, tokenizer)
+    run, pretrained, tokenizer = special_tokens.add(run, pretrained, tokenizer)
+    run = dataclasses.replace(run, objective=run.objective.fit_labels(train))
+    train_rows = [rows(run, part, tokenizer, run.data.mixing(part)) for part in run.data.task_groups(train)]
+    more, validation_rows = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
     source = TaskSource(train_rows, validation_rows, tokenizer.vocabulary, run.training.seed, more)
     run = resolve(run, source.per_epoch)
     if vectors is not None:
@@ -166,12 +166,12 @@ def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | N
     return _packed(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
 
 
-def _without_labels(run: Experiment, tokenizer: Any) -> Rows | None:
+def _unlabelled_rows(run: Experiment, tokenizer: Any) -> Rows | None:
     """The rows of the examples that a task has without labels."""
-    examples = run.data.without_labels()
+    examples = run.data.unlabelled_examples()
     if examples is None:
         return None
-    return _packed(run, run.objective.encode_without_labels(examples, tokenizer, run.model, run.data), tokenizer)
+    return _packed(run, run.objective.encode_unlabelled(examples, tokenizer, run.model, run.data), tokenizer)
 
 
 def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> Rows:

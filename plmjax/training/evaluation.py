@@ -33,6 +33,12 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
     return jnp.asarray(np.log(np.sum(padded + 1)) - np.log(padded + 1), jnp.float32)
 
 
+def joint_loss(means: Mapping[str, float], coefficients: Mapping[str, float]) -> float:
+    """The sum of the means TERM_loss, each times the coefficient of its term; terms without one count once."""
+    terms = [name.removesuffix("_loss") for name in means if name.endswith("_loss")]
+    return sum(coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in terms)
+
+
 def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
     """Names of the metrics of `HeldOut`, found by tracing the program's evaluation."""
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -87,8 +93,7 @@ class HeldOut:
         """The means of totals."""
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
-            terms = [name.removesuffix("_loss") for name in means if name.endswith("_loss")]
-            means["joint_loss"] = sum(self.coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in terms)
+            means["joint_loss"] = joint_loss(means, self.coefficients)
         return means
 
 

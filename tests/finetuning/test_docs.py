@@ -180,7 +180,7 @@ def test_the_task_of_a_mixture() -> None:
     before, call = program.split("TextTask(", 1)
     names: dict = {}
     exec(f"{before}task = TextTask({call}", names)
-    assert Mixture(tasks=(names["task"],)).alone(names["task"]).words == ("0=no", "1=yes")
+    assert Mixture(tasks=(names["task"],)).single_task(names["task"]).words == ("0=no", "1=yes")
 
 
 def test_every_kind_has_its_command() -> None:

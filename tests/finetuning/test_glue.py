@@ -67,7 +67,7 @@ def test_reads_and_resolves_the_official_files(tmp_path, name):
     for split in ("train", "validation"):
         examples = run.data.read(split)
         assert (examples.texts, examples.labels) == FOUND[name]
-    objective = run.objective.learn(run.data.read("train"))
+    objective = run.objective.fit_labels(run.data.read("train"))
     assert objective.numbers(examples).shape == (len(examples),)
     assert run.checkpoint.best == f"-eval/{OFFICIAL.get(name, 'accuracy')}" and run.checkpoint.prefer == "best"
     assert run.checkpoint.best.removeprefix("-eval/") in objective.metric_names
@@ -81,7 +81,7 @@ def test_torn_rows_and_empty_texts_are_mistakes_elsewhere(tmp_path):
     header, rows = FILES["qqp"]
     table(tmp_path / "train.tsv", header.split(), rows)
     run = override(
-        load("experiments/finetune_glue.py:qqp"), ["--data.folder", str(tmp_path), "--data.damaged", "False"]
+        load("experiments/finetune_glue.py:qqp"), ["--data.folder", str(tmp_path), "--data.skip_bad_rows", "False"]
     )
     with pytest.raises(UserError, match=r"'question2' in line 3 of .*train.tsv, found it empty"):
         run.data.read("train")
@@ -90,4 +90,4 @@ def test_torn_rows_and_empty_texts_are_mistakes_elsewhere(tmp_path):
         run.data.read("train")
     table(tmp_path / "train.tsv", header.split(), [[*rows[0], "more"]])
     with pytest.raises(UserError, match=r"Expected 6 columns .* in line 2 of .*train.tsv, found 7"):
-        dataclasses.replace(run.data, damaged=True).read("train")
+        dataclasses.replace(run.data, skip_bad_rows=True).read("train")

@@ -16,7 +16,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.starts import special_tokens
-from plmjax.finetuning.starts.both_orders import BothOrders
+from plmjax.finetuning.starts.pairs_in_both_orders import PairsInBothOrders
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.sequences import next_token_weights
 from plmjax.finetuning.tasks.tagging import TokenTagging
@@ -96,7 +96,7 @@ def test_new_rows_are_drawn_between_the_tokens_and_the_positions(pretrained: Pat
     run = dataclasses.replace(description.experiment, training=Training(seed=1))
     tokenizer = tokenizers.load(pretrained / "tokenizer")
     first, before = tokenizer.vocabulary.size, flat(params)[TABLE]
-    larger, changed, extended = special_tokens.added(run, params, tokenizer)
+    larger, changed, extended = special_tokens.add(run, params, tokenizer)
     after = flat(changed)[TABLE]
     assert len(after) == len(before) + 1 == larger.model.vocab_size + 48
     np.testing.assert_array_equal(after[:first], before[:first])
@@ -104,12 +104,12 @@ def test_new_rows_are_drawn_between_the_tokens_and_the_positions(pretrained: Pat
     new = after[first : first + 3]
     assert 0.01 < new.std() < 0.03 < before.std()
     again, other = (
-        flat(special_tokens.added(dataclasses.replace(run, training=Training(seed=seed)), params, tokenizer)[1])[TABLE]
+        flat(special_tokens.add(dataclasses.replace(run, training=Training(seed=seed)), params, tokenizer)[1])[TABLE]
         for seed in (1, 2)
     )
     np.testing.assert_array_equal(again, after)
     assert (other[first : first + 3] != new).all()
-    assert special_tokens.added(larger, changed, extended) == (larger, changed, extended)
+    assert special_tokens.add(larger, changed, extended) == (larger, changed, extended)
 
 
 def flat(params: Any) -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path)
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     turned = ["\t".join((b, a)) for a, b, _ in (row.split("\t") for row in rows)]
     (tmp_path / "turned.tsv").write_text("\n".join(turned).replace("b\ta", "a\tb", 1) + "\n")
-    run = task((str(tmp_path / "pairs.tsv"),) * 2, Regression(language_model=0.5), start=BothOrders())
+    run = task((str(tmp_path / "pairs.tsv"),) * 2, Regression(language_model=0.5), start=PairsInBothOrders())
     run = dataclasses.replace(run, data=dataclasses.replace(run.data, text="a", text_pair="b"))
     run = dataclasses.replace(run, finetuning=Finetuning(epochs=1.0))
     metrics = finetune(run, pretrained, tmp_path / "run")
@@ -172,6 +172,6 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="both sides of a word, to label words, found GptConfig"):
         TokenTagging().check_model(GPT)
     with pytest.raises(UserError, match="Expected a GPT, which reads a pair in both orders, found BertConfig"):
-        BothOrders().model(BertConfig.tiny())
+        PairsInBothOrders().model(BertConfig.tiny())
     with pytest.raises(UserError, match=r"--objective\.language_model"):
         SequenceClassification(language_model=-1.0)

@@ -130,7 +130,7 @@ def tuned(small_run, tmp_path_factory):
             labelled, bare = write(np.random.default_rng(0), folder)
             data = type(data)(**vars(data) | {"train": labelled, "sequence_length": 32, "pack": 3})
             description = checkpoints.describe(checkpoints.find(small_run))
-            objective = objective.learn(data.read("train"))
+            objective = objective.fit_labels(data.read("train"))
             module = objective.module(description.experiment.model, Execution())
             drawn = module.init(jax.random.key(1), jnp.ones((1, 4), jnp.int32))["params"]
             flat = flax.traverse_util.flatten_dict(jax.tree.map(np.asarray, flax.core.meta.unbox(drawn)))

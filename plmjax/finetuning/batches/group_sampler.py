@@ -1,4 +1,4 @@
-"""Which of several groups of examples a batch is of.
+"""Drawing the group of examples that a batch is made of.
 
 Each batch draws its group by itself, in proportion to the root of the group's size, as cross-view training draws a task
 (Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py): small tasks come more often than their
@@ -8,20 +8,22 @@ share of the examples.
 import numpy as np
 
 from plmjax.data import order
+from plmjax.finetuning.batches import mixing
 
+TEMPERATURE = 2.0
+"""Of the rates at which groups are drawn: in proportion to the roots of their sizes."""
 _BLOCK = 4096
 """Batches that are drawn together."""
 
 
-class Turns:
+class GroupSampler:
     """The group of every batch, a function of its number and the key alone.
 
     sizes: examples of every group. key: `plmjax.data.order`'s.
     """
 
     def __init__(self, sizes: tuple[int, ...], key: np.ndarray) -> None:
-        roots = np.sqrt(sizes)
-        self._ends = np.cumsum(roots / roots.sum())[:-1]
+        self._ends = np.cumsum(mixing.rates(sizes, temperature=TEMPERATURE))[:-1]
         self._key, self._groups = key, len(sizes)
         self._blocks: list[np.ndarray] = []
         self._before = [np.zeros(self._groups, np.int64)]

@@ -1,4 +1,4 @@
-"""At which rates the tasks of a mixture are drawn (Raffel et al., JMLR 2020, section 3.5.2).
+"""The rates at which the tasks of a mixture are drawn (Raffel et al., JMLR 2020, section 3.5.2).
 
 Of e_m examples of task m at most K count. The rate of the task is
 
@@ -13,6 +13,8 @@ ended.
 """
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +22,15 @@ from plmjax.data import order
 
 _ORDERS = 1 << 32
 """Above the number of any epoch: keys of the orders of tasks are not those of epochs."""
+
+
+def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
+    """The rates of tasks with so many examples, float64 [tasks], which sum to 1.
+
+    limit: K. temperature: T, from 1 to infinity.
+    """
+    shares = np.minimum(sizes, limit) ** (1 / temperature)
+    return shares / shares.sum()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +45,8 @@ class Mixing:
     temperature: float
 
     def rates(self) -> np.ndarray:
-        """float64 [tasks], which sum to 1."""
-        sizes = np.minimum(self.sizes, self.limit) ** (1 / self.temperature)
-        return sizes / sizes.sum()
+        """The rates of the tasks, float64 [tasks]."""
+        return rates(self.sizes, self.limit, self.temperature)
 
     def drawn(self, epoch: int, key: np.ndarray) -> np.ndarray:
         """The examples of an epoch, int64, task after task.

@@ -17,7 +17,7 @@ import numpy as np
 
 from plmjax.data import order, packing
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.batches.group_sampler import Turns
+from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.vocabulary import Vocabulary
 
@@ -137,7 +137,7 @@ class TaskSource:
 
     Training goes through epochs of the train rows, each in another order that follows from the seed. Of several groups
     of them every step takes one (plmjax/finetuning/batches/group_sampler.py), and each goes through epochs of its own.
-    With rows of examples without labels, every second step takes these.
+    With unlabelled rows, every second step takes these.
     """
 
     unigram_counts = None
@@ -148,12 +148,12 @@ class TaskSource:
         validation: Rows,
         vocabulary: Vocabulary,
         seed: int,
-        without_labels: Rows | None = None,
+        unlabelled: Rows | None = None,
     ) -> None:
         self.vocabulary, self.validation_rows = vocabulary, validation
-        self._train, self._without_labels = tuple(train), without_labels
-        self._turns = Turns(tuple(rows.examples for rows in train), order.fold(seed, 5))
-        self._groups = self._train if without_labels is None else (*train, without_labels)
+        self._train, self._unlabelled = tuple(train), unlabelled
+        self._labelled_group = GroupSampler(tuple(rows.examples for rows in train), order.fold(seed, 5))
+        self._groups = self._train if unlabelled is None else (*train, unlabelled)
         keys = [order.fold(order.fold(seed, 3), group) if group else order.fold(seed, 3) for group in range(len(train))]
         keys.append(order.fold(seed, 4))
         self._epoch = functools.lru_cache(2 * len(self._groups))(
@@ -168,7 +168,7 @@ class TaskSource:
     @property
     def per_epoch(self) -> int:
         """Rows of the steps in which the train examples come once."""
-        return (1 + (self._without_labels is not None)) * sum(rows.per_epoch for rows in self._train)
+        return (1 + (self._unlabelled is not None)) * sum(rows.per_epoch for rows in self._train)
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Field -> shape and dtype of the phase's global batch."""
@@ -178,18 +178,18 @@ class TaskSource:
         """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
         places = np.arange(phase.batch_size) if places is None else places
         for step in itertools.count(phase.first_step + start):
-            group, number = self._taken(step)
+            group, number = self._group(step)
             rows = self._groups[group]
             epochs, within = np.divmod(number * phase.batch_size + places, rows.per_epoch)
             drawn = zip(epochs.tolist(), within, strict=True)
             yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
 
-    def _taken(self, step: int) -> tuple[int, int]:
-        """(which of the groups a step takes, how many steps before have taken it)."""
-        if self._without_labels is None:
-            return self._turns(step)
-        number, unlabelled = divmod(step, 2)
-        return (len(self._train), number) if unlabelled else self._turns(number)
+    def _group(self, step: int) -> tuple[int, int]:
+        """(number of the group that a step takes, number of the earlier steps that took it)."""
+        if self._unlabelled is None:
+            return self._labelled_group(step)
+        number, second = divmod(step, 2)
+        return (len(self._train), number) if second else self._labelled_group(number)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
         """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""

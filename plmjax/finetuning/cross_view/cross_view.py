@@ -36,7 +36,16 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
 from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
-from plmjax.finetuning.tasks.joint import MEAN, JointExamples, JointTask, NamedTask, joined_examples, options_of
+from plmjax.finetuning.tasks.joint import (
+    JointExamples,
+    JointTask,
+    NamedTask,
+    joined_examples,
+    joint_answer,
+    options_of,
+    qualified,
+    reported,
+)
 from plmjax.finetuning.tasks.parsing import DependencyParsing, Parsing, TreeColumns
 from plmjax.finetuning.tasks.tagging import TagColumns, Tagging, TokenTagging
 from plmjax.finetuning.tasks.task import Answers, FileTask, Outputs, Record, Task, TaskObjective
@@ -95,16 +104,16 @@ class TasksWithText(JointTask):
         check_ranges("data", self, target_length=FROM_0)
         super().__post_init__()
 
-    def alone(self, task: TaskOnWords) -> FileTask:
+    def single_task(self, task: TaskOnWords) -> FileTask:
         """One of the tasks as a task of its own."""
         return task.kind(**options_of(task, self, task.kind))
 
-    def apart(self, train: JointExamples) -> list[JointExamples]:
+    def task_groups(self, train: JointExamples) -> list[JointExamples]:
         """Every task's sentences: a batch is of one task."""
         pairs = zip(train.tasks, train.parts, strict=True)
         return [joined_examples(part.path, [part], (task,)) for task, part in pairs]
 
-    def without_labels(self) -> JointExamples | None:
+    def unlabelled_examples(self) -> JointExamples | None:
         """The sentences of the file `unlabelled`, as sentences of the first task."""
         if self.unlabelled == NONE:
             return None
@@ -113,7 +122,7 @@ class TasksWithText(JointTask):
                 f"Expected a file of sentences without labels in --data.unlabelled, found nothing; name one, or {NONE}."
             )
         path = f"{self.folder.rstrip('/')}/{self.unlabelled}" if self.folder else self.unlabelled
-        first = self.alone(self.chosen[0])
+        first = self.single_task(self.chosen[0])
         rows = list(first.rows(path, labelled=False))
         if not any(words for _, words, *_ in rows):
             raise UserError(f"Expected sentences in {path}, found none; name another file in --data.unlabelled.")
@@ -137,7 +146,7 @@ class CrossViewLearning(TaskObjective):
         """Checks the numbers."""
         check_ranges("objective", self, label_smoothing=SHARE)
 
-    def learn(self, train: JointExamples) -> Self:
+    def fit_labels(self, train: JointExamples) -> Self:
         """The objective with the labels of the train files."""
         own = {task.name: task for task in self.tasks}
         learned = []
@@ -148,16 +157,13 @@ class CrossViewLearning(TaskObjective):
                     f"found {listed(f'{one.name} ({type(one).__name__})' for one in self.tasks)}; add them to the "
                     f"experiment's file."
                 )
-            learned.append(own[task.name].learn(part))
+            learned.append(own[task.name].fit_labels(part))
         return dataclasses.replace(self, tasks=tuple(learned))
 
     def reported(self, task: TasksWithText) -> tuple[str, ...]:
         """TASK/METRIC, and mean."""
         chosen = [one.name for one in task.chosen]
-        return (
-            *(f"{one.name}/{metric}" for one in self.tasks if one.name in chosen for metric in one.metric_names),
-            MEAN,
-        )
+        return reported({one.name: one.metric_names for one in self.tasks if one.name in chosen})
 
     def check_model(self, config: Any) -> None:
         """Raises UserError for a model without restricted views."""
@@ -179,7 +185,7 @@ class CrossViewLearning(TaskObjective):
         parts = []
         for one, part in zip(examples.tasks, examples.parts, strict=True):
             with task.named_options(one):
-                made = self._task(one.name).encode(part, tokenizer, model, task.alone(one))
+                made = self._task(one.name).encode(part, tokenizer, model, task.single_task(one))
             fields, decoder = self._fields(one.name, made), self._decoder(one.name, made)
             parts.append(dataclasses.replace(made, token_fields=fields, decoder=decoder))
         return concatenated(parts)
@@ -211,7 +217,7 @@ class CrossViewLearning(TaskObjective):
             for field, dtype in task.fields.items()
         }
 
-    def encode_without_labels(
+    def encode_unlabelled(
         self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText
     ) -> Encoded:
         """The fields of all tasks are 0, `view_weights` is 1."""
@@ -245,7 +251,7 @@ class CrossViewLearning(TaskObjective):
 
             return sums
 
-        def without_labels(states: States) -> Sums:
+        def unlabelled(states: States) -> Sums:
             taught = read(deterministic=True)
             losses = {
                 task.name: task.view_nats(modules(task), taught, states, _own(batch, task)) for task in self.tasks
@@ -257,7 +263,7 @@ class CrossViewLearning(TaskObjective):
 
         kinds = [jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks]
         kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
-        return jax.lax.switch(kind, [*map(labelled, self.tasks), without_labels], states)
+        return jax.lax.switch(kind, [*map(labelled, self.tasks), unlabelled], states)
 
     def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, jax.Array]:
         """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
@@ -281,22 +287,14 @@ class CrossViewLearning(TaskObjective):
     def signatures(self, task: TasksWithText) -> dict[str, str]:
         """Those of every task's own objective, as TASK/METRIC_signature."""
         chosen = [one.name for one in task.chosen]
-        return {
-            f"{one.name}/{name}": text
-            for one in self.tasks
-            if one.name in chosen
-            for name, text in one.signatures(task).items()
-        }
+        return qualified({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """predictions.TASK.tsv or .conllu of every task, as its own objective writes them."""
-        found, files, judged = {}, {}, []
-        for task, *its in self._parts(examples, encoded, outputs):
-            scores, written = task.answer(*its)
-            found |= {f"{task.name}/{metric}": score for metric, score in scores.items()}
-            files |= {name.replace(".", f".{task.name}.", 1): text for name, text in written.items()}
-            judged.append(task.judged(scores))
-        return found | {MEAN: float(np.mean(judged))}, files
+        parts = self._parts(examples, encoded, outputs)
+        answers = {task: task.answer(*its) for task, *its in parts}
+        compared = [task.judged(scores) for task, (scores, _) in answers.items()]
+        return joint_answer({task.name: answer for task, answer in answers.items()}, compared)
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         """Those of each task's own objective."""
@@ -352,7 +350,7 @@ def _own(batch: Batch, task: CrossViewTask) -> Batch:
 
 def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
     """TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
-    return {f"{task.name}/{name}": pair for name, pair in task.counts(said, own).items()}
+    return qualified({task.name: task.counts(said, own)})
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:

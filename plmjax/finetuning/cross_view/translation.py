@@ -27,7 +27,7 @@ from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.metrics.judges import BleuAndChrf
-from plmjax.finetuning.tasks.tagging import laid_out
+from plmjax.finetuning.tasks.tagging import lay_out_words
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task
 from plmjax.finetuning.tasks.text_generation import encoded_rows, fitting, judged, next_tokens
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
@@ -100,7 +100,7 @@ class CrossViewTranslation(CrossViewTask):
         """The decoders."""
         return TranslationModules(config, dtype, self._target_count, name=name)
 
-    def learn(self, train: TextPairExamples) -> Self:
+    def fit_labels(self, train: TextPairExamples) -> Self:
         """The objective with the words of the train file's targets."""
         if self.target_words:
             return self
@@ -121,7 +121,7 @@ class CrossViewTranslation(CrossViewTask):
         numbers = {word: number for number, word in enumerate((*MARKS, *self.target_words))}
         asked = [[*(numbers.get(word, UNKNOWN) for word in target), END] for target in targets]
         decoder = encoded_rows([[END, *row[:-1]] for row in asked], next_tokens(asked, [0] * len(asked)))
-        return dataclasses.replace(laid_out(sources, tokenizer, model, task).encoded(), decoder=decoder)
+        return dataclasses.replace(lay_out_words(sources, tokenizer, model, task).encoded(), decoder=decoder)
 
     def label_weights(self, batch: Batch) -> jax.Array:
         """1 for every word of a target and its end."""

@@ -15,11 +15,12 @@ DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
 
 
 def rows(
-    path: str, columns: Sequence[str] = (), damaged: bool = False, spare: str = ""
+    path: str, columns: Sequence[str] = (), skip_bad_rows: bool = False, spare: str = ""
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
 
-    columns: names where the first row of a tsv or csv is data already. damaged: leave out rows that are too short.
+    columns: names where the first row of a tsv or csv is data already.
+    skip_bad_rows: leave out rows that are too short.
     spare: one of `columns` that the file may lack, the label of a file to predict.
 
     Raises:
@@ -34,7 +35,7 @@ def rows(
         )
     if kind == ".jsonl":
         return _objects(path)
-    return _cells(path, DELIMITERS[kind], tuple(columns), damaged, spare)
+    return _cells(path, DELIMITERS[kind], tuple(columns), skip_bad_rows, spare)
 
 
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
@@ -76,7 +77,7 @@ def wrong_width(line: int, path: str, names: Sequence[str], found: int) -> UserE
 
 
 def _cells(
-    path: str, delimiter: str, names: tuple[str, ...], damaged: bool, spare: str
+    path: str, delimiter: str, names: tuple[str, ...], skip_bad_rows: bool, spare: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -93,7 +94,7 @@ def _cells(
                 continue
             names = present_columns(names, len(row), spare)
             spare = ""
-            if damaged and len(row) < len(names):
+            if skip_bad_rows and len(row) < len(names):
                 continue
             if len(row) != len(names):
                 raise wrong_width(reader.line_num, path, names, len(row))

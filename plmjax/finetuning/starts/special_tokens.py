@@ -17,7 +17,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.experiment import Experiment
 
 
-def added(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, Any]:
+def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, Any]:
     """The experiment, the parameters and the tokenizer with the special tokens of the model's rows.
 
     params: a tree of arrays on the host; None where all parameters are drawn. tokenizer: a

@@ -8,7 +8,7 @@ import numpy as np
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Start
-from plmjax.finetuning.starts.word_table import check_vectors
+from plmjax.finetuning.starts.token_embeddings import check_vectors
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerConfig
 from plmjax.models.taglm import TaglmConfig

@@ -34,13 +34,13 @@ class CrfTagging(TokenTagging):
     scheme: str | None = None
     """Scheme of the labels, which says what can follow what; by default that of the train file, --data.scheme."""
 
-    def learn(self, train: TaggedExamples) -> "CrfTagging":
+    def fit_labels(self, train: TaggedExamples) -> "CrfTagging":
         """The objective with the labels of the train file and their scheme.
 
         Raises:
             UserError: a label that is not of the scheme, or one label alone.
         """
-        learned = super().learn(train)
+        learned = super().fit_labels(train)
         scheme = train.scheme if self.scheme is None else self.scheme
         label_schemes.check_scheme(scheme)
         label_schemes.possible(learned.labels, scheme)

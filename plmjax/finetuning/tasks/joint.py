@@ -5,12 +5,16 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
 
 from plmjax.errors import UserError, listed, nearest, quoted
-from plmjax.finetuning.tasks.task import Examples, FileTask, Task
+from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Task
+
+Value = TypeVar("Value")
 
 MEAN = "mean"
 """The metric of all tasks together: the mean of what each is judged by."""
@@ -52,7 +56,7 @@ class JointTask(Task, abc.ABC):
         shared, own = list(super().settings(labelled)), []
         for place, task in enumerate(self.tasks):
             fields = {field.name for field in dataclasses.fields(task)}
-            for name in self.alone(task).settings(labelled):
+            for name in self.single_task(task).settings(labelled):
                 if name in fields:
                     own.append(f"tasks.{place}.{name}")
                 elif name not in shared:
@@ -78,10 +82,10 @@ class JointTask(Task, abc.ABC):
                 raise UserError(f"Expected names of tasks in --data.only, found {quoted(name)}; {nearest(name, names)}")
         for task in self.tasks:
             with self.named_options(task):
-                self.alone(task)
+                self.single_task(task)
 
     @abc.abstractmethod
-    def alone(self, task: NamedTask) -> FileTask:
+    def single_task(self, task: NamedTask) -> FileTask:
         """One of the tasks as a task of its own, with rows as long as here."""
 
     @property
@@ -104,19 +108,19 @@ class JointTask(Task, abc.ABC):
         parts = []
         for task in self.chosen:
             with self.named_options(task):
-                parts.append(self.alone(task).read(split))
+                parts.append(self.single_task(task).read(split))
         path = "tasks" if len(parts) > 1 else f"{self.chosen[0].name}-{Path(parts[0].path).name}"
         return joined_examples(path, parts, self.chosen)
 
     def trained_and_evaluated(self) -> list[str]:
         """Those of every chosen task."""
-        return [file for task in self.chosen for file in self.alone(task).trained_and_evaluated()]
+        return [file for task in self.chosen for file in self.single_task(task).trained_and_evaluated()]
 
     def parts(self, path: str, size: int) -> Iterator[JointExamples]:
         """The examples of a file of the one task that `only` names."""
         task = self._single(f"to predict {path}", "name one in --data.only")
         with self.named_options(task):
-            for part in self.alone(task).parts(path, size):
+            for part in self.single_task(task).parts(path, size):
                 yield joined_examples(path, [part], (task,))
 
     def evaluated_on(self, data: str) -> Self:
@@ -130,7 +134,7 @@ class JointTask(Task, abc.ABC):
     def texts(self, examples: JointExamples) -> Iterator[str]:
         """The texts of all tasks."""
         for task, part in zip(examples.tasks, examples.parts, strict=True):
-            yield from self.alone(task).texts(part)
+            yield from self.single_task(task).texts(part)
 
     def _single(self, purpose: str, advice: str) -> NamedTask:
         if len(self.chosen) > 1:
@@ -149,6 +153,28 @@ def options_of(task: NamedTask, joint: JointTask, kind: type[FileTask]) -> dict[
 def joined_examples(path: str, parts: list[Examples], tasks: tuple[NamedTask, ...]) -> JointExamples:
     """The examples of several tasks, one task after the other."""
     return JointExamples(path, list(itertools.chain.from_iterable(part.lines for part in parts)), parts, tasks)
+
+
+def qualified(of_tasks: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    """TASK/NAME -> value, from what each task has by name."""
+    return {f"{task}/{name}": value for task, values in of_tasks.items() for name, value in values.items()}
+
+
+def reported(metrics: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """TASK/METRIC of every task, from the names of its metrics, and mean."""
+    return (*(f"{task}/{metric}" for task, names in metrics.items() for metric in names), MEAN)
+
+
+def joint_answer(answers: Mapping[str, Answers], compared: Sequence[float]) -> Answers:
+    """The answer for all tasks: TASK/METRIC, mean, and the files of every task, as predictions.TASK.jsonl.
+
+    compared: the number that each task is compared by; mean is that of these.
+    """
+    metrics = qualified({task: scores for task, (scores, _) in answers.items()})
+    files = {
+        name.replace(".", f".{task}.", 1): text for task, (_, files) in answers.items() for name, text in files.items()
+    }
+    return metrics | {MEAN: float(np.mean(compared))}, files
 
 
 def check_different(what: str, values: list[str], names: list[str]) -> None:

@@ -71,7 +71,7 @@ class MultiLabelClassification(SentenceObjective):
         """One logit per label."""
         return len(self.labels)
 
-    def learn(self, train: LabelSetExamples) -> Self:
+    def fit_labels(self, train: LabelSetExamples) -> Self:
         """The objective with the labels of the train file.
 
         Raises:

@@ -10,14 +10,21 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge
-from plmjax.finetuning.tasks.joint import MEAN, JointExamples, JointTask, NamedTask, check_different, options_of
+from plmjax.finetuning.tasks.joint import (
+    JointExamples,
+    JointTask,
+    NamedTask,
+    check_different,
+    joint_answer,
+    options_of,
+    qualified,
+    reported,
+)
 from plmjax.finetuning.tasks.task import Answers, Outputs, Task
 from plmjax.finetuning.tasks.text_generation import TextGeneration, judged
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
@@ -54,7 +61,7 @@ class Mixture(JointTask):
         names = [task.name for task in self.tasks]
         check_different("the tasks' prefixes", [task.prefix.strip() for task in self.tasks], names)
 
-    def alone(self, task: TextTask) -> TextPairs:
+    def single_task(self, task: TextTask) -> TextPairs:
         """One of the tasks as a task of its own, with rows as long as the mixture's."""
         return TextPairs(**options_of(task, self, TextPairs))
 
@@ -74,33 +81,32 @@ class MixedTextGeneration(TextGeneration):
 
     def reported(self, task: Mixture) -> tuple[str, ...]:
         """TASK/METRIC, and mean."""
-        return (*(f"{one.name}/{metric}" for one in task.chosen for metric in one.judge.names), MEAN)
+        return reported({one.name: one.judge.names for one in task.chosen})
 
     def signatures(self, task: Mixture) -> dict[str, str]:
         """TASK/METRIC_signature; decoding, how the texts are written."""
-        of_tasks = {f"{one.name}/{name}": text for one in task.chosen for name, text in one.judge.signatures().items()}
-        return of_tasks | {"decoding": in_words(self.decoding().given())}
+        of_tasks = {one.name: one.judge.signatures() for one in task.chosen}
+        return qualified(of_tasks) | {"decoding": in_words(self.decoding().given())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
         """The rows of every task, one task after the other."""
         parts = []
         for one, part in zip(task.chosen, examples.parts, strict=True):
             with task.named_options(one):
-                parts.append(super().encode(part, tokenizer, model, task.alone(one)))
+                parts.append(super().encode(part, tokenizer, model, task.single_task(one)))
         return concatenated(parts)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
         """Sources as in training. Of several tasks each has the prefix of its own already, which tells them apart."""
         first, *others = task.chosen
-        alone = dataclasses.replace(task.alone(first), **({"prefix": ""} if others else {}))
+        alone = dataclasses.replace(task.single_task(first), **({"prefix": ""} if others else {}))
         return TextGeneration(**self.given()).prompts(texts, tokenizer, model, alone)
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """predictions.TASK.jsonl: for every pair its line, its source, its target and what was written."""
-        found, files, records = {}, {}, iter(self.records(examples, encoded, outputs))
+        answers, compared, records = {}, [], iter(self.records(examples, encoded, outputs))
         for task, part in zip(examples.tasks, examples.parts, strict=True):
             scores, written = judged(task.judge, part, list(itertools.islice(records, len(part))))
-            found |= {f"{task.name}/{metric}": value for metric, value in scores.items()}
-            files[f"predictions.{task.name}.jsonl"] = written
-        first = [found[f"{task.name}/{task.judge.names[0]}"] for task in examples.tasks]
-        return found | {MEAN: float(np.mean(first))}, files
+            answers[task.name] = scores, {"predictions.jsonl": written}
+            compared.append(scores[task.judge.names[0]])
+        return joint_answer(answers, compared)

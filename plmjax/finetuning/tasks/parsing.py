@@ -19,7 +19,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.files import tables, text_files, word_columns
-from plmjax.finetuning.tasks.tagging import WordColumns, laid_out, lines_of_words
+from plmjax.finetuning.tasks.tagging import WordColumns, lay_out_words, lines_of_words
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective
 
 
@@ -125,14 +125,14 @@ class DependencyParsing(TaskObjective):
     relations: tuple[str, ...] = ()
     """The relations in the order of their numbers; empty takes those of the train file, sorted."""
 
-    def learn(self, train: ParsedExamples) -> Self:
+    def fit_labels(self, train: ParsedExamples) -> Self:
         """The objective with the relations of the train file."""
         relations = self.relations or tuple(sorted({one for sentence in train.relations for one in sentence}))
         return dataclasses.replace(self, relations=relations)
 
     def encode(self, examples: ParsedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The words, each as one token; a word that was cut, or whose head was, has no weight."""
-        made = laid_out(examples.words, tokenizer, model, task)
+        made = lay_out_words(examples.words, tokenizer, model, task)
         numbers = {relation: number for number, relation in enumerate(self.relations)}
         heads, relations, weights = [], [], []
         for row, (kept, places), gold, names in zip(

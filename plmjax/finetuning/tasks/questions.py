@@ -197,7 +197,7 @@ class SpanExtraction(TaskObjective):
                 f"fine-tune an encoder, a GPT or a BART."
             )
 
-    def learn(self, train: QuestionExamples) -> Self:
+    def fit_labels(self, train: QuestionExamples) -> Self:
         """The objective, which then knows whether some questions have no answer."""
         check_choice("--objective.language", self.language, SCORES)
         return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))

@@ -44,7 +44,7 @@ class Sentences(FileTask):
     """
 
     examples: ClassVar[type[Examples]] = SentenceExamples
-    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "damaged")
+    prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "skip_bad_rows")
     label_settings: ClassVar[tuple[str, ...]] = ("label",)
 
     text: str = "text"
@@ -55,7 +55,7 @@ class Sentences(FileTask):
     """Column of the label, or of the number to predict."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
-    damaged: bool = False
+    skip_bad_rows: bool = False
     """Whether rows with too few cells are left out and empty texts taken, as GLUE's QQP has them, or are mistakes."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
@@ -65,12 +65,12 @@ class Sentences(FileTask):
             for line, text in enumerate(text_files.lines(path), start=1):
                 yield line, (text.strip(),), None
             return
-        for line, row in tables.rows(path, self.columns, self.damaged, spare="" if labelled else self.label):
+        for line, row in tables.rows(path, self.columns, self.skip_bad_rows, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
             texts = []
             for option, column in wanted.items():
                 value = tables.cell(row, column, option, where)
-                texts.append("" if self.damaged and value == "" else tables.text(value, column, where))
+                texts.append("" if self.skip_bad_rows and value == "" else tables.text(value, column, where))
             label = self.labelled(tables.cell(row, self.label, "label", where), where) if labelled else None
             yield line, tuple(texts), label
 
@@ -198,7 +198,7 @@ class SequenceClassification(SentenceObjective):
         """accuracy, f1 (or macro_f1), matthews."""
         return ("accuracy", "f1" if self.outputs == 2 else "macro_f1", "matthews")
 
-    def learn(self, train: SentenceExamples) -> Self:
+    def fit_labels(self, train: SentenceExamples) -> Self:
         """The objective with the labels of the train file.
 
         Raises:

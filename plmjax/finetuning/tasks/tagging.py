@@ -160,7 +160,7 @@ class LaidOut:
         return Encoded(**row_arrays(self.rows), sequence_fields={}, token_fields=token_fields)
 
 
-def laid_out(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
+def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
     """Sentences of words as texts of their own, cut at the end of a row.
 
     A model that reads characters is given every word in one piece.
@@ -204,7 +204,7 @@ class TokenTagging(TaskObjective):
         """accuracy; and of entities f1, precision, recall."""
         return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
 
-    def learn(self, train: TaggedExamples) -> Self:
+    def fit_labels(self, train: TaggedExamples) -> Self:
         """The objective with the labels of the train file."""
         labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
         if len(labels) < 2:
@@ -228,7 +228,7 @@ class TokenTagging(TaskObjective):
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
-        made = laid_out(examples.words, tokenizer, model, task)
+        made = lay_out_words(examples.words, tokenizer, model, task)
         labels, weights = [], []
         for sentence, (row, (kept, places)) in enumerate(zip(made.rows, made.firsts, strict=True)):
             lines, gold = examples.word_lines[sentence], examples.labels[sentence]

@@ -96,12 +96,12 @@ class Task:
         """Files that are both trained on and evaluated on."""
         return []
 
-    def without_labels(self) -> "Examples | None":
-        """Examples whose labels are not known, trained on in turn with those of "train"; None: there are none."""
+    def unlabelled_examples(self) -> "Examples | None":
+        """Examples whose labels are not known, which every second step is trained on; None: there are none."""
         return None
 
-    def apart(self, train: "Examples") -> list["Examples"]:
-        """The train examples in groups that share no batch; a step's group is drawn (batches/group_sampler.py)."""
+    def task_groups(self, train: "Examples") -> list["Examples"]:
+        """The train examples in groups; a batch is of one group, which is drawn (batches/group_sampler.py)."""
         return [train]
 
     def mixing(self, train: "Examples") -> Mixing | None:
@@ -212,8 +212,8 @@ class TaskObjective(Objective):
         """Metrics of an evaluation on a task; checkpoint.best can name one of them."""
         return self.metric_names
 
-    def learn(self, train: Examples) -> Self:
-        """The objective with what it takes from the train file, such as the labels, filled in."""
+    def fit_labels(self, train: Examples) -> Self:
+        """The objective with the labels of the train file, and all else that it takes from there."""
         return self
 
     def starting_from(self, generation: Any) -> Self:
@@ -241,8 +241,8 @@ class TaskObjective(Objective):
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its examples become tokens.")
 
-    def encode_without_labels(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """The same of examples whose labels are not known (`Task.without_labels`); its batches have the same fields."""
+    def encode_unlabelled(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
+        """The same for `Task.unlabelled_examples`; batches have the same fields."""
         raise NotImplementedError(f"{type(self).__name__} must say how it learns from examples without labels.")
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:

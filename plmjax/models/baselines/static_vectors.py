@@ -8,8 +8,8 @@ words):
     a label of a text:   W u + b
     a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
 
-The table is that of any model of words, such as word2vec (plmjax/finetuning/starts/word_table.py), and is trained or
-frozen.
+The table is that of any model of words, such as word2vec (plmjax/finetuning/starts/token_embeddings.py), and is trained
+or frozen.
 """
 
 import dataclasses

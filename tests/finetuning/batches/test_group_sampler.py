@@ -8,13 +8,13 @@ import pytest
 
 from plmjax.data import order
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.batches.group_sampler import Turns
+from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.vocabulary import Vocabulary
 
 
 def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
-    turns, groups = Turns((100, 400, 2500), order.fold(0, 5)), []
+    turns, groups = GroupSampler((100, 400, 2500), order.fold(0, 5)), []
     before = [0, 0, 0]
     for number in range(9000):
         group, count = turns(number)
@@ -22,9 +22,12 @@ def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
         before[group] += 1
         groups.append(group)
     assert np.bincount(groups) / 9000 == pytest.approx(np.array([10, 20, 50]) / 80, abs=0.015)
-    assert [Turns((100, 400, 2500), order.fold(0, 5))(number)[0] for number in (8000, 17)] == [groups[8000], groups[17]]
-    assert [Turns((100, 400, 2500), order.fold(1, 5))(number)[0] for number in range(50)] != groups[:50]
-    assert [Turns((7,), order.fold(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
+    assert [GroupSampler((100, 400, 2500), order.fold(0, 5))(number)[0] for number in (8000, 17)] == [
+        groups[8000],
+        groups[17],
+    ]
+    assert [GroupSampler((100, 400, 2500), order.fold(1, 5))(number)[0] for number in range(50)] != groups[:50]
+    assert [GroupSampler((7,), order.fold(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
 
 
 def test_a_source_takes_tasks_and_sentences_without_labels_in_turn():

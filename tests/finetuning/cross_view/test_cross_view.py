@@ -221,7 +221,7 @@ class Letters:
 
 
 def test_every_task_is_judged_by_its_own_predictions():
-    objective = CrossViewLearning(tasks=PARTS).learn(EXAMPLES)
+    objective = CrossViewLearning(tasks=PARTS).fit_labels(EXAMPLES)
     assert objective.tasks[0].labels == ("B-N", "O") and objective.tasks[1].relations == ("r", "s")
     encoded = objective.encode(EXAMPLES, Letters(), cvt.CONFIG, DATA)
     assert encoded.offsets.tolist() == [0, 2, 3, 6]
@@ -251,7 +251,7 @@ def test_mistakes_in_one_sentence():
     with pytest.raises(UserError, match="Expected no learned mix of layers in cross-view training, found mix True"):
         CrossViewTagging(name="tags", mix=True)
     with pytest.raises(UserError, match=r"of the task trees, a ParsingTask, .* found tags \(CrossViewTagging\); add"):
-        CrossViewLearning(tasks=PARTS[:1]).learn(EXAMPLES)
+        CrossViewLearning(tasks=PARTS[:1]).fit_labels(EXAMPLES)
     pairs, texts = TextPairExamples("t.en", [1], ["a b"], ["c"]), CrossViewTranslation(name="texts")
     with pytest.raises(UserError, match=r"Expected --data\.target_length above 0 for a translation, found 0; raise it"):
         texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=8, target_length=0))
@@ -262,7 +262,7 @@ def test_mistakes_in_one_sentence():
     with pytest.raises(UserError, match="Expected a model with restricted views of a sentence, found BertConfig"):
         CrossViewLearning(tasks=PARTS).check_model(BertConfig.tiny())
     with pytest.raises(UserError, match=r"without labels in --data\.unlabelled, found nothing; name one, or none"):
-        DATA.without_labels()
+        DATA.unlabelled_examples()
     with pytest.raises(UserError, match=r"Expected a file of examples in --data\.tasks\.0\.train, found none"):
         DATA.read("train")
 

@@ -29,7 +29,7 @@ def examples(labels: list[str], scheme: str = "IOB2") -> TaggedExamples:
 
 
 GOLD = examples(["O B-A I-A O", "B-B", "B-A B-B I-B"])
-OBJECTIVE = CrfTagging(entities=True).learn(GOLD)
+OBJECTIVE = CrfTagging(entities=True).fit_labels(GOLD)
 
 
 def encode(gold: TaggedExamples, length: int):
@@ -100,7 +100,7 @@ def test_a_sentence_that_is_cut_has_no_last_word():
 
 def test_the_scheme_is_that_of_the_train_file():
     assert OBJECTIVE.scheme == "IOB2" and OBJECTIVE.labels == TAGS
-    assert CrfTagging().learn(examples(["D N", "N"], scheme="")).scheme == ""
+    assert CrfTagging().fit_labels(examples(["D N", "N"], scheme="")).scheme == ""
 
 
 MISTAKES = {
@@ -113,4 +113,4 @@ MISTAKES = {
 def test_a_label_that_the_scheme_lacks_is_one_sentence(mistake):
     settings, message = MISTAKES[mistake]
     with pytest.raises(UserError, match=message):
-        CrfTagging(**settings).learn(GOLD)
+        CrfTagging(**settings).fit_labels(GOLD)

@@ -78,7 +78,7 @@ def test_labels_of_a_cell(name, text, separator, tmp_path):
     (tmp_path / name).write_text(text)
     examples = LabelSets(train=str(tmp_path / name), separator=separator).read("train")
     assert examples.labels == [("b", "a"), (), ("c",)]
-    objective = MultiLabelClassification().learn(examples)
+    objective = MultiLabelClassification().fit_labels(examples)
     assert objective.labels == LABELS
     np.testing.assert_array_equal(objective.numbers(examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
     with pytest.raises(UserError, match=r"Expected labels seen in training, found 'c' in line 3|line 4"):
@@ -92,6 +92,6 @@ def test_what_cannot_be_labels_is_one_sentence(tmp_path):
         task.read("train")
     (tmp_path / "x.jsonl").write_text('{"text": "t", "label": []}\n')
     with pytest.raises(UserError, match="found none in any row"):
-        MultiLabelClassification().learn(task.read("train"))
+        MultiLabelClassification().fit_labels(task.read("train"))
     with pytest.raises(UserError, match="between 0 and 1, found 1"):
         MultiLabelClassification(threshold=1.0)

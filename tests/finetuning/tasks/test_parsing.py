@@ -79,7 +79,7 @@ def test_scores_are_those_of_counting():
 
 def test_words_that_were_cut_have_no_prediction():
     examples = ParsedExamples("x", [1], [["a", "b", "c"]], [[2, 3, 0]], [["r", "s", "t"]])
-    objective = DependencyParsing().learn(examples)
+    objective = DependencyParsing().fit_labels(examples)
     assert objective.relations == ("r", "s", "t")
     (record,) = objective.records(examples, None, [np.array([[2, 0, 0.5], [0, 2, 0.25]])])
     assert record == {

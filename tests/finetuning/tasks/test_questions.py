@@ -254,7 +254,7 @@ def answered(tmp_path, scores: list[dict[int, float]], **options):
     """What is made of scores for beginning and ending at tokens of the two questions of GOOD; -1 is [CLS]."""
     path = written(tmp_path, *copy.deepcopy(GOOD))
     task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
-    objective = SpanExtraction(**options).learn(task.read("train"))
+    objective = SpanExtraction(**options).fit_labels(task.read("train"))
     encoded = objective.encode(task.read("train"), Numbers(), BertConfig.tiny(), task)
     outputs = []
     for number, one in enumerate(scores):
@@ -291,7 +291,7 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     path = written(tmp_path, GOOD[0])
     task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
     examples = task.read("train")
-    objective = SpanExtraction().learn(examples)
+    objective = SpanExtraction().fit_labels(examples)
     encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), task)
     outputs = [np.zeros((encoded.offsets[1], 2), np.float32)]
     outputs[0][0] = 99.0
@@ -300,4 +300,4 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     assert sorted(files) == ["nbest_predictions.json", "predictions.json"]
     assert json.loads(files["predictions.json"])["a"] == "10"
     with pytest.raises(UserError, match=r"Expected a known --objective.language, found 'de'; known: en, zh"):
-        SpanExtraction(language="de").learn(examples)
+        SpanExtraction(language="de").fit_labels(examples)

@@ -12,7 +12,7 @@ from plmjax import experiment as experiments
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
 from plmjax.models.bert import BertConfig
 from plmjax.models.glove import GloveConfig
@@ -64,16 +64,18 @@ def test_a_row_of_one_sequence_is_what_its_mask_says() -> None:
 
 def test_starts_from_the_table_of_any_model_that_has_one() -> None:
     origin = GptConfig.tiny(vocab_size=10)  # whose table has rows of positions behind those of tokens
-    model = FromTable().model(origin)
-    assert (model.vocab_size, model.width) == (10, origin.width) and FromTable().model(model) == model
-    found = FromTable().map({origin.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model)
+    model = FromTokenEmbeddings().model(origin)
+    assert (model.vocab_size, model.width) == (10, origin.width) and FromTokenEmbeddings().model(model) == model
+    found = FromTokenEmbeddings().map(
+        {origin.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model
+    )
     assert {name: array.shape for name, array in found.items()} == {model.token_table: (10, 128)}
     glove = GloveConfig(vocab_size=4, vector_size=3)  # whose vectors are sums of two tables
     tables = {"words/embedding": np.ones((4, 3)), "contexts/embedding": np.full((4, 3), 2.0)}
-    (sums,) = FromTable().map(tables, glove, FromTable().model(glove)).values()
+    (sums,) = FromTokenEmbeddings().map(tables, glove, FromTokenEmbeddings().model(glove)).values()
     np.testing.assert_array_equal(sums, np.full((4, 3), 3.0))
     with pytest.raises(UserError, match="Expected a model with a table of tokens, found BertConfig"):
-        FromTable().model(BertConfig.tiny())
+        FromTokenEmbeddings().model(BertConfig.tiny())
 
 
 WORDS = ["good", "fine", "poor", "bad", "cat", "dog"]

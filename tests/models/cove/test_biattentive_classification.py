@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.biattentive import Biattentive
+from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
@@ -163,7 +163,7 @@ def test_dropout_falls_on_the_inputs_of_each_layer_but_the_first_lstm(params: An
 
 
 def test_starts_from_a_translation_model_or_from_any_table() -> None:
-    start = Biattentive(size=4, dropout=0.1)
+    start = BiattentiveClassifier(size=4, dropout=0.1)
     model = start.model(COVE)
     assert model == dataclasses.replace(CONFIG, pieces=4, dropout=0.1) and start.model(model) == model
     assert (model.features, model.encoder_name) == (16, "cove")

@@ -11,7 +11,7 @@ from plmjax import experiment as experiments
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.starts.source_encoder import NewSourceEncoder
+from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config

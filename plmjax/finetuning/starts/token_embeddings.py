@@ -12,7 +12,7 @@ from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class FromTable(Start):
+class FromTokenEmbeddings(Start):
     """The rows of the checkpoint's table of tokens, as a model of static vectors.
 
     The checkpoint is of any model with vectors of tokens, such as word2vec, GloVe, NNLM, CoVe or GPT-2.

@@ -10,7 +10,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts.source_encoder import NewSourceEncoder
+from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.models.bart.translation import SOURCE_ENCODER, BartTranslationConfig
 from plmjax.models.t5 import T5Config
 from plmjax.training import loop

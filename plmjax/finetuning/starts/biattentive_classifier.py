@@ -7,13 +7,13 @@ import numpy as np
 
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.experiment import Start
-from plmjax.finetuning.starts.word_table import FromTable
+from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Biattentive(Start):
+class BiattentiveClassifier(Start):
     """The network upon the encoder of a translation model, beside the vectors of its words, or upon vectors alone.
 
     The checkpoint is a CoVe; or, where `contextual` is false, of any model with a table of tokens.
@@ -43,11 +43,11 @@ class Biattentive(Start):
                 f"Expected a checkpoint of CoVe, found {type(origin).__name__}; name another one, or read its vectors "
                 f"of words alone with --start.contextual False."
             )
-        vectors = origin if self.contextual else FromTable().model(origin)
+        vectors = origin if self.contextual else FromTokenEmbeddings().model(origin)
         return BiattentiveConfig(vectors, self.size, dropout=self.dropout)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The encoder alone, or its table."""
         if not self.contextual and not isinstance(origin, BiattentiveConfig):
-            return FromTable().map(params, origin, model.vectors)
+            return FromTokenEmbeddings().map(params, origin, model.vectors)
         return {name: array for name, array in params.items() if name.startswith(f"{model.encoder_name}/")}

@@ -9,7 +9,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class WithDropouts(Start):
+class AwdLstmDropouts(Start):
     """The checkpoint's AWD-LSTM with other dropouts; the defaults are those of ULMFiT's classifier.
 
     fastai text/models/awdlstm.py, `awd_lstm_clas_config`, each of which it multiplies by `drop_mult`.

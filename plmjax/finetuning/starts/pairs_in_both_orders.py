@@ -8,7 +8,7 @@ from plmjax.experiment import Start
 
 
 @dataclasses.dataclass(frozen=True)
-class BothOrders(Start):
+class PairsInBothOrders(Start):
     """The checkpoint's model, which from now on reads a pair in both orders and labels the sum of the two vectors."""
 
     def model(self, origin: Any) -> Any:
