@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "data": {"data", "experiment"},
     "parallel": {"parallel", "experiment"},
     "training": CORE,
-    "finetuning": {*CORE, "generation", "word_vectors", "finetuning"},
+    "initialization": {*CORE, "interop", "word_vectors", "initialization"},
+    "finetuning": {*CORE, "generation", "initialization", "finetuning"},
     "interop": {*CORE, "generation", "interop"},
     "exchange": {*CORE, "finetuning", "generation", "interop", "word_vectors", "exchange"},
     "plan": {*CORE, "plan"},
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "inference": {*CORE, "finetuning", "generation", "inference"},
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
-    "pretraining": {*CORE, "inference", "exchange", "generation", "report", "word_vectors", "pretraining"},
+    "pretraining": {*CORE, "inference", "initialization", "exchange", "generation", "report", "pretraining"},
     "": {
         *CORE,
         "exchange",

@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import flax.traverse_util
-
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
@@ -23,14 +21,13 @@ from plmjax.finetuning.batches.source import Rows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.starts import special_tokens
 from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
+from plmjax.initialization.origin import Origin
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
 from plmjax.training import checks, loop, phases, step, tracking
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.optimizers.schedules import WarmedUp
-from plmjax.word_vectors import first_rows
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +35,22 @@ OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_s
 """Options of plmjax tokenizer train -> their names here."""
 ENCODER = "encoder"
 """What --optimizer.frozen calls the encoder of any system."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A run on a task, ready to train.
+
+    run: with the labels of its train file and the steps that follow from it. origin: with rows for the special tokens
+        that the tokenizer was given. unknown: tokens of the validation file that the tokenizer does not know.
+    """
+
+    run: Experiment
+    origin: Origin
+    tokenizer: Any
+    source: TaskSource
+    evaluation: TaskEvaluation
+    unknown: UnknownTokens
 
 
 @hosts.hold_workdir
@@ -58,102 +71,113 @@ def finetune(
     Raises:
         UserError: the experiment, the checkpoint or a file of the task is wrong.
     """
-    _check(run)
-    tracking.check(run)
+    check_settings(run)
     workdir = storage.path(workdir)
-    pretrained, description, vectors = None, None, None
-    if str(checkpoint) != start.RANDOM:
-        if like is not None:
-            raise UserError(f"Expected --like with --from {start.RANDOM} alone, found --from {checkpoint}; drop it.")
-        vectors = first_rows.vectors_at(checkpoint)
-        if vectors is None:
-            pretrained, description = checkpoints.load_parameters(checkpoint)
-    elif like is not None:
-        description = checkpoints.describe(checkpoints.find(like))
-    run = _with_dropout(_with_model(run, description))
-    if not run.model.reads_texts:
-        raise UserError(
-            f"Expected a model that reads texts, found {run.model.kind}; fine-tune an encoder, or put a layer above "
-            f"the vectors of words with experiments/static_vectors.py."
-        )
-    if pretrained is not None:
-        pretrained = start.mapped(run, pretrained, description)
-    step.check_length(run, run.data.sequence_length)
-    checks.packing(run, run.data.pack, "--data.pack")
-    if run.model.characters is not None and not run.objective.spells:
-        raise UserError(
-            f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
-            "of words; fine-tune another model, tag words, or take this one's vectors from plmjax embed."
-        )
-    if run.objective.per_token and not run.model.labels_tokens:
-        raise UserError(
-            f"Expected a model whose vectors of tokens can be labelled, found {type(run.model).__name__}, which labels "
-            "whole texts; fine-tune an encoder."
-        )
-    run = dataclasses.replace(run, objective=run.objective.starting_from(run.generation))
-    run.objective.check_model(run.model)
-    train, validation = (run.data.read(split) for split in ("train", "validation"))
+    origin = Origin.find(checkpoint, like)
+    run = with_model(run, origin)
+    check_model(run)
+    origin = origin.mapped(run)
+    ready = prepare(run, origin, workdir)
+    record(ready, origin, workdir)
+    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, in_head)
+    files = _files(ready.tokenizer)
+    result = loop.train(ready.run, workdir, ready.source, files, initial, ready.evaluation)
+    metrics = preferred_metrics(result, ready.evaluation, workdir) | {"eval/unknown_tokens": ready.unknown.count}
     if hosts.speaks():
-        for file in run.data.trained_and_evaluated():
-            log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
-    begun, tokenizer = pretrained, _tokenizer(run, checkpoint, description, workdir, train)
-    if description is None:
-        checks.special_tokens(run.model, tokenizer.vocabulary)
-    run, pretrained, tokenizer = special_tokens.add(run, pretrained, tokenizer)
-    run = dataclasses.replace(run, objective=run.objective.fit_labels(train))
-    train_rows = [rows(run, part, tokenizer, run.data.mixing(part)) for part in run.data.task_groups(train)]
-    more, validation_rows = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
-    source = TaskSource(train_rows, validation_rows, tokenizer.vocabulary, run.training.seed, more)
-    run = resolve(run, source.per_epoch)
-    if vectors is not None:
-        first_rows.check(run, tokenizer, vectors, source.batch(phases.resolve(run)[0]))
-    elif pretrained is None:
-        _check_frozen_table(run)
-    evaluation = TaskEvaluation(run, validation, source, tokenizer)
-    unknown = UnknownTokens(tokenizer.vocabulary)
-    validation_rows.encoded.count(unknown)
-    if unknown.share > MAX_UNKNOWN and hosts.speaks():
-        log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.share, validation.path)
-    hosts.agree("the experiment", json.dumps(experiments.flatten(run) | {"the version of plmjax": __version__}))
-    with hosts.in_turn("the run directory"):
-        start.check(workdir, checkpoint, begun if vectors is None else vectors.vectors)
-        loop.check_resume(workdir, run)
-        if hosts.speaks():
-            tokenizer.save(workdir / "tokenizer")
-
-    found = flax.traverse_util.flatten_dict(pretrained or {}, sep="/")
-
-    def first(params: Any) -> Any:
-        if vectors is not None:
-            params, said = first_rows.begun(params, run.model.token_table, tokenizer, vectors)
-            if hosts.speaks():
-                print(f"start      {said}")
-            return params
-        if pretrained is None:
-            return params
-        lacking = start.lacking(pretrained, params, run.model)
-        poolers = [name for name in lacking if not in_head(name) and not run.start.draws(name)]
-        if poolers and hosts.speaks():
-            log.warning("Initialized at random like the head, as %s has none: %s.", checkpoint, start.in_short(poolers))
-
-        def drawn(name: str) -> bool:
-            return in_head(name) or name in poolers or (name not in found and run.start.draws(name))
-
-        return start.transfer(pretrained, params, checkpoint, drawn)
-
-    begin = start.Beginning(first, lambda name: name in found and not in_head(name))
-    result = loop.train(run, workdir, source, _files(tokenizer), begin, evaluation)
-    metrics = result.metrics
-    preferred = checkpoints.find(workdir)
-    # The loop has evaluated the last step, unless an earlier command had done it already.
-    if int(preferred.name) != int(result.state.step) or not evaluation.predictions:
-        given = checkpoints.load_given(preferred, result.program.state)
-        metrics = {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
-    metrics |= {"eval/unknown_tokens": unknown.count}
-    if hosts.speaks():
-        write_evaluation(workdir, metrics | evaluation.signatures(), evaluation.predictions)
+        write_evaluation(workdir, metrics | ready.evaluation.signatures(), ready.evaluation.predictions)
     hosts.agree("the end")
     return metrics
+
+
+def with_model(run: Experiment, origin: Origin) -> Experiment:
+    """The experiment with the origin's model, the dropout that it asks for, and the origin's settings of generation.
+
+    Raises:
+        UserError: neither has a model, or their models differ.
+    """
+    if origin.description is not None:
+        run = start.with_model(run, origin.description)
+    if run.model is None:
+        raise UserError(
+            f"Expected a model for --from {start.RANDOM}, or a file of vectors, found none; name a checkpoint that "
+            f"has one with --like, set model in the experiment's file, or make a run of the vectors with plmjax "
+            f"import."
+        )
+    dropout, objective = run.finetuning.dropout, run.objective.starting_from(run.generation)
+    model = run.model if dropout is None else run.model.with_dropout(dropout)  # which names and checks the rates
+    return dataclasses.replace(run, model=model, objective=objective)
+
+
+def prepare(run: Experiment, origin: Origin, workdir: Path) -> _Prepared:
+    """Reads the files of the task and turns them into batches; settles the length of the run.
+
+    Raises:
+        UserError: a file or the tokenizer is wrong.
+    """
+    train, validation = (run.data.read(split) for split in ("train", "validation"))
+    _warn_of_shared_files(run.data)
+    tokenizer = _tokenizer(run, origin, workdir, train)
+    if origin.description is None:
+        checks.special_tokens(run.model, tokenizer.vocabulary)
+    run, params, tokenizer = special_tokens.add(run, origin.params, tokenizer)
+    origin = dataclasses.replace(origin, params=params)
+    run = dataclasses.replace(run, objective=run.objective.fit_labels(train))
+    source = task_source(run, train, validation, tokenizer)
+    run = resolve(run, source.per_epoch)
+    origin.check(run, tokenizer, source.batch(phases.resolve(run)[0]))
+    _check_frozen_table(run, origin)
+    evaluation = TaskEvaluation(run, validation, source, tokenizer)
+    return _Prepared(run, origin, tokenizer, source, evaluation, _unknown_tokens(source, tokenizer, validation.path))
+
+
+def task_source(run: Experiment, train: Examples, validation: Examples, tokenizer: Any) -> TaskSource:
+    """The examples of the task as rows: the groups to train on, those to evaluate on, and unlabelled ones."""
+    groups = [rows(run, group, tokenizer, run.data.mixing(group)) for group in run.data.task_groups(train)]
+    unlabelled, evaluated = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
+    return TaskSource(groups, evaluated, tokenizer.vocabulary, run.training.seed, unlabelled)
+
+
+def record(ready: _Prepared, origin: Origin, workdir: Path) -> None:
+    """Writes the experiment, its origin and the tokenizer to WORKDIR, or compares them with those that are there.
+
+    origin: as --from has it, without rows for further tokens.
+
+    Raises:
+        UserError: the run in WORKDIR is another one.
+    """
+    settings = experiments.flatten(ready.run) | {"the version of plmjax": __version__}
+    hosts.agree("the experiment", json.dumps(settings))
+    with hosts.in_turn("the run directory"):
+        start.check(workdir, origin.name, origin.recorded)
+        loop.check_resume(workdir, ready.run)
+        if hosts.speaks():
+            ready.tokenizer.save(workdir / "tokenizer")
+
+
+def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: Path) -> dict[str, float]:
+    """The metrics of the checkpoint that WORKDIR stands for, the last one or the best."""
+    preferred = checkpoints.find(workdir)
+    # The loop has evaluated the last step, unless an earlier command had done it already.
+    if int(preferred.name) == int(result.state.step) and evaluation.predictions:
+        return result.metrics
+    given = checkpoints.load_given(preferred, result.program.state)
+    return {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
+
+
+def _warn_of_shared_files(task: Task) -> None:
+    """Warns of files that are both trained on and evaluated on."""
+    if hosts.speaks():
+        for file in task.trained_and_evaluated():
+            log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
+
+
+def _unknown_tokens(source: TaskSource, tokenizer: Any, path: str) -> UnknownTokens:
+    """The unknown tokens of the validation file `path`, with a warning where they are many."""
+    unknown = UnknownTokens(tokenizer.vocabulary)
+    source.validation_rows.encoded.count(unknown)
+    if unknown.share > MAX_UNKNOWN and hosts.speaks():
+        log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.share, path)
+    return unknown
 
 
 def in_head(parameter: str) -> bool:
@@ -179,7 +203,8 @@ def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | 
     return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
 
 
-def _check(run: Experiment) -> None:
+def check_settings(run: Experiment) -> None:
+    """Raises UserError where data, objective and length of an experiment are not those of a fine-tuning."""
     task, objective = run.data, run.objective
     if not isinstance(task, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
@@ -199,10 +224,35 @@ def _check(run: Experiment) -> None:
     check_whole_file(run.training.evaluation_batches)
     checks.settings(run)
     check_length(run)
+    tracking.check(run)
 
 
-def _check_frozen_table(run: Experiment) -> None:
-    """Raises UserError where a table of tokens is frozen as it was drawn, below layers that are trained."""
+def check_model(run: Experiment) -> None:
+    """Raises UserError where the model cannot be trained on the task."""
+    if not run.model.reads_texts:
+        raise UserError(
+            f"Expected a model that reads texts, found {run.model.kind}; fine-tune an encoder, or put a layer above "
+            f"the vectors of words with experiments/static_vectors.py."
+        )
+    step.check_length(run, run.data.sequence_length)
+    checks.packing(run, run.data.pack, "--data.pack")
+    if run.model.characters is not None and not run.objective.spells:
+        raise UserError(
+            f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
+            "of words; fine-tune another model, tag words, or take this one's vectors from plmjax embed."
+        )
+    if run.objective.per_token and not run.model.labels_tokens:
+        raise UserError(
+            f"Expected a model whose vectors of tokens can be labelled, found {type(run.model).__name__}, which labels "
+            "whole texts; fine-tune an encoder."
+        )
+    run.objective.check_model(run.model)
+
+
+def _check_frozen_table(run: Experiment, origin: Origin) -> None:
+    """Raises UserError where token embeddings are frozen as they were drawn, below layers that are trained."""
+    if origin.recorded is not None:
+        return
     table, encoder = run.model.token_table, run.model.encoder_name
     frozen = [name for name in run.optimizer.frozen if name != encoder and f"{table}/".startswith(f"{name}/")]
     if frozen:
@@ -242,34 +292,12 @@ def check_length(run: Experiment) -> None:
         )
 
 
-def _with_model(run: Experiment, description: Description | None) -> Experiment:
-    """The experiment with the checkpoint's model."""
-    if description is None:
-        if run.model is None:
-            raise UserError(
-                f"Expected a model for --from {start.RANDOM}, or a file of vectors, found none; name a checkpoint that "
-                f"has one with --like, set model in the experiment's file, or make a run of the vectors with plmjax "
-                f"import."
-            )
-        return run
-    return start.with_model(run, description)
-
-
-def _with_dropout(run: Experiment) -> Experiment:
-    """The experiment with the dropout that it asks for; the config names and checks the rates."""
-    if run.finetuning.dropout is None:
-        return run
-    return dataclasses.replace(run, model=run.model.with_dropout(run.finetuning.dropout))
-
-
-def _tokenizer(
-    run: Experiment, checkpoint: str | Path, description: Description | None, workdir: Path, train: Examples
-) -> Any:
+def _tokenizer(run: Experiment, origin: Origin, workdir: Path, train: Examples) -> Any:
     """The checkpoint's tokenizer; without one the experiment's, the run's own, or one trained on the train file."""
     from plmjax.data import tokenizers
 
-    if description is not None:
-        return start.tokenizer(run, checkpoint, description)
+    if (tokenizer := origin.tokenizer(run)) is not None:
+        return tokenizer
     if run.tokenizer.path:
         return tokenizers.load(run.tokenizer.path)
     if storage.finished_steps(workdir / "checkpoints"):

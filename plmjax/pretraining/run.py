@@ -5,20 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flax.traverse_util
 import jax
 
 from plmjax import __version__, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, flatten
+from plmjax.initialization.origin import Origin
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.pretraining import summary
 from plmjax.training import checks, loop, phases, tracking
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
-from plmjax.word_vectors import first_rows
 
 TOKENIZER_SAMPLE = 64 * 2**20
 """Bytes of text a tokenizer is trained on; more text hardly changes it."""
@@ -45,39 +44,62 @@ def pretrain(
         UserError: an error that the user can correct.
         loop.Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    from plmjax.data import pipeline, store
+    from plmjax.data import pipeline
 
     if not isinstance(run.data, Data):
         raise UserError(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
     workdir = storage.path(workdir)
-    pretrained, description = None, None
-    vectors = None if str(checkpoint) == start.RANDOM else first_rows.vectors_at(checkpoint)
-    if str(checkpoint) != start.RANDOM and vectors is None:
-        pretrained, description = checkpoints.load_parameters(checkpoint)
-        run = start.with_task(start.with_model(run, description), description)
-        pretrained = start.mapped(run, pretrained, description)
+    origin = Origin.find(checkpoint)
+    if origin.description is not None:
+        run = start.with_task(start.with_model(run, origin.description), origin.description)
+        origin = origin.mapped(run)
+    _check(run, origin)
+    hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+    dataset, tokenizer = _prepare(run, origin, workdir, say)
+    source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
+    files = checkpoints.tokenizer_files(workdir / "tokenizer")
+    initial = origin.initial_parameters(run, tokenizer, say=say)
+    result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, say))
+    if hosts.speaks():
+        summary.show(result, source, workdir, say)
+    hosts.agree("the end")
+    return result
+
+
+def _check(run: Experiment, origin: Origin) -> None:
+    """Raises UserError where the settings of a run do not fit each other, or this machine."""
     checks.whole(run)
-    checks.text(run, brought=description is not None)
+    checks.text(run, brought=origin.description is not None)
     here = loop.devices(run.training.platform)
     checks.pretraining(run, len(here), meshes.slices(here))
     tracking.check(run)
-    hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+
+
+def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str], None]) -> tuple[Any, Any]:
+    """The dataset (plmjax.data.store.Dataset) and the tokenizer (plmjax.data.tokenizers.Tokenizer) of the run.
+
+    Each is the one in WORKDIR or the one that the run names, or is made from the run's text.
+
+    Raises:
+        UserError: they fit neither each other nor the model, or the run in WORKDIR is another one.
+    """
+    from plmjax.data import store
+
     size = run.model.vocab_size
     dataset = store.open_dataset(run.data.path, vocab_size=size, say=say) if run.data.path else None
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
-            other = start.check(workdir, checkpoint, pretrained if vectors is None else vectors.vectors)
+            other = start.check(workdir, origin.name, origin.recorded)
             _remove_outdated(run, workdir, other, say)
             loop.check_resume(workdir, run, say)
-            brought = start.tokenizer(run, checkpoint, description) if description else None
+            brought = origin.tokenizer(run)
             with options_named(NAMES):
                 tokenizer = _tokenizer(run, workdir, brought, say)
             checks.special_tokens(run.model, tokenizer.vocabulary)
-            if vectors is not None:
-                first_rows.check(run, tokenizer, vectors, _batch(run))
+            origin.check(run, tokenizer, _batch(run))
             with options_named(NAMES):
                 directory = _dataset(run, workdir, tokenizer, say)
             dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
@@ -90,36 +112,19 @@ def pretrain(
                 storage.remove(workdir / "tokenizer")
             raise
     advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
-    if not description:
+    if origin.description is None:
         advice += f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}"
     dataset.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
-    source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
-    evaluation = None
-    if not all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
-        evaluation = NoEvaluation()
-        if hosts.speaks():
-            say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+    return dataset, tokenizer
 
-    def first(params: Any) -> Any:
-        if vectors is not None:
-            params, said = first_rows.begun(params, run.model.token_table, tokenizer, vectors)
-            if hosts.speaks():
-                say(f"start      {said}")
-            return params
-        if pretrained is None:
-            return params
-        drawn = start.lacking(pretrained, params, run.model)
-        if drawn and hosts.speaks():
-            say(f"start      drawn anew, as {checkpoint} has none: {start.in_short(drawn)}")
-        return start.transfer(pretrained, params, checkpoint, drawn.__contains__)
 
-    files = checkpoints.tokenizer_files(workdir / "tokenizer")
-    begin = start.Beginning(first, flax.traverse_util.flatten_dict(pretrained or {}, sep="/").__contains__)
-    result = loop.train(run, workdir, source, files, begin, evaluation)
+def _evaluation(run: Experiment, source: Any, say: Callable[[str], None]) -> NoEvaluation | None:
+    """No evaluation where the held-out text of a phase fills no row; None takes the loop's."""
+    if all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
+        return None
     if hosts.speaks():
-        summary.show(result, source, workdir, say)
-    hosts.agree("the end")
-    return result
+        say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+    return NoEvaluation()
 
 
 def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:

@@ -26,7 +26,7 @@ from plmjax.training import checks, constants, header, memory, phases, placement
 from plmjax.training.checkpoints import extension
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
-from plmjax.training.checkpoints.start import Beginning
+from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
@@ -111,13 +111,13 @@ def train(
     workdir: str | Path,
     source: Source,
     tokenizer: dict[str, bytes],
-    begin: Beginning = Beginning(),
+    initial: InitialParameters = InitialParameters(),
     evaluation: Evaluation | None = None,
 ) -> Result:
     """Trains a run to its last step, from its last checkpoint if there is one.
 
     tokenizer: file name -> contents, kept in every checkpoint.
-    begin: where the first parameters of a new run come from; all are drawn by default.
+    initial: the initial parameters of a new run; all are drawn from the seed by default.
     evaluation: the evaluation of the run; of the held-out rows of its source by default.
 
     Raises:
@@ -139,8 +139,8 @@ def train(
     if latest is None:
         description = Description(run, 0, tokenizer, source.fingerprint)
         materials = constants.of_run(source.vocabulary, source.unigram_counts, description)
-        state = programs[0].initialize(run.training.seed, materials, begin.replaced)
-        state = state.replace(params=begin.of(state.params))
+        state = programs[0].initialize(run.training.seed, materials, initial.replaced)
+        state = state.replace(params=initial.from_drawn(state.params))
         keeper.save_constants(state)
     else:
         made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])

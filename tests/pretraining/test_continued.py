@@ -94,7 +94,7 @@ def test_heads_that_are_missing_are_drawn_and_named_and_nothing_else(run, small_
     said: list[str] = []
     pretrain(run, tmp_path / "more", said.append, tmp_path / "bare")
     drawn = sorted(flat(params).keys() - kept.keys())
-    assert f"start      drawn anew, as {tmp_path / 'bare'} has none: {start.in_short(drawn)}" in said
+    assert f"start      initialized at random, as {tmp_path / 'bare'} has none: {start.in_short(drawn)}" in said
     begun = flat(beginnings[-1])
     assert all(np.array_equal(begun[name], leaf) for name, leaf in kept.items())
     weights = [name for name in drawn if name.endswith("kernel")]

@@ -76,16 +76,18 @@ def alone(run: Experiment) -> Experiment:
     return experiments.changed(run, mesh={"data": 1, "fsdp": 1, "tensor": 1}, training={"accumulation": 1})
 
 
-def trained(run: Experiment, dataset: Dataset, folder: Path, begin: start.Beginning = start.Beginning()) -> loop.Result:
+def trained(
+    run: Experiment, dataset: Dataset, folder: Path, initial: start.InitialParameters = start.InitialParameters()
+) -> loop.Result:
     """The result of a run, which is that of one that was stopped and went on."""
 
     def source(kind: type) -> pipeline.Source:
         return kind(run.data, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
-    whole = loop.train(run, folder / "whole", source(pipeline.Source), {}, begin)
+    whole = loop.train(run, folder / "whole", source(pipeline.Source), {}, initial)
     with pytest.raises(Preempted):
-        loop.train(run, folder / "parts", source(Short), {}, begin)
-    parts = loop.train(run, folder / "parts", source(pipeline.Source), {}, begin)
+        loop.train(run, folder / "parts", source(Short), {}, initial)
+    parts = loop.train(run, folder / "parts", source(pipeline.Source), {}, initial)
     chex.assert_trees_all_equal(jax.device_get(whole.state), jax.device_get(parts.state))
     assert parts.metrics == whole.metrics
     assert losses(folder / "whole") == losses(folder / "parts")
@@ -127,10 +129,10 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     every_other = jax.tree.map(lambda layer: layer[[0, 2]], params["gpt2"]["layers"])
     chex.assert_trees_all_equal(layers["gpt2"]["layers"], every_other)
 
-    begin = start.Beginning(
+    initial = start.InitialParameters(
         lambda params: start.transfer(layers, params, origin, lambda name: False), lambda name: True
     )
-    found = trained(run, dataset, tmp_path / "student", begin)
+    found = trained(run, dataset, tmp_path / "student", initial)
     chex.assert_trees_all_equal(jax.device_get(found.state.constants), jax.device_get(taught.state.params))
     assert found.metrics["eval/agreement"] > 0.5
     folder = tmp_path / "student" / "whole"
@@ -140,11 +142,11 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "24")}
     assert names == tuple(sorted(params))
     shutil.rmtree(origin)  # a run that goes on needs its teacher no more
-    again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
+    again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
     assert again.metrics == found.metrics
     shutil.rmtree(folder / checkpoints.CONSTANTS)
     with pytest.raises(UserError, match="Expected the constants of the run in"):
-        loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, begin)
+        loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
 
 
 def losses(workdir: Path) -> list[tuple[int, float]]:

@@ -184,14 +184,14 @@ def check(workdir: Path, origin: str | Path, params: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beginning:
-    """Where the first parameters of a new run come from.
+class InitialParameters:
+    """The initial parameters of a run, by default those that the seed draws.
 
-    of: parameters that the seed has drawn -> the first ones; shardings do not change.
-    replaced: whether `of` gives a parameter (`bert/pooler/kernel`) another value whatever it was; it is not drawn then.
+    from_drawn: parameters that the seed has drawn -> the initial ones; shardings do not change.
+    replaced: whether `from_drawn` gives a parameter (`bert/pooler/kernel`) another value; it is not drawn then.
     """
 
-    of: Callable[[Any], Any] = lambda params: params
+    from_drawn: Callable[[Any], Any] = lambda params: params
     replaced: Callable[[str], bool] = lambda name: False
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from plmjax import cli
 from plmjax.data import tokenizers
+from plmjax.initialization import token_embeddings
 from plmjax.interop import word2vec
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
-from plmjax.word_vectors import first_rows
 from plmjax.word_vectors.vectors import WordVectors
 
 WORDS = ["red", "blue", "pink", "[MASK]"]
@@ -23,7 +23,9 @@ def test_rows_of_words_in_the_file_are_its_vectors_and_all_others_stay(tmp_path:
     tokenizer = tokenizers.train("word", 13, [TEXT], tmp_path)
     drawn = np.random.default_rng(1).standard_normal((15, 6)).astype(np.float32)  # two rows more than tokens
     params = {"words": {"embedding": jnp.asarray(drawn)}, "bias": jnp.ones(3)}
-    found, said = first_rows.begun(params, "words/embedding", tokenizer, WordVectors("here", WORDS, NUMBERS))
+    found, said = token_embeddings.with_vectors(
+        params, "words/embedding", tokenizer, WordVectors("here", WORDS, NUMBERS)
+    )
     expected = drawn.copy()
     for row, word in enumerate(WORDS[:2]):
         expected[tokenizer.encode(word)] = NUMBERS[row]

@@ -1,4 +1,4 @@
-"""Vectors of others as the embeddings of a model: the first rows of its table of tokens, word by word.
+"""Word vectors of a file as initial token embeddings of a model, word by word.
 
 The model and the tokenizer are the run's own. A token that is written exactly as a word of the file begins with its
 vector; special tokens and all others keep what was drawn for them.
@@ -55,8 +55,8 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
         )
 
 
-def begun(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
-    """Parameters whose table `name` begins with the vectors, and how many of its words have one, in words.
+def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
+    """(parameters whose table `name` has the vectors, a sentence on how many of its words have one).
 
     params: a tree of jax.Array, whose shardings do not change. tokenizer: a plmjax.data.tokenizers.Tokenizer.
     """

@@ -1,0 +1,124 @@
+"""The origin of a run: random values, a checkpoint, or a file of word vectors.
+
+`Origin.find` reads the one that --from names. The model, the tokenizer and the initial parameters of the run follow
+from it, in pretraining and in fine-tuning alike.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import flax.traverse_util
+import jax
+
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.initialization import token_embeddings
+from plmjax.parallel import hosts
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
+from plmjax.training.checkpoints.start import InitialParameters
+from plmjax.word_vectors.vectors import WordVectors
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Origin:
+    """The origin of a run.
+
+    name: as --from gives it.
+    description: of the checkpoint whose model and tokenizer the run takes; None where it has its own.
+    params: a tree of arrays on the host; None where every parameter is drawn from the seed.
+    vectors: the first rows of the token embeddings; None where --from names no file of word vectors.
+    """
+
+    name: str | Path
+    description: Description | None = None
+    params: Any = None
+    vectors: WordVectors | None = None
+
+    @classmethod
+    def find(cls, name: str | Path, like: str | Path | None = None) -> Self:
+        """Reads an origin: a run directory, a checkpoint, a file of word vectors, or "random".
+
+        like: with "random", a checkpoint whose model and tokenizer the run takes.
+
+        Raises:
+            UserError: there is none, it is damaged, or `like` is given beside a checkpoint.
+        """
+        if str(name) == start.RANDOM:
+            return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))
+        if like is not None:
+            raise UserError(f"Expected --like with --from {start.RANDOM} alone, found --from {name}; drop it.")
+        if (vectors := token_embeddings.vectors_at(name)) is not None:
+            return cls(name, vectors=vectors)
+        params, description = checkpoints.load_parameters(name)
+        return cls(name, description, params)
+
+    def mapped(self, run: Experiment) -> Self:
+        """The origin with its parameters as `run.start` maps them to the run's model, which is known by now."""
+        if self.params is None:
+            return self
+        return dataclasses.replace(self, params=start.mapped(run, self.params, self.description))
+
+    @property
+    def recorded(self) -> Any:
+        """The arrays whose digest start.json keeps; None of random values."""
+        return self.params if self.vectors is None else self.vectors.vectors
+
+    def tokenizer(self, run: Experiment) -> Any:
+        """The checkpoint's tokenizer, a plmjax.data.tokenizers.Tokenizer; None where there is no checkpoint.
+
+        Raises:
+            UserError: the experiment names another tokenizer.
+        """
+        return None if self.description is None else start.tokenizer(run, self.name, self.description)
+
+    def check(self, run: Experiment, tokenizer: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
+        """Raises UserError for word vectors that the model or the tokenizer does not fit.
+
+        batch: field -> shape and dtype of a batch of the run.
+        """
+        if self.vectors is not None:
+            token_embeddings.check(run, tokenizer, self.vectors, batch)
+
+    def initial_parameters(
+        self,
+        run: Experiment,
+        tokenizer: Any,
+        in_new_head: Callable[[str], bool] = lambda name: False,
+        say: Callable[[str], None] = print,
+    ) -> InitialParameters:
+        """The initial parameters of a run.
+
+        Of a checkpoint every parameter is taken but for those of a new head, of heads that it lacks, and those that
+        `run.start` draws.
+
+        tokenizer: the run's. in_new_head: whether a parameter (`classifier/kernel`) belongs to a head that is drawn
+            even where the checkpoint has it. say: gets a line about word vectors that are found, or about parameters
+            that are drawn because the checkpoint lacks them.
+        """
+        if self.vectors is not None:
+            return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, say))
+        if self.params is None:
+            return InitialParameters()
+        found = flax.traverse_util.flatten_dict(self.params, sep="/").keys()
+
+        def from_drawn(params: Any) -> Any:
+            lacking = start.lacking(self.params, params, run.model)
+            missed = [name for name in lacking if not in_new_head(name) and not run.start.draws(name)]
+            if missed and hosts.speaks():
+                say(f"start      initialized at random, as {self.name} has none: {start.in_short(missed)}")
+
+            def drawn(name: str) -> bool:
+                return in_new_head(name) or name in lacking or (name not in found and run.start.draws(name))
+
+            return start.transfer(self.params, params, self.name, drawn)
+
+        return InitialParameters(from_drawn, lambda name: name in found and not in_new_head(name))
+
+    def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, say: Callable[[str], None]) -> Any:
+        params, found = token_embeddings.with_vectors(params, run.model.token_table, tokenizer, self.vectors)
+        if hosts.speaks():
+            say(f"start      {found}")
+        return params

@@ -1,0 +1,70 @@
+"""The initial parameters of a run: drawn from the seed, or those of a checkpoint but for what it cannot give."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Start
+from plmjax.initialization.origin import Origin
+
+DRAWN = {
+    "bert": {"layers": jnp.ones(3), "adapter": jnp.ones(2)},
+    "cls": {"bias": jnp.ones(2)},
+    "classifier": {"bias": jnp.ones(2)},
+}
+SAVED = {"bert": {"layers": np.full(3, 7.0, np.float32)}, "classifier": {"bias": np.full(2, 7.0, np.float32)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapters(Start):
+    """The checkpoint's layers, with further parameters among them."""
+
+    def draws(self, parameter: str) -> bool:
+        return parameter == "bert/adapter"
+
+
+def run(start: Start) -> Any:
+    return SimpleNamespace(model=SimpleNamespace(encoder_name="bert"), start=start)
+
+
+def test_random_values_stay_as_they_are_drawn() -> None:
+    origin = Origin.find("random")
+    initial = origin.mapped(run(Start())).initial_parameters(run(Start()), None)
+    assert initial.from_drawn(DRAWN) is DRAWN and not initial.replaced("bert/layers")
+    assert (origin.recorded, origin.description, origin.tokenizer(run(Start()))) == (None, None, None)
+
+
+def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing() -> None:
+    said: list[str] = []
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Adapters()), None, say=said.append)
+    found = initial.from_drawn(DRAWN)
+    np.testing.assert_array_equal(found["bert"]["layers"], SAVED["bert"]["layers"])
+    np.testing.assert_array_equal(found["classifier"]["bias"], SAVED["classifier"]["bias"])
+    assert found["bert"]["adapter"] is DRAWN["bert"]["adapter"] and found["cls"] == DRAWN["cls"]
+    assert said == ["start      initialized at random, as saved has none: cls/bias"]
+    assert initial.replaced("bert/layers") and not initial.replaced("bert/adapter")
+
+
+def test_a_new_head_is_drawn_even_where_the_checkpoint_has_it() -> None:
+    said: list[str] = []
+    in_new_head = ("classifier/bias", "cls/bias").__contains__
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Adapters()), None, in_new_head, said.append)
+    assert initial.from_drawn(DRAWN)["classifier"] == DRAWN["classifier"] and said == []
+    assert not initial.replaced("classifier/bias")
+
+
+def test_what_neither_the_checkpoint_nor_the_start_gives_is_an_error() -> None:
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Start()), None, say=lambda line: None)
+    with pytest.raises(UserError, match=r"Expected bert/adapter of shape .* in the checkpoint saved"):
+        initial.from_drawn(DRAWN)
+
+
+def test_a_model_config_is_taken_from_another_checkpoint_beside_random_values_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected --like with --from random alone"):
+        Origin.find(tmp_path, like=tmp_path)
