@@ -34,13 +34,14 @@ def plmjax_step(run: "Experiment") -> Step:
     platform.keep_freed_memory()
     import jax
 
-    from plmjax.training import phases, placement, step
+    from plmjax.training import phases, placement
+    from plmjax.training import program as programs
     from plmjax.vocabulary import Vocabulary
 
     phase = phases.resolve(run)[0]
     size = run.model.vocab_size
     vocabulary = Vocabulary.placeholder(size)
-    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, placement.of_layout(run))
+    program = programs.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, placement.of_layout(run))
     batch = run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, 0)
     state = program.initialize(0)
 

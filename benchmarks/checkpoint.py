@@ -20,7 +20,8 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
@@ -48,7 +49,7 @@ def main() -> None:
     (phase,) = phases.resolve(run)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = run.data.layout.batch(phase.batch_size, phase.sequence_length)
-    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, lambda _: shapes)
+    built = programs.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, lambda _: shapes)
     state = built.initialize(0)
     batch = {name: jax.device_put(np.ones(spec.shape, spec.dtype), spec.sharding) for name, spec in built.batch.items()}
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

@@ -23,7 +23,8 @@ from plmjax.objectives.electra import ElectraPretraining, detection_sums
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Sums, apply
 from plmjax.parallel import mesh
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 
@@ -82,7 +83,7 @@ def stepper(objective: ElectraPretraining, rows: int) -> tuple[Callable[[], floa
     phase = phases.resolve(run)[0]
     shapes = run.data.layout.batch(rows, LENGTH)
     vocabulary = Vocabulary.placeholder(VOCABULARY)
-    program = step.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
+    program = programs.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
     batch = run.data.layout.synthetic(rows, LENGTH, VOCABULARY, 0)
     state = program.initialize(0)
 

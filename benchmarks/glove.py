@@ -29,7 +29,8 @@ from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases, step
+from plmjax.training import feed, phases
+from plmjax.training import program as programs
 from plmjax.word_vectors.vectors import WordVectors
 
 SEQUENTIAL = """
@@ -124,7 +125,7 @@ def main() -> None:
         )
         source = pipeline.Source(run.data, dataset, vocabulary, run.training.seed)
         (phase,) = phases.resolve(run)
-        program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
+        program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
         materials = Materials(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
         state = program.initialize(0, materials)
         sequential = Sequential(jax.device_get(state.params), run)

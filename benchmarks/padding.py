@@ -26,7 +26,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
 from plmjax.training.feed import on_device, places
-from plmjax.training.step import build
+from plmjax.training.program import build
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "finetune_sentences.py"
 SETTINGS = {

@@ -31,7 +31,8 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
-from plmjax.training import feed, phases, step
+from plmjax.training import feed, phases
+from plmjax.training import program as programs
 from plmjax.word_vectors.vectors import WordVectors
 
 
@@ -43,7 +44,7 @@ class Ours:
         self._source = pipeline.Source(run.data, dataset, tokenizer.vocabulary, run.training.seed)
         (self._phase,) = phases.resolve(run)
         mesh = meshes.make(run.mesh, jax.devices()[:1])
-        program = step.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
+        program = programs.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
         counts = self._source.unigram_counts
         self._state = program.initialize(
             seed, Materials(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)

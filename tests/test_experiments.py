@@ -40,7 +40,8 @@ from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
@@ -193,7 +194,7 @@ def test_its_step_can_be_traced(name, monkeypatch):
     run = complete(experiments.load(name))
     mesh = meshes.make(run.mesh, jax.devices())
     for phase in phases.resolve(run):
-        program = step.build(
+        program = programs.build(
             run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), lambda one: batch(run, one)
         )
     state, metrics = jax.eval_shape(program.train, program.state, program.batch)

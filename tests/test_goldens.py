@@ -17,7 +17,8 @@ from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
 from plmjax.parallel import sharding
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -30,7 +31,7 @@ def abstract_params(run: Experiment, phase: ResolvedPhase):
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
     module = run.objective.module(run.model, Execution())
-    init = step.initial_variables(run, phase, module, vocabulary, batch)
+    init = programs.initial_variables(run, phase, module, vocabulary, batch)
     return jax.eval_shape(init, jax.random.key(0))["params"]
 
 

@@ -1,13 +1,10 @@
-"""What a model makes of a whole file of examples: the loss, the task's metrics, the predictions."""
+"""Evaluation on a whole file of examples: the loss, the task's metrics, the predictions."""
 
-import functools
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Mesh
@@ -16,10 +13,10 @@ from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.tasks.task import Examples, Outputs, TaskObjective
 from plmjax.generation.writer import Writer
 from plmjax.objectives.objective import Given
-from plmjax.parallel import hosts, sharding
-from plmjax.training import feed, step
-from plmjax.training.evaluation import joint_loss
-from plmjax.training.step import Program
+from plmjax.parallel import hosts
+from plmjax.training import program as programs
+from plmjax.training.evaluation import Totals, batches, joint_loss
+from plmjax.training.program import Program
 
 _NOTHING = -1
 """Where a text has ended, in the tokens that hosts exchange."""
@@ -37,7 +34,7 @@ def check_whole_file(batches: int) -> None:
 
 
 class Forward:
-    """One pass of a model over the validation file of a source; every pass with one program compiles once.
+    """One pass of a model over the validation file of a source.
 
     run: whose objective says what is computed. tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose
     predictions are text.
@@ -45,19 +42,14 @@ class Forward:
 
     def __init__(self, run: Experiment, tokenizer: Any) -> None:
         self._run, self._objective, self._tokenizer = run, run.objective, tokenizer
-        self._forward = functools.cache(lambda program: _forward(program, run.objective))
 
     def __call__(self, program: Program, given: Given, source: TaskSource) -> tuple[dict[str, float], Outputs]:
         """(mean losses by name, what predictions are made from of every sequence in order)."""
-        forward = self._forward(program)
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
-        totals: dict[str, np.ndarray] = {}
-        shapes = program.evaluation_batch
-        for batch in feed.on_device(source.evaluation(program.evaluation_phase, feed.places(shapes)), shapes):
-            losses, collected, examples, starts = jax.device_get(forward(given, batch))
-            for name, pair in losses.items():
-                totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
+        totals, losses = Totals(), losses_of(self._objective, program)
+        for sums, (collected, examples, starts) in batches(program, given, source, self._run.training.seed):
+            totals.add({name: sums[name] for name in losses})
             if not self._objective.generates:
                 self._sort(outputs, collected, examples, starts, encoded.offsets)
         if self._objective.generates:
@@ -83,7 +75,7 @@ class Forward:
         """The text that the model writes after the prompt of every sequence; of several hosts each writes a share."""
         run, vocabulary = self._run, self._tokenizer.vocabulary
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
-        execution = step.execution(run, jax.default_backend())
+        execution = programs.execution(run, jax.default_backend())
         writer = Writer(run.model, jax.device_get(whole), vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
         settings, count = self._objective.writing(), jax.process_count()
@@ -114,9 +106,9 @@ class TaskEvaluation:
 
     def names(self, program: Program) -> list[str]:
         """The metrics of an evaluation."""
-        terms = jax.eval_shape(self._objective.weights, program.evaluation_batch)
-        losses = [*(f"{term}_loss" for term in terms), "joint_loss"] if len(terms) > 1 else []
-        return list(dict.fromkeys(["loss", *losses, *self._objective.reported(self._task)]))
+        losses = losses_of(self._objective, program)
+        joint = ["joint_loss"] if len(losses) > 1 else []
+        return list(dict.fromkeys([*losses, *joint, *self._objective.reported(self._task)]))
 
     def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
         """The metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
@@ -129,19 +121,7 @@ class TaskEvaluation:
         return means | metrics
 
 
-def _forward(program: Program, objective: TaskObjective) -> Any:
-    """(given, batch) -> losses, what predictions are made from, which sequences they are, their starts.
-
-    Losses are name -> (sum, weight): "loss", the objective's first term, and of several terms each as TERM_loss.
-    """
-    whole = NamedSharding(program.mesh, PartitionSpec())
-
-    def forward(given: Given, batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-        with jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh), nn.logical_axis_rules(sharding.RULES):
-            sums, collected = objective.evaluated(program.module, given, batch)
-            losses, weights = sums.losses, objective.weights(batch)
-        pairs = {f"{term}_loss": (losses[term], weights[term]) for term in weights}
-        named = {"loss": pairs[f"{objective.target_term(batch)}_loss"]} | (pairs if len(pairs) > 1 else {})
-        return named, collected, batch["example_ids"], batch["sequence_starts"]
-
-    return jax.jit(forward, out_shardings=whole)
+def losses_of(objective: TaskObjective, program: Program) -> list[str]:
+    """Names of the losses among the sums of an evaluation: "loss", and of several terms each as TERM_loss."""
+    terms = jax.eval_shape(objective.weights, program.evaluation_batch)
+    return ["loss", *(f"{term}_loss" for term in terms if len(terms) > 1)]

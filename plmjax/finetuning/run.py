@@ -24,7 +24,8 @@ from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
 from plmjax.initialization.origin import Origin
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.training import checks, loop, phases, step, tracking
+from plmjax.training import checks, loop, phases, tracking
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.optimizers.schedules import WarmedUp
@@ -234,7 +235,7 @@ def check_model(run: Experiment) -> None:
             f"Expected a model that reads texts, found {run.model.kind}; fine-tune an encoder, or put a layer above "
             f"the vectors of words with experiments/static_vectors.py."
         )
-    step.check_length(run, run.data.sequence_length)
+    programs.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
     if run.model.characters is not None and not run.objective.spells:
         raise UserError(

@@ -16,7 +16,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
 from plmjax.generation.options import GREEDY, Decoding, Generation
 from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
-from plmjax.training import step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 
@@ -107,7 +107,7 @@ class Generator:
         """
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
-        execution = step.execution(run, jax.default_backend())
+        execution = programs.execution(run, jax.default_backend())
         tokenizer = start.tokenizer_of(description)
         return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
 

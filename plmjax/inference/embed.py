@@ -29,7 +29,7 @@ from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches
 from plmjax.layers.scalar_mix import mixed
 from plmjax.models.families.task_heads import MIX
-from plmjax.training import step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, items, start
 
 POOLINGS = ("cls", "mean", "none")
@@ -111,7 +111,7 @@ def embed(
     unknown.check()
     if unknown.count:
         say(str(unknown))
-    module = run.model.encoder(step.execution(run, jax.default_backend()))
+    module = run.model.encoder(programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
     start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])

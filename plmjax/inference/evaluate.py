@@ -22,7 +22,7 @@ from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation
-from plmjax.training.step import Program
+from plmjax.training.program import Program
 
 OF_TEXT = {
     **{f"--{name}": f"--data.{name}" for name in ("format", "streams", "text_key")},

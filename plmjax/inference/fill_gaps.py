@@ -21,7 +21,7 @@ from plmjax.generation.writer import Settings, Writer
 from plmjax.inference.rows import check_special
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.text_to_text import MASK, TextToText
-from plmjax.training import step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.vocabulary import Vocabulary
 
@@ -94,7 +94,7 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
         eos_token_id=(vocabulary.document_end, *stop),
         forced_bos_token_id=first,
     )
-    writer = Writer(run.model, params, vocabulary, step.execution(run, jax.default_backend()), source=checkpoint)
+    writer = Writer(run.model, params, vocabulary, programs.execution(run, jax.default_backend()), source=checkpoint)
     (written,) = writer([source], settings)
     filled = []
     for one in written:

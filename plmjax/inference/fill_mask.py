@@ -11,7 +11,7 @@ import numpy as np
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
-from plmjax.training import step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 MASK = "[MASK]"
@@ -28,7 +28,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
 
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, start.tokenizer_of(description)
-    module = run.model.for_masked_language_model(step.execution(run, jax.default_backend()))
+    module = run.model.for_masked_language_model(programs.execution(run, jax.default_backend()))
     check_special(tokenizer, "mask")
     vocabulary = tokenizer.vocabulary
     run.model.template.check(vocabulary)

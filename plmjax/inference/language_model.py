@@ -14,7 +14,7 @@ from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
 from plmjax.inference.rows import batches
 from plmjax.objectives.objective import Batch, Given, Objective
-from plmjax.training import step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 ROWS = 32
@@ -58,7 +58,7 @@ class LanguageModel:
                 f"Expected a tokenizer with an end or separator token to stand before a text in {checkpoint}, found "
                 f"one with neither; name another checkpoint."
             )
-        self._module = self._task.module(run.model, step.execution(run, jax.default_backend()))
+        self._module = self._task.module(run.model, programs.execution(run, jax.default_backend()))
         token = _batch(np.zeros((1, 1), np.int32), np.ones((1, 1), bool), np.zeros((1, 1), np.int32))
         hint = "it does not score the next token"
         start.check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)

@@ -15,7 +15,7 @@ from plmjax.finetuning.tasks.task import Examples, Outputs, Task
 from plmjax.inference import readings
 from plmjax.inference.program import program_of
 from plmjax.training.checkpoints import checkpoints, items, start
-from plmjax.training.step import Program
+from plmjax.training.program import Program
 
 
 class Member:

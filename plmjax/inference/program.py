@@ -8,9 +8,10 @@ import jax
 from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases, step
+from plmjax.training import feed, phases
+from plmjax.training import program as programs
 from plmjax.training.evaluation import unigram_nats
-from plmjax.training.step import Program
+from plmjax.training.program import Program
 
 
 def program_of(run: Experiment, source: feed.Source) -> Program:
@@ -21,4 +22,4 @@ def program_of(run: Experiment, source: feed.Source) -> Program:
     phase = dataclasses.replace(phase, batch_size=math.ceil(wanted / mesh.size) * mesh.size, accumulation=1)
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0))
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
-    return step.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
+    return programs.build(run, phase, mesh, source.vocabulary, source.batch, unigram)

@@ -8,7 +8,7 @@ from plmjax import experiment as experiments
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.task import Task
-from plmjax.training import step
+from plmjax.training import program as programs
 
 OF_TEXT = ("format", "text_key", "language", "streams")
 """How a run on text reads a raw one."""
@@ -54,7 +54,7 @@ def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) 
     if of_objective:
         run = dataclasses.replace(run, objective=run.objective.predicting(of_objective))
     if isinstance(run.data, Task):
-        step.check_length(run, run.data.sequence_length)
+        programs.check_length(run, run.data.sequence_length)
     return run
 
 

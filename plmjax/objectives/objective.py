@@ -168,6 +168,10 @@ class Objective:
         """Losses and metrics of a corrupted (micro)batch; `training` is with dropout."""
         raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
 
+    def evaluation(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
+        """(sums of a corrupted batch without dropout, outputs that a downstream task makes predictions from)."""
+        return self.sums(module, given, batch, key, training=False), ()
+
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """(ids, weights) of the tokens that a corrupted batch asks for: what the unigram entropy is taken over."""
         raise NotImplementedError(f"{type(self).__name__} must name its targets.")

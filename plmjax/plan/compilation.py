@@ -16,7 +16,8 @@ from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
 from plmjax.plan import schedules
 from plmjax.plan.schedules import Schedule
-from plmjax.training import checks, placement, step
+from plmjax.training import checks, placement
+from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -37,7 +38,7 @@ class Compilation:
     schedules: instruction -> what it issues; empty where libtpu wrote none, as it had been loaded by other code.
     """
 
-    program: step.Program
+    program: programs.Program
     memory: Any
     text: str
     schedules: dict[str, Schedule]
@@ -82,7 +83,7 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
     """
     start = time.perf_counter()
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     lowered = program.train.lower(program.state, program.batch)
     schedules.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

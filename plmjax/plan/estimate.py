@@ -1,7 +1,7 @@
 """The plan of a run on a TPU slice that is not here: does it fit, what does it communicate, how fast, how long.
 
-The train step of the trainer (`plmjax.training.step.build`) is compiled by libtpu for the slice, once a phase. Memory
-and communication are read from the compiled program and exact; every time is an estimate and is called one:
+The train step of the trainer (`plmjax.training.program.build`) is compiled by libtpu for the slice, once a phase.
+Memory and communication are read from the compiled program and exact; every time is an estimate and is called one:
 
     compute       model FLOPs / (chips x peak)
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
@@ -35,7 +35,8 @@ from plmjax.parallel import sharding, topologies
 from plmjax.plan import hlo, refined
 from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
-from plmjax.training import paths, step
+from plmjax.training import paths
+from plmjax.training import program as programs
 from plmjax.training.metrics import compact
 from plmjax.vocabulary import Vocabulary
 
@@ -99,7 +100,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     """
     found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
     built, phase = compilation.program, compilation.program.phase
-    if step.execution(experiment, "tpu").dtype == jax.numpy.bfloat16:
+    if programs.execution(experiment, "tpu").dtype == jax.numpy.bfloat16:
         products = program.matmuls()
         single = [product for product in products if set(product.dtypes) == {"f32"}]
         mixed = [product for product in products if "f32" in product.dtypes and product not in single]
@@ -133,7 +134,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     return found
 
 
-def predicted(experiment: Experiment, program: step.Program) -> int:
+def predicted(experiment: Experiment, program: programs.Program) -> int:
     """Number of positions of a global batch that the objective predicts."""
 
     def targets(batch: Any, constants: Any) -> Any:
@@ -144,7 +145,7 @@ def predicted(experiment: Experiment, program: step.Program) -> int:
     return math.prod(_shapes(targets, program).shape)
 
 
-def _shapes(function: Callable, program: step.Program) -> Any:
+def _shapes(function: Callable, program: programs.Program) -> Any:
     """The shapes of a function of a global batch and the constants; computes nothing."""
     given = program.batch, program.state.constants
     return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given))
@@ -157,7 +158,7 @@ def shard_sizes(params: Any) -> dict[str, int]:
     return sizes
 
 
-def looked_up(experiment: Experiment, program: step.Program) -> dict[str, int]:
+def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, int]:
     """Path of a table that the step looks up -> numbers of the rows that a global batch asks for, each as often."""
 
     def rows(batch: Any, constants: Any) -> Any:
@@ -284,7 +285,7 @@ def describe(
     return made
 
 
-def _parameter_sizes(program: step.Program) -> set[int]:
+def _parameter_sizes(program: programs.Program) -> set[int]:
     """Numbers of elements of the parameters, whole and as a device holds them in any part of the step's state."""
     leaves = jax.tree.leaves((program.state.params, program.state.optimizer_state))
     return {math.prod(shape) for leaf in leaves for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))}

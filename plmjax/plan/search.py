@@ -14,7 +14,8 @@ from plmjax.parallel import sharding, topologies
 from plmjax.plan import compilation as compilations
 from plmjax.plan import estimate as estimates
 from plmjax.plan.compilation import DoesNotFit
-from plmjax.training import phases, placement, step
+from plmjax.training import phases, placement
+from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -68,7 +69,7 @@ def what_fits(
 def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
     """About the bytes that a device needs for any batch: the state, a copy of the parameters and a gradient."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    program = step.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     state = program.state
     fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
     return 2 * sharding.bytes_on_device(program.copy) + fixed

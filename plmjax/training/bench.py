@@ -15,7 +15,8 @@ from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
 from plmjax.training import checks, constants, feed, loop, memory, phases, placement
-from plmjax.training.step import build, execution
+from plmjax.training.pace import Pace
+from plmjax.training.program import build, execution
 from plmjax.vocabulary import Vocabulary
 
 
@@ -61,19 +62,13 @@ def _phase(
     platform = mesh.devices.flat[0].platform
     dtype = execution(run, platform).dtype
     matmul = peak.measured_flops(dtype, seconds=0.5)
-    begin, begin_cpu, waited = time.perf_counter(), time.process_time(), 0.0
-    under_way: list[dict[str, jax.Array]] = []
+    pace, begin_cpu = Pace(), time.process_time()
     for _ in range(steps):
-        if len(under_way) > 1:
-            jax.block_until_ready(under_way[-2])
-        asked = time.perf_counter()
-        batch = next(arrays)
-        if not under_way or under_way[-1]["loss"].is_ready():
-            waited += time.perf_counter() - asked
-        state, metrics = compiled(state, batch)
-        under_way.append(metrics)
-    jax.block_until_ready(state)
-    seconds = (time.perf_counter() - begin) / steps
+        pace.throttle()
+        state, metrics = compiled(state, pace.next_batch(arrays))
+        pace.add(metrics)
+    pace.drain()
+    seconds = pace.seconds
     cpu_seconds = (time.process_time() - begin_cpu) / steps
     arrays.close()
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
@@ -98,7 +93,7 @@ def _phase(
         "of_matmul": flops / seconds / matmul,
         "mfu": None if sheet is None else flops / seconds / (sheet * mesh.size),
         "peak_bytes": peak_bytes(mesh.devices.flat[0]),
-        "input_wait": waited / steps / seconds,
+        "input_wait": pace.input_wait,
         "input": "dataset" if run.data.path else "random tokens",
     }
 

@@ -13,7 +13,8 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, phases, placement, step
+from plmjax.training import evaluation, phases, placement
+from plmjax.training import program as programs
 from plmjax.training.optimizers import Optimizer
 from plmjax.vocabulary import Vocabulary
 
@@ -25,8 +26,8 @@ def settings(run: Experiment) -> None:
             f"Expected an optimizer of plmjax.training.optimizers in the experiment, found "
             f"{type(run.optimizer).__name__}; set one, such as optimizer=BertAdamW()."
         )
-    step.execution(run, "cpu")
-    step.check_generator(run.training.dropout_generator)
+    programs.execution(run, "cpu")
+    programs.check_generator(run.training.dropout_generator)
 
 
 def whole(run: Experiment) -> None:
@@ -61,12 +62,12 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     resolved = phases.resolve(run)
     for phase in resolved:
         run.data.layout.check(phase.sequence_length)
-        step.check_length(run, phase.sequence_length)
+        programs.check_length(run, phase.sequence_length)
     batches(run, devices, slices)
     first, vocabulary = resolved[0], Vocabulary.placeholder(run.model.vocab_size)
     mesh = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
     unigram = evaluation.unigram_nats([], run.model.vocab_size)
-    program = step.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
+    program = programs.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
     has_held_out = run.data.path or run.data.held_out
     rhythm(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
 

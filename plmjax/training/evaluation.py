@@ -1,8 +1,8 @@
 """Evaluation of parameters on held-out rows."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,10 @@ import numpy as np
 from plmjax.errors import UserError
 from plmjax.objectives.objective import Given
 from plmjax.training.feed import Source, on_device, places
-from plmjax.training.step import Program
+from plmjax.training.program import Program
+
+Pair = tuple[np.ndarray, np.ndarray]
+"""(sum, weight), of which a mean is made."""
 
 
 class Evaluation(Protocol):
@@ -47,6 +50,34 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
     return [*names, "joint_loss"] if coefficients else names
 
 
+def batches(
+    program: Program, given: Given, source: Source, seed: int, limit: int = 0
+) -> Iterator[tuple[dict[str, Pair], Any]]:
+    """(name -> (sum, weight), the outputs of a downstream task) of every held-out batch, as arrays on the host.
+
+    given: from `Program.given`, with the carry of the first batch. limit: largest number of batches; 0 takes all.
+    The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), 2)
+    shapes = program.evaluation_batch
+    held_out = on_device(source.evaluation(program.evaluation_phase, places(shapes)), shapes)
+    for number, batch in enumerate(held_out):
+        if limit and number >= limit:
+            break
+        carry, sums, outputs = program.evaluate(given, batch, jax.random.fold_in(key, number))
+        given = given.replace(carry=carry)
+        yield jax.device_get((sums, outputs))
+
+
+class Totals(dict[str, np.ndarray]):
+    """Name -> float64 [2], the sum and the weight that a mean is made of."""
+
+    def add(self, sums: Mapping[str, Pair]) -> None:
+        """Adds those of a batch."""
+        for name, pair in sums.items():
+            self[name] = self.get(name, np.zeros(2)) + np.array(pair, np.float64)
+
+
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
@@ -54,7 +85,7 @@ class HeldOut:
     coefficients: of an objective that weighs its terms, whose joint loss is then one of the means; those that it leaves
         out count once, as in training.
 
-    The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
+    seed: draws the corruption of the batches.
     """
 
     source: Source
@@ -71,17 +102,9 @@ class HeldOut:
 
     def totals(self, program: Program, given: Given, limit: int = 0) -> dict[str, np.ndarray]:
         """Name -> float64 [2], the sum and the weight that its mean is made of; raises as a call does."""
-        totals: dict[str, np.ndarray] = {}
-        key = jax.random.fold_in(jax.random.key(self.seed), 2)
-        shapes = program.evaluation_batch
-        batches = on_device(self.source.evaluation(program.evaluation_phase, places(shapes)), shapes)
-        for number, batch in enumerate(batches):
-            if limit and number >= limit:
-                break
-            carry, sums = program.evaluate(given, batch, jax.random.fold_in(key, number))
-            given = given.replace(carry=carry)
-            for name, pair in jax.device_get(sums).items():
-                totals[name] = totals.get(name, np.zeros(2)) + np.array(pair, np.float64)
+        totals = Totals()
+        for sums, _ in batches(program, given, self.source, self.seed, limit):
+            totals.add(sums)
         if not totals:
             raise UserError(
                 "Expected held-out text to evaluate on, found none that fills a row; give some in --data, or hold "

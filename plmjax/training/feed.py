@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from plmjax.training.phases import ResolvedPhase
-from plmjax.training.step import Shapes
+from plmjax.training.program import Shapes
 from plmjax.vocabulary import Vocabulary
 
 HostBatch = dict[str, np.ndarray]

@@ -11,7 +11,7 @@ from plmjax.parallel import platform
 from plmjax.parallel.peak import Yardstick
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, mesh_text
-from plmjax.training.step import Program, dropout_generator
+from plmjax.training.program import Program, dropout_generator
 
 
 def mesh(placed: Placement) -> str:

@@ -32,8 +32,8 @@ from plmjax.training.feed import Source, on_device, places
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
+from plmjax.training.program import Program, build
 from plmjax.training.state import State
-from plmjax.training.step import Program, build
 
 
 @dataclasses.dataclass
@@ -276,7 +276,7 @@ class _Session:
         for step in range(done + 1, program.phase.last_step + 1):
             timed = step > done + 1  # the first batch may have to wait for an index of the text
             self.profile.before(step)
-            if earlier := pace.keep_up():
+            if earlier := pace.throttle():
                 self.show_unlogged(step - 2, earlier["loss"], pace, rates)
             self.progressed(f"waiting for the batch of step {step}", timed)
             batch = pace.next_batch(batches)
@@ -304,7 +304,7 @@ class _Session:
                     raise Interrupted(f"Stopped by {signal.Signals(due.stop).name}{where} and saved at step {step}.")
                 if self.exhausted:
                     break
-                pace.go_on()
+                pace.resume()
         batches.close()
         return state, step
 
@@ -339,7 +339,7 @@ class _Session:
 
     def gather(self, pace: Pace, step: int) -> None:
         """Adds the steps done to the window of the next logged line; raises UserError for a loss that is not finite."""
-        values = pace.settle()
+        values = pace.drain()
         for number, metrics in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(metrics["loss"]):
                 self.keeper.wait()
@@ -388,7 +388,7 @@ class _Session:
             self.terminal.say(
                 f"stopped    {self.best.name} has not been better than {abs(score):.4f} for {since} evaluations"
             )
-        return program.hear(state, means["loss"]) if "loss" in means else state
+        return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""

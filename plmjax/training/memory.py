@@ -12,7 +12,7 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.training.phases import ResolvedPhase
-from plmjax.training.step import Program
+from plmjax.training.program import Program
 
 
 def check(run: Experiment, program: Program, compiled: Any) -> None:

@@ -13,7 +13,7 @@ Metrics = dict[str, jax.Array]
 class Pace:
     """Keeps the device two steps ahead of the host, and measures.
 
-    The time between `settle` and `go_on` (logging, evaluating, saving) is not counted.
+    The time between `drain` and `resume` (logging, evaluating, saving) is not counted.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Pace:
         """Begins a new series of steps to measure."""
         self._waited, self._elapsed, self._steps = 0.0, 0.0, 0
 
-    def keep_up(self) -> Metrics | None:
+    def throttle(self) -> Metrics | None:
         """Waits until at most one step is being computed; returns the metrics of the last step done.
 
         None where the host is not ahead.
@@ -47,7 +47,7 @@ class Pace:
         """Adds a step that has been started."""
         self._pending.append(metrics)
 
-    def settle(self) -> list[dict[str, float]]:
+    def drain(self) -> list[dict[str, float]]:
         """Waits for all started steps; returns their metrics as floats, in order."""
         values = [{name: float(value) for name, value in step.items()} for step in jax.device_get(self._pending)]
         self._elapsed += time.perf_counter() - self._mark
@@ -55,8 +55,8 @@ class Pace:
         self._pending = []
         return values
 
-    def go_on(self) -> None:
-        """Measures again after `settle`."""
+    def resume(self) -> None:
+        """Measures again after `drain`."""
         self._mark = time.perf_counter()
 
     @property

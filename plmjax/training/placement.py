@@ -26,6 +26,7 @@ from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, shares, topologies
 from plmjax.training import constants, phases, step
+from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
@@ -65,7 +66,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     rows = _rows(resolved)
     few_rows = rows < len(devices)
     if not possible:
-        # No mesh gives every device the same rows; the error of `step.build` names batch sizes that fit.
+        # No mesh gives every device the same rows; the error of `programs.build` names batch sizes that fit.
         return Placement(meshes.make(run.mesh, devices), "all devices share the batch")
     why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
     memory = topologies.device_memory(devices[0])
@@ -115,8 +116,8 @@ def _cut_dimensions(
     run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
 ) -> dict[str, set[int]]:
     """Mesh axis -> sizes of the parameters' dimensions that it must divide."""
-    module = run.objective.module(run.model, step.execution(run, "cpu"))
-    init = step.initial_variables(run, phase, module, vocabulary, shapes(phase))
+    module = run.objective.module(run.model, programs.execution(run, "cpu"))
+    init = programs.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
     boxes = jax.tree.leaves(
@@ -150,7 +151,7 @@ def state_bytes(
     step computes with, and of the largest parameter of that copy that is not one of a layer.
     """
     grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
-    program = step.build(run, phase, grid, vocabulary, shapes)
+    program = programs.build(run, phase, grid, vocabulary, shapes)
     state = program.state
     kept = (state.params, state.optimizer_state, state.collections, state.constants)
     axes = jax.tree.structure(program.copy).flatten_up_to(program.axes)
@@ -190,11 +191,11 @@ def residuals(
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
-    objective, module = run.objective, run.objective.module(run.model, step.execution(run, platform))
-    init = step.initial_variables(run, few, module, vocabulary, batch)
+    objective, module = run.objective, run.objective.module(run.model, programs.execution(run, platform))
+    init = programs.initial_variables(run, few, module, vocabulary, batch)
     boxed = jax.eval_shape(init, jax.random.key(0))
     exchanged = jnp.dtype(run.training.gradient_dtype)
-    dtypes = shares.dtypes(boxed["params"], step.execution(run, platform).dtype, exchanged)
+    dtypes = shares.dtypes(boxed["params"], programs.execution(run, platform).dtype, exchanged)
     fixed = nn.meta.unbox(constants.shapes(objective, run.model, vocabulary))
 
     def backward(variables: dict[str, object], key: jax.Array) -> jax.tree_util.Partial:

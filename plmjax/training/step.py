@@ -1,113 +1,63 @@
-"""The train step, the same for every system, and the program it is compiled into.
-
-The trainer, the plan, the benchmark and the tests all use the step of `build`, so the planned and the measured step is
-the one that runs.
-"""
+"""The train step and the evaluation step, the same for every system."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import flax.linen as nn
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.execution import REMAT_POLICIES, Execution
-from plmjax.errors import UserError, check_choice
-from plmjax.experiment import Data, Experiment
-from plmjax.layers.attention.backends import BACKENDS
-from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
-from plmjax.parallel import mesh as meshes
-from plmjax.parallel import sharding
-from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import constants, optimizers, rows
+from plmjax.objectives.objective import Batch, Given, Objective, Sums
+from plmjax.parallel.shares import Shares
+from plmjax.training import optimizers, rows
 from plmjax.training.accumulation import accumulate
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
 
 Metrics = dict[str, jax.Array]
-Shapes = dict[str, jax.ShapeDtypeStruct]
 BEGINS = "begins"
 """Field of a batch, int32 [B]: 1 where a row does not continue the row at its place in the batch before."""
-GENERATORS = ("auto", "rbg", "threefry2x32")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-    """One phase of a run, ready to compile for its mesh.
+class Forward:
+    """The forward pass of a batch, in training or in evaluation.
 
-    train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
-    evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}), jitted.
-    initialize: (seed, materials, replaced) -> State, every array created on its devices. Materials are needed where
-        the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn, for a
-        caller who gives it a value; what is not drawn is not compiled either.
-    averaged: (state) -> the parameters that the optimizer has averaged, jitted.
-    hear: (state, loss of an evaluation) -> the state after the optimizer has received it, jitted, the state donated.
-    start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
-    state: State of ShapeDtypeStructs with their shardings.
-    batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
-    evaluation_phase: the phase with the batch size of an evaluation.
-    copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
-    axes: logical axis names of that copy.
+    objective, module, vocabulary: compute the sums of a corrupted batch.
+    tables: the parameters whose rows the objective names, which are looked up.
+    shares: of all other parameters, from which every step gathers a copy to compute with.
+    initial_carry: () -> the carry of rows that do not continue the batch before. carry_axes: its logical axis names.
     """
 
-    phase: ResolvedPhase
-    evaluation_phase: ResolvedPhase
-    mesh: jax.sharding.Mesh
+    objective: Objective
     module: nn.Module
-    train: Any
-    evaluate: Any
-    initialize: Callable[..., State]
-    averaged: Callable[[State], Any]
-    hear: Callable[[State, float], State]
-    start_carry: Callable[[], Any]
-    start_evaluation_carry: Callable[[], Any]
-    state: State
-    batch: Shapes
-    evaluation_batch: Shapes
-    copy: Any
-    axes: Any
+    vocabulary: Vocabulary
+    tables: rows.Tables
+    shares: Shares
+    initial_carry: Callable[[], Any]
+    carry_axes: Any
 
-    def given(self, state: State) -> Given:
-        """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
-        params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
-        return state.given.replace(params=params, carry=self.start_evaluation_carry())
+    def restarted(self, carry: Any, batch: Batch) -> Any:
+        """The carry of a batch, with its initial value in rows that do not continue the batch before."""
+        return restarted(carry, self.initial_carry(), self.carry_axes, batch)
 
 
-def execution(experiment: Experiment, platform: str) -> Execution:
-    """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """The backward pass of a batch and the update of the parameters.
 
-    Raises:
-        UserError: an unknown dtype, remat policy or backend of attention.
+    learning_rate: (optimizer state, step) -> float32 scalar, for the log.
+    accumulation: microbatches of a batch. shards: those of a microbatch on the mesh, along `data`.
+    generator: name of the generator of dropout's bits.
     """
-    training = experiment.training
-    known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-    dtype = training.dtype if training.dtype != "auto" else "float32" if platform == "cpu" else "bfloat16"
-    check_choice("--training.dtype", training.dtype, [*known, "auto"])
-    check_choice("--training.gradient_dtype", training.gradient_dtype, known)
-    check_choice("--training.remat", training.remat, REMAT_POLICIES)
-    check_choice("--training.attention", training.attention, BACKENDS)
-    # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
-    unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
-    return Execution(known[dtype], unroll, training.remat, training.attention)
 
-
-def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
-    """Name of the generator of dropout's bits, as `plmjax.layers.dropout` says what follows from it."""
-    name = experiment.training.dropout_generator
-    check_generator(name)
-    return name if name != "auto" else "rbg" if mesh.devices.flat[0].platform == "tpu" else "threefry2x32"
-
-
-def check_generator(name: str) -> None:
-    """Raises UserError unless it is a generator of dropout's bits, or auto."""
-    check_choice("--training.dropout_generator", name, GENERATORS)
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable[[optax.OptState, jax.Array], jax.Array]
+    accumulation: int
+    shards: int
+    generator: str
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
@@ -116,65 +66,49 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[s
     return sum(coefficients.get(term, 1.0) * sums[term] / weights[term] for term in weights)
 
 
-def train_step(
-    state: State,
-    batch: Batch,
-    *,
-    objective: Objective,
-    module: nn.Module,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Callable[[optax.OptState, jax.Array], jax.Array],
-    vocabulary: Vocabulary,
-    accumulation: int,
-    initial_carry: Any,
-    carry_axes: Any,
-    tables: rows.Tables,
-    gather: Callable[[Any], Any],
-    shards: int,
-    add_shards: Callable[[Any], Any],
-    scatter: Callable[[Any], Any],
-    generator: str,
-) -> tuple[State, Metrics]:
+def train_step(state: State, batch: Batch, forward: Forward, update: Update) -> tuple[State, Metrics]:
     """One optimizer step on one global batch.
 
-    Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which
-    `gather` makes once a step, and the gradient with respect to that copy is summed to where the shares are. Of
-    `tables` it has the rows that the objective names.
-
-    add_shards: gradients [shards ...] of the shards of a batch -> their sum.
-    scatter: the gradient of a whole batch -> the same, divided as the parameters are.
+    Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which is
+    gathered once a step, and the gradient with respect to that copy is summed to where the shares are. Of tables it has
+    the rows that the objective names.
     """
+    objective, tables, shares = forward.objective, forward.tables, forward.shares
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
-    batch = objective.corrupt(batch, corruption, vocabulary, state.constants)
+    batch = objective.corrupt(batch, corruption, forward.vocabulary, state.constants)
     weights = objective.weights(batch)
-    rest, held = tables.split(state.params)
+    rest, whole_tables = tables.split(state.params)
     ids = objective.rows(batch)
-    params, looked_up = gather(rest), tables.look_up(held, ids)
-    carry = restarted(state.carry, initial_carry, carry_axes, batch)
+    params, looked_up = shares.gather(rest), tables.look_up(whole_tables, ids)
+    carry = forward.restarted(state.carry, batch)
 
     def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
         carry, collections, looked_up = carried
 
         def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, Sums]:
-            whole = rows.joined(params, held)
+            whole = rows.joined(params, whole_tables)
             given = Given(whole, state.constants, collections, carry, rows.nested(looked_up))
-            sums = objective.sums(module, given, microbatch, _generator_key(key, generator), training=True)
+            key_of_dropout = _generator_key(key, update.generator)
+            sums = objective.sums(forward.module, given, microbatch, key_of_dropout, training=True)
             return total_loss(objective, sums.losses, weights), sums
 
         (gradient, row_gradients), sums = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, looked_up)
-        if accumulation > 1:
+        if update.accumulation > 1:
             gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         return gradient, sums.replace(carry=(sums.carry, sums.collections, row_gradients), collections={})
 
     # Each microbatch replaces its rows by their gradients.
-    axes = (carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))
+    axes = (forward.carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))
     carried = (carry, state.collections, looked_up)
-    gradient, sums = accumulate(microstep, carried, axes, batch, dropout, accumulation, shards, add_shards)
+    gradient, sums = accumulate(
+        microstep, carried, axes, batch, dropout, update.accumulation, update.shards, shares.add
+    )
     carry, collections, row_gradients = sums.carry
-    updated = tables.update(optimizer, scatter(gradient), row_gradients, ids, state.optimizer_state, state.params)
-    params, optimizer_state = updated
+    params, optimizer_state = tables.update(
+        update.optimizer, shares.scatter(gradient), row_gradients, ids, state.optimizer_state, state.params
+    )
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
-    metrics["learning_rate"] = learning_rate(state.optimizer_state, state.step)
+    metrics["learning_rate"] = update.learning_rate(state.optimizer_state, state.step)
     for name, (total, weight) in sums.metrics.items():  # not a number where nothing of it is in the batch
         metrics[name] = jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), jnp.nan)
     metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
@@ -185,6 +119,36 @@ def train_step(
         carry=carry,
         collections=collections,
     ), metrics
+
+
+def evaluation_step(
+    given: Given, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
+) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]], Any]:
+    """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights; and
+    the outputs that a downstream task makes predictions from.
+
+    `loss` is the term in nats a target; `unigram_entropy` is the loss on the same targets of a model that knows
+    only the frequency of each token in the training text (`unigram`, nats [V]).
+    """
+    objective = forward.objective
+    rest, tables = forward.tables.split(given.params)
+    params = rows.joined(forward.shares.gather(rest), tables)
+    batch = objective.corrupt(batch, key, forward.vocabulary, given.constants)
+    weights = objective.weights(batch)
+    given = given.replace(
+        params=params,
+        carry=forward.restarted(given.carry, batch),
+        rows=rows.nested(forward.tables.look_up(tables, objective.rows(batch))),
+    )
+    sums, outputs = objective.evaluation(forward.module, given, batch, jax.random.fold_in(key, 1))
+    term = objective.target_term(batch)
+    totals = {"loss": (sums.losses[term], weights[term])}
+    totals |= {f"{name}_loss": (sums.losses[name], weights[name]) for name in weights if len(weights) > 1}
+    totals |= sums.metrics
+    if unigram is not None:
+        ids, target_weights = objective.targets(batch)
+        totals["unigram_entropy"] = (jnp.sum(unigram[ids] * target_weights), jnp.sum(target_weights))
+    return sums.carry, totals, outputs
 
 
 def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
@@ -208,297 +172,6 @@ def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
 def _is_axes(leaf: Any) -> bool:
     """Whether a leaf is the names of an array's axes; the tree around them may hold tuples too."""
     return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
-
-
-def evaluation_step(
-    given: Given,
-    batch: Batch,
-    key: jax.Array,
-    *,
-    objective: Objective,
-    module: nn.Module,
-    vocabulary: Vocabulary,
-    initial_carry: Any,
-    carry_axes: Any,
-    look_up: Callable[[dict[str, jax.Array]], dict[str, jax.Array]],
-    unigram: jax.Array | None,
-) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]]]:
-    """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights.
-
-    `loss` is the term in nats a target; `unigram_entropy` is the loss on the same targets of a model that knows
-    only the frequency of each token in the training text (`unigram`, nats [V]).
-    """
-    batch = objective.corrupt(batch, key, vocabulary, given.constants)
-    weights = objective.weights(batch)
-    given = given.replace(
-        carry=restarted(given.carry, initial_carry, carry_axes, batch),
-        rows=rows.nested(look_up(objective.rows(batch))),
-    )
-    sums = objective.sums(module, given, batch, jax.random.fold_in(key, 1), training=False)
-    term = objective.target_term(batch)
-    totals = {"loss": (sums.losses[term], weights[term])}
-    totals |= {f"{name}_loss": (sums.losses[name], weights[name]) for name in weights if len(weights) > 1}
-    totals |= sums.metrics
-    if unigram is not None:
-        ids, target_weights = objective.targets(batch)
-        totals["unigram_entropy"] = (jnp.sum(unigram[ids] * target_weights), jnp.sum(target_weights))
-    return sums.carry, totals
-
-
-def build(
-    experiment: Experiment,
-    phase: ResolvedPhase,
-    mesh: jax.sharding.Mesh,
-    vocabulary: Vocabulary,
-    shapes: Callable[[ResolvedPhase], Shapes],
-    unigram: jax.Array | None = None,
-) -> Program:
-    """The program of one phase on a mesh; nothing is computed or stored yet.
-
-    shapes: phase -> field -> shape and dtype of its global batch.
-    unigram: nats [V] of the training text's tokens, for evaluation.
-
-    Raises:
-        UserError: the batch does not divide, or the vocabulary or the length does not fit the model.
-    """
-    evaluation_phase = dataclasses.replace(
-        phase, batch_size=experiment.training.evaluation_batch_size or phase.batch_size, accumulation=1
-    )
-    meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
-    if evaluation_phase.batch_size % meshes.batch_shards(mesh):
-        raise UserError(
-            f"Expected --training.evaluation_batch_size to divide by {meshes.batch_shards(mesh)} devices that share "
-            f"a batch, found {evaluation_phase.batch_size}; change it."
-        )
-    check_model(experiment, phase, vocabulary)
-    objective, config = experiment.objective, experiment.model
-    how = execution(experiment, mesh.devices.flat[0].platform)
-    module = objective.module(config, how)
-    batch, evaluation_batch = shapes(phase), shapes(evaluation_phase)
-    init = initial_variables(experiment, phase, module, vocabulary, batch)
-
-    def carry() -> Any:
-        return objective.initial_carry(config, phase.batch_size, phase.sequence_length)
-
-    def evaluation_carry() -> Any:
-        return objective.evaluation_carry(config, evaluation_phase.batch_size, evaluation_phase.sequence_length)
-
-    boxed = jax.eval_shape(sharding.scoped(init, mesh), jax.random.key(0))
-    boxed_params = boxed["params"]
-    boxed_carry, boxed_evaluation_carry = jax.eval_shape(carry), jax.eval_shape(evaluation_carry)
-    boxed_constants = constants.shapes(objective, config, vocabulary)
-    optimizer = optax.identity()  # for a model that is evaluated and never trained
-    if experiment.optimizer is not None:
-        groups = objective.parameter_groups(config)
-        optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
-
-    def first_state(variables: dict[str, Any], key: jax.Array) -> State:
-        collections = nn.meta.unbox(variables)
-        params = collections.pop("params")
-        return State(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            collections=collections,
-            optimizer_state=optimizer.init(params),
-            carry=nn.meta.unbox(carry()),
-            key=jax.random.key_data(jax.random.fold_in(key, 1)),
-        )
-
-    def initialize(key: jax.Array, zero: frozenset[str]) -> State:
-        state = first_state(init(jax.random.fold_in(key, 0)), key)
-        flat = flax.traverse_util.flatten_dict(state.params, sep="/")
-        flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
-        return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
-
-    abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
-    exchanged = jnp.dtype(experiment.training.gradient_dtype)
-    shares = Shares.of(boxed_params, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
-    batch_shardings, evaluation_batch_shardings = sharding.batch(batch, mesh), sharding.batch(evaluation_batch, mesh)
-    corrupted, _ = jax.eval_shape(lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0))
-    tables = rows.Tables.of(
-        shares.owned,
-        jax.eval_shape(objective.rows, corrupted),
-        next(iter(batch_shardings.values())),
-        by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
-    )
-    boxed_rest, _ = tables.split(boxed_params)
-    copied = Shares.of(boxed_rest, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
-    # Gradients alone may be rounded for their way over the network: an evaluation has none.
-    evaluated = dataclasses.replace(copied, dtypes=dtypes(boxed_rest, how.dtype, jnp.dtype(jnp.float32)))
-    whole = NamedSharding(mesh, PartitionSpec())
-    shardings = State(
-        step=whole,
-        params=shares.owned,
-        collections=sharding.boxed({name: tree for name, tree in boxed.items() if name != "params"}, mesh),
-        optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, shares.owned, mesh),
-        carry=sharding.boxed(boxed_carry, mesh),
-        key=whole,
-    )
-    begin = jax.jit(sharding.scoped(initialize, mesh), static_argnums=1, out_shardings=shardings)
-    shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
-    abstract = jax.tree.map(_place, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
-    evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
-
-    def start(
-        seed: int, materials: Materials | None = None, replaced: Callable[[str], bool] = lambda name: False
-    ) -> State:
-        names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
-        state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
-        if not jax.tree.leaves(boxed_constants):
-            return state
-        if materials is None:
-            raise ValueError(f"Expected materials for the constants of {type(objective).__name__}, found none.")
-        made = nn.meta.unbox(objective.constants(config, materials))
-        return state.replace(constants=placed(made, abstract.constants))
-
-    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
-        return train_step(
-            state,
-            batch,
-            objective=objective,
-            module=module,
-            optimizer=optimizer,
-            learning_rate=lambda optimizer_state, step: optimizers.learning_rate(
-                experiment.optimizer, optimizer_state, experiment.training.steps, step
-            ),
-            vocabulary=vocabulary,
-            accumulation=phase.accumulation,
-            initial_carry=nn.meta.unbox(carry()),
-            carry_axes=sharding.logical_axes(boxed_carry),
-            tables=tables,
-            gather=copied.gather,
-            shards=mesh.shape["data"],
-            add_shards=copied.add,
-            scatter=copied.scatter,
-            generator=dropout_generator(experiment, mesh),
-        )
-
-    def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
-        rest, held = tables.split(given.params)
-        return evaluation_step(
-            given.replace(params=rows.joined(evaluated.gather(rest), held)),
-            batch,
-            key,
-            objective=objective,
-            module=module,
-            vocabulary=vocabulary,
-            initial_carry=nn.meta.unbox(evaluation_carry()),
-            carry_axes=sharding.logical_axes(boxed_evaluation_carry),
-            look_up=lambda ids: tables.look_up(held, ids),
-            unigram=unigram,
-        )
-
-    def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:
-        return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
-
-    return Program(
-        phase=phase,
-        evaluation_phase=evaluation_phase,
-        mesh=mesh,
-        module=module,
-        train=jax.jit(
-            sharding.scoped(step, mesh),
-            in_shardings=(shardings, batch_shardings),
-            out_shardings=(shardings, whole),
-            donate_argnums=0,
-        ),
-        evaluate=jax.jit(
-            sharding.scoped(evaluate, mesh),
-            in_shardings=(evaluation_shardings, evaluation_batch_shardings, whole),
-            out_shardings=(evaluation_shardings.carry, whole),
-        ),
-        initialize=start,
-        averaged=jax.jit(
-            lambda state: optimizers.evaluated(state.optimizer_state, state.params),
-            in_shardings=(shardings,),
-            out_shardings=shardings.params,
-        ),
-        hear=jax.jit(
-            lambda state, loss: state.replace(
-                optimizer_state=optimizers.hear(experiment.optimizer, state.optimizer_state, loss)
-            ),
-            in_shardings=(shardings, whole),
-            out_shardings=shardings,
-            donate_argnums=0,
-        ),
-        start_carry=starter(carry, shardings.carry),
-        start_evaluation_carry=starter(evaluation_carry, evaluation_shardings.carry),
-        state=abstract,
-        batch=jax.tree.map(_place, batch, batch_shardings),
-        evaluation_batch=jax.tree.map(_place, evaluation_batch, evaluation_batch_shardings),
-        copy=copied.copy(tables.split(abstract.params)[0]),
-        axes=sharding.logical_axes(boxed_rest),
-    )
-
-
-def initial_variables(
-    experiment: Experiment,
-    phase: ResolvedPhase,
-    module: nn.Module,
-    vocabulary: Vocabulary,
-    batch: Shapes,
-) -> Callable[[jax.Array], dict[str, Any]]:
-    """A function from a key to the variables of the phase's module, boxed with their logical axes."""
-    objective, config = experiment.objective, experiment.model
-
-    def init(key: jax.Array) -> dict[str, Any]:
-        corrupted, held = corrupted_zeros(experiment, vocabulary, batch, key)
-        carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
-        variables = dict(objective.init(module, key, corrupted, held, carry))
-        variables.pop("intermediates", None)  # outputs for inspection, not variables
-        return variables
-
-    return init
-
-
-def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
-    """A batch of zeros as the objective corrupts it, and constants of zeros."""
-    objective = experiment.objective
-    held = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
-    zeros, held = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, held))
-    return objective.corrupt(zeros, key, vocabulary, held), held
-
-
-def placed(tree: Any, abstract: Any) -> Any:
-    """Host arrays as global arrays with the shardings of `abstract`; each device gets its own piece.
-
-    Raises:
-        ValueError: a tree, shape or dtype that differs from `abstract`.
-    """
-    chex.assert_trees_all_equal_shapes_and_dtypes(tree, abstract, exception_type=ValueError)
-
-    def place(x: Any, described: jax.ShapeDtypeStruct) -> jax.Array:
-        return jax.make_array_from_callback(described.shape, described.sharding, np.asarray(x).__getitem__)
-
-    return jax.tree.map(place, tree, abstract)
-
-
-def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:
-    """Raises UserError when the tokenizer has more tokens, or a row more positions, than the model."""
-    size = experiment.model.vocab_size
-    if vocabulary.size > size:
-        or_model = f" or set --model.vocab_size {vocabulary.size}" if isinstance(experiment.data, Data) else ""
-        raise UserError(
-            f"Expected a tokenizer of at most the model's {size} tokens, found {vocabulary.size}; take another one"
-            f"{or_model}."
-        )
-    check_length(experiment, phase.sequence_length)
-
-
-def check_length(experiment: Experiment, length: int) -> None:
-    """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model."""
-    longest, read = experiment.model.longest, experiment.objective.longest(length)
-    if longest is not None and read > longest:
-        or_model = f" or raise {experiment.model.option('longest')}" if isinstance(experiment.data, Data) else ""
-        option = "--phases.N.sequence_length" if experiment.phases else "--data.sequence_length"
-        found = f"a sequence length of {length}" + (f", of which rows of {read} are made" if read != length else "")
-        raise UserError(
-            f"Expected rows of at most the model's {longest} positions, found {found}; shorten {option}{or_model}."
-        )
-
-
-def _place(leaf: Any, place: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
 
 def _generator_key(key: jax.Array, generator: str) -> jax.Array:

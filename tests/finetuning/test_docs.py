@@ -17,7 +17,8 @@ from plmjax import cli, storage
 from plmjax.experiment import Mesh
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, phases, step
+from plmjax.training import loop, phases
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.local_devices())
     (phase,) = phases.resolve(run)
-    program = step.build(run, phase, mesh, source.vocabulary, source.batch)
+    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     state = program.initialize(run.training.seed, replaced=begin.replaced)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)

@@ -19,7 +19,8 @@ from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForR
 from plmjax.objectives.electra import ElectraPretraining, replaced
 from plmjax.objectives.objective import Given
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import ELECTRA as ODD
@@ -339,7 +340,7 @@ def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
     (phase,) = phases.resolve(run)
     shapes = run.data.layout.batch(8, 128)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    built = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
+    built = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
     computed = flops(built.train, built.state, built.batch)
     generator = run.model.train_flops(8, 128, 19)
     head = 6 * 8 * 128 * (256**2 + 256)

@@ -13,7 +13,8 @@ from plmjax.models.glove import GloveConfig
 from plmjax.objectives.objective import Given, Materials
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import GloveAdagrad
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.vocabulary import Vocabulary
@@ -60,7 +61,7 @@ def batch_of(cells) -> dict[str, np.ndarray]:
     return fields | {"row_ids": np.zeros(1, np.int32)}
 
 
-def program_of(cells: int, steps: int, rate: float) -> step.Program:
+def program_of(cells: int, steps: int, rate: float) -> programs.Program:
     run = Experiment(
         CONFIG,
         OBJECTIVE,
@@ -70,7 +71,7 @@ def program_of(cells: int, steps: int, rate: float) -> step.Program:
     )
     (phase,) = phases.resolve(run)
     shapes = lambda phase: run.data.layout.batch(1, cells)  # noqa: E731
-    return step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
+    return programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
 
 
 def test_batches_of_one_cell_are_the_sequential_rule():

@@ -18,7 +18,8 @@ from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import Given, Materials
 from plmjax.objectives.word_prediction import WordPrediction
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, step
+from plmjax.training import phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.vocabulary import Vocabulary
@@ -107,7 +108,7 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     around = objective.stretch + 2 * objective.window
     one = jax.ShapeDtypeStruct((1, 1, around, objective.stretch), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
-    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
+    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
     state, tables = program.initialize(0, MATERIALS), constants(objective)
     syn0, syn1 = (np.float64(state.params[f"{side}_vectors"]["embedding"]) for side in ("input", "output"))
     syn1 += random.normal(size=syn1.shape)

@@ -11,7 +11,8 @@ import jax
 from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
 from plmjax.models.bert import BertConfig
-from plmjax.training import phases, placement, step
+from plmjax.training import phases, placement
+from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import State
 from plmjax.vocabulary import Vocabulary
@@ -35,15 +36,15 @@ def narrow() -> Experiment:
     return without_dropout(dataclasses.replace(run, model=tiny, phases=()))
 
 
-def program(run: Experiment, devices: list[jax.Device]) -> step.Program:
+def program(run: Experiment, devices: list[jax.Device]) -> programs.Program:
     """The program of the run's only phase on the mesh that is chosen for it."""
     (phase,) = phases.resolve(run)
     vocabulary, shapes = Vocabulary.placeholder(512), placement.of_layout(run)
     mesh = placement.place(run, devices, vocabulary, shapes).mesh
-    return step.build(run, phase, mesh, vocabulary, shapes)
+    return programs.build(run, phase, mesh, vocabulary, shapes)
 
 
-def losses(run: Experiment, built: step.Program, start: State) -> list[float]:
+def losses(run: Experiment, built: programs.Program, start: State) -> list[float]:
     """The loss of every step from a first state, which lies on the host."""
     state, found = jax.tree.map(lambda value, like: jax.device_put(value, like.sharding), start, built.state), []
     for number in range(STEPS):

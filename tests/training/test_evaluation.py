@@ -21,9 +21,9 @@ def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike
     shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
     draws: list[float] = []
 
-    def evaluate(given: Given, batch: Any, key: jax.Array) -> tuple[Any, dict]:
+    def evaluate(given: Given, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
         draws.append(float(jax.random.uniform(key)))
-        return (), {"loss": (np.float32(1), np.float32(1))}
+        return (), {"loss": (np.float32(1), np.float32(1))}, ()
 
     program = types.SimpleNamespace(evaluation_phase=None, evaluation_batch=shapes, evaluate=evaluate)
     source = types.SimpleNamespace(evaluation=lambda phase, places: iter([{"row_ids": np.zeros(1, np.int32)}] * 3))

@@ -19,6 +19,7 @@ from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, Given, Sums, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, loop, phases, step
+from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from tests.strangers import experiments
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
@@ -108,7 +109,7 @@ def test_an_evaluation_has_a_carry_and_a_batch_of_its_own(tmp_path: Path) -> Non
     sizes = experiments.changed(run, training={"evaluation_batch_size": 6})
     with pytest.raises(UserError, match=r"Expected --training.evaluation_batch_size to divide by 4 devices .* found 6"):
         mesh = meshes.make(run.mesh, jax.devices())
-        step.build(sizes, phases.resolve(sizes)[0], mesh, source.vocabulary, source.batch)
+        programs.build(sizes, phases.resolve(sizes)[0], mesh, source.vocabulary, source.batch)
 
 
 def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
@@ -128,7 +129,7 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
     run = experiments.recurrent()
     source = ChainSource(run.data)
     (phase,) = phases.resolve(run)
-    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
     state = program.initialize(0)
     batch = dict(next(source.train(phase, 3)))
     losses = {}
@@ -146,7 +147,7 @@ def test_materials_are_asked_for_where_there_are_constants() -> None:
     run = experiments.word2vec()
     source = ChainSource(run.data)
     (phase,) = phases.resolve(run)
-    program = step.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
     with pytest.raises(ValueError, match="Expected materials for the constants of NegativeSampling, found none"):
         program.initialize(0)
     assert program.state.constants["noise"].shape == (64,)

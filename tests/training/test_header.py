@@ -7,7 +7,8 @@ import pytest
 
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import Yardstick
-from plmjax.training import header, phases, step
+from plmjax.training import header, phases
+from plmjax.training import program as programs
 from tests.families import STEPS
 from tests.strangers import experiments
 
@@ -25,7 +26,7 @@ def lines(**settings) -> list[str]:
     run = experiments.changed(make(), training={"steps": 2} | settings)
     (phase,) = phases.resolve(run)
     mesh = meshes.make(run.mesh, jax.devices())
-    built = step.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
+    built = programs.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
     compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)
     return header.lines(run, built, compiled, 2e9, Yardstick(mesh), 61.0, 1)
 

@@ -15,7 +15,8 @@ from plmjax.layers.words.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import Materials
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, rows, step
+from plmjax.training import phases, rows
+from plmjax.training import program as programs
 from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -50,7 +51,7 @@ def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1
     run = dataclasses.replace(run, objective=objective, optimizer=RULES["adagrad"])
     (phase,) = phases.resolve(run)
     source, grid = ChainSource(run.data), meshes.make(run.mesh, jax.devices()[: int(np.prod(mesh))])
-    built = step.build(run, phase, grid, source.vocabulary, source.batch)
+    built = programs.build(run, phase, grid, source.vocabulary, source.batch)
     state = built.initialize(
         0, Materials(source.vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
     )

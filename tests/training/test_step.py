@@ -14,6 +14,7 @@ from plmjax.errors import UserError
 from plmjax.objectives.objective import Materials, Objective, Sums, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases, rows, step
+from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import State
@@ -43,7 +44,7 @@ SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
 
 
 @functools.cache
-def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> step.Program:
+def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> programs.Program:
     """One phase of a run of 2 steps, its compiled step shared by the tests."""
     make, source = STEPS[name]
     run = experiments.changed(make(), optimizer=SMOOTH)
@@ -54,7 +55,7 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     devices = jax.devices()[: int(np.prod(mesh))]
     (phase,) = phases.resolve(run)
     source = source(run.data)
-    built = step.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
+    built = programs.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
     return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
 
 
@@ -85,7 +86,7 @@ def batches(name: str) -> list[dict[str, np.ndarray]]:
     return found
 
 
-def train(built: step.Program, name: str, count: int = 2):
+def train(built: programs.Program, name: str, count: int = 2):
     """(state, metrics of the last step) after so many steps, on the host."""
     state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), begun(name), built.state)
     for batch in batches(name)[:count]:
@@ -161,8 +162,8 @@ def test_loss_is_the_global_sum_over_the_global_weight():
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()
-    monkeypatch.setattr(step, "train_step", chex.assert_max_traces(step.train_step, n=1))
-    monkeypatch.setattr(step, "evaluation_step", chex.assert_max_traces(step.evaluation_step, n=1))
+    monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=1))
+    monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))
     make, source = STEPS[name]
     run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
     assert loop.train(run, tmp_path, source(run.data), {}).metrics["eval/loss"] > 0
@@ -269,7 +270,7 @@ def test_what_is_replaced_is_not_drawn():
 def test_the_state_is_cut_over_data_and_this_changes_nothing():
     cut, whole = (program("gpt2", MESHES["data"], zero=zero) for zero in (True, False))
 
-    def share(built: step.Program) -> float:
+    def share(built: programs.Program) -> float:
         """Bytes of the parameters and the optimizer state on one device, relative to all of them."""
         leaves = jax.tree.leaves((built.state.params, built.state.optimizer_state))
         held = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
@@ -361,7 +362,7 @@ def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
     run = experiments.gpt2()
     (phase,) = phases.resolve(run)
     with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
-        step.check_model(run, phase, Vocabulary.placeholder(65))
-    step.check_model(run, dataclasses.replace(phase, sequence_length=32), Vocabulary.placeholder(64))
+        programs.check_model(run, phase, Vocabulary.placeholder(65))
+    programs.check_model(run, dataclasses.replace(phase, sequence_length=32), Vocabulary.placeholder(64))
     with pytest.raises(UserError, match="at most the model's 32 positions, found a sequence length of 33"):
-        step.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))
+        programs.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))

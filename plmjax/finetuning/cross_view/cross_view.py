@@ -236,7 +236,7 @@ class CrossViewLearning(TaskObjective):
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """The losses and metrics of a batch; in training what its kind needs is computed alone."""
         if not training:
-            return self.evaluated(module, given, batch)[0]
+            return self.evaluated(module, given, batch, key)[0]
         modules = functools.partial(self._modules, module, given, jax.random.fold_in(key, 2))
         read = functools.partial(module.apply, given.variables, **_words(batch), method="read")
         states = read(deterministic=False, rngs={"dropout": key})
@@ -265,13 +265,13 @@ class CrossViewLearning(TaskObjective):
         kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
         return jax.lax.switch(kind, [*map(labelled, self.tasks), unlabelled], states)
 
-    def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, jax.Array]:
+    def evaluated(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, jax.Array]:
         """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
         made from, side by side."""
         states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
         losses, metrics, predicted = {}, {}, []
         for task in self.tasks:
-            own, modules = _own(batch, task), self._modules(module, given, jax.random.key(0), task)
+            own, modules = _own(batch, task), self._modules(module, given, key, task)
             said = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
             losses[task.name] = task.label_nats(said, own, 0.0)
             metrics |= _counts(task, said, own)

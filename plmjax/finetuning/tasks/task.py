@@ -328,9 +328,16 @@ class TaskObjective(Objective):
         chex.assert_trees_all_equal_shapes_and_dtypes(losses, weights)
         return Sums({term: jnp.sum(losses[term] * each) for term, each in weights.items()}, self.counts(outputs, batch))
 
-    def evaluated(self, module: nn.Module, given: Given, batch: Batch) -> tuple[Sums, Any]:
-        """Losses and metrics of a batch of an evaluation, and what predictions are made from, as `collected`."""
-        outputs = apply(self, module, given, batch, jax.random.key(0), training=False)
+    def evaluation(
+        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array
+    ) -> tuple[Sums, tuple[Any, jax.Array, jax.Array]]:
+        """Losses and metrics; and (outputs as `collected`, numbers of their sequences, where these begin)."""
+        sums, collected = self.evaluated(module, given, batch, key)
+        return sums, (collected, batch["example_ids"], batch["sequence_starts"])
+
+    def evaluated(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
+        """Losses and metrics of a batch without dropout, and the outputs that predictions are made from."""
+        outputs = apply(self, module, given, batch, key, training=False)
         return self.sums_of(outputs, batch), () if self.generates else self.collected(outputs, batch)
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

@@ -9,8 +9,8 @@ from plmjax.training.optimizers.optimizer import (
     averages,
     evaluated,
     gradient_norm,
-    hear,
     learning_rate,
+    on_evaluation,
 )
 from plmjax.training.optimizers.stochastic_gradient_descent import StochasticGradientDescent
 
@@ -26,6 +26,6 @@ __all__ = [
     "averages",
     "evaluated",
     "gradient_norm",
-    "hear",
     "learning_rate",
+    "on_evaluation",
 ]

@@ -27,7 +27,8 @@ class AverageState(NamedTuple):
 def average(
     update: optax.GradientTransformation, from_start: bool, patience: int = 0, least: float = 0.0
 ) -> optax.GradientTransformation:
-    """`update`, with the mean of the parameters that it makes, from the first step or once `heard` has begun it.
+    """`update`, with the mean of the parameters that it makes, from the first step or once `on_evaluation` has begun
+    it.
 
     least: smallest share of a step. The mean is that of all steps until they would have less each, and then forgets
     earlier ones at that rate, as an exponential moving average of decay 1 - least.
@@ -53,7 +54,7 @@ def average(
     return optax.GradientTransformation(init, apply)
 
 
-def heard(state: AverageState, value: jax.Array) -> AverageState:
+def on_evaluation(state: AverageState, value: jax.Array) -> AverageState:
     """The state after an evaluation: averaging begins where an earlier value was better, but for the last `patience`.
 
     NT-ASGD's trigger (Merity et al. 2018, algorithm 1). Once begun, averaging goes on.

@@ -73,8 +73,8 @@ class Optimizer(Choice):
         """`update`, with an average of the parameters in its state if the rule has one."""
         return update
 
-    def heard(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
-        """The rule's own part of `hear`."""
+    def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
+        """The rule's own state after an evaluation."""
         return state
 
     def build(self, steps: int, params: Params, groups: Sequence[ParameterGroup] = ()) -> optax.GradientTransformation:
@@ -93,7 +93,7 @@ class Optimizer(Choice):
         update = optax.chain(
             clip_by_global_norm(self.clip_norm),
             self.rule(self.schedule.rates(self.learning_rate, steps), params),
-            scale_by_heard(self.schedule),
+            scale_by_schedule_state(self.schedule),
         )
         if self.layer_decay != 1 or self.unfreeze_every:
             update = layer_rates(update, self.layer_decay, self.unfreeze_every, params, groups)
@@ -101,27 +101,27 @@ class Optimizer(Choice):
         return freeze(self.averaged(update), self.frozen, params)
 
 
-class HeardState(NamedTuple):
+class ScheduleState(NamedTuple):
     """schedule: what the schedule remembers of evaluations (`Schedule.start`)."""
 
     schedule: Any
 
 
-def scale_by_heard(schedule: Schedule) -> optax.GradientTransformation:
+def scale_by_schedule_state(schedule: Schedule) -> optax.GradientTransformation:
     """Multiplies updates by what evaluations have made of the learning rate."""
 
-    def init(params: Params) -> HeardState:
-        return HeardState(schedule.start())
+    def init(params: Params) -> ScheduleState:
+        return ScheduleState(schedule.start())
 
-    def update(updates: Params, state: HeardState, params: Params = None) -> tuple[Params, HeardState]:
+    def update(updates: Params, state: ScheduleState, params: Params = None) -> tuple[Params, ScheduleState]:
         factor = schedule.factor(state.schedule)
         return jax.tree.map(lambda leaf: leaf * factor, updates), state
 
     return optax.GradientTransformation(init, update)
 
 
-def hear(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) -> optax.OptState:
-    """The optimizer's state after an evaluation of the parameters; most rules do not listen.
+def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) -> optax.OptState:
+    """The optimizer's state after an evaluation of the parameters; most rules ignore it.
 
     A pure function, which may be jitted: the result has the structure, shapes and dtypes of `state`.
 
@@ -131,15 +131,17 @@ def hear(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) 
     """
     value = jnp.asarray(value, jnp.float32)
     chex.assert_rank(value, 0)
-    state = map_states(HeardState, lambda node: HeardState(optimizer.schedule.heard(node.schedule, value)), state)
-    return optimizer.heard(state, value)
+    state = map_states(
+        ScheduleState, lambda node: ScheduleState(optimizer.schedule.on_evaluation(node.schedule, value)), state
+    )
+    return optimizer.on_evaluation(state, value)
 
 
 def learning_rate(optimizer: Optimizer, state: optax.OptState, steps: int, step: jax.Array) -> jax.Array:
-    """float32 scalar: the learning rate of a step of a run of `steps`, evaluations heard so far included."""
-    (heard,) = _states(HeardState, state)
+    """float32 scalar: the learning rate of a step of a run of `steps`, evaluations so far included."""
+    (found,) = _states(ScheduleState, state)
     rate = optimizer.schedule.rates(optimizer.learning_rate, steps)(step)
-    return rate * optimizer.schedule.factor(heard.schedule)
+    return rate * optimizer.schedule.factor(found.schedule)
 
 
 def gradient_norm(state: optax.OptState) -> jax.Array:

@@ -16,7 +16,7 @@ from plmjax.experiment import Choice
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(Choice):
-    """Base of the schedules. A subclass gives `rates`; one that hears evaluations also `start`, `heard`, `factor`."""
+    """Base of the schedules. A subclass gives `rates`; one that follows evaluations gives all methods."""
 
     def rates(self, peak: float, steps: int) -> optax.Schedule:
         """Step (int32 scalar, from 0) -> learning rate (float32 scalar) of a run of `steps` optimizer steps."""
@@ -26,7 +26,7 @@ class Schedule(Choice):
         """What the schedule remembers of evaluations, before the first one: a pytree in the optimizer's state."""
         return ()
 
-    def heard(self, state: Any, value: jax.Array) -> Any:
+    def on_evaluation(self, state: Any, value: jax.Array) -> Any:
         """The state after an evaluation of `value`, a float32 scalar of which less is better."""
         return state
 
@@ -208,7 +208,7 @@ class SlantedTriangular(Schedule):
 
 
 class PlateauState(NamedTuple):
-    """factor: float32, of the learning rate. best: float32, the smallest value heard. waited: int32, evaluations since.
+    """factor: float32, of the learning rate. best: float32, the smallest value. waited: int32, evaluations since.
 
     All three are scalars.
     """
@@ -248,7 +248,7 @@ class Plateau(Constant):
             waited=jnp.zeros((), jnp.int32),
         )
 
-    def heard(self, state: PlateauState, value: jax.Array) -> PlateauState:
+    def on_evaluation(self, state: PlateauState, value: jax.Array) -> PlateauState:
         """The state with a smaller factor where `value` ends the patience."""
         better = value < state.best * (1 - self.threshold)
         waited = jnp.where(better, 0, state.waited + 1)

@@ -72,8 +72,8 @@ class StochasticGradientDescent(Decaying):
             return update
         return averaging.average(update, self.averaging == "always", self.patience, self.average_share)
 
-    def heard(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
+    def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
         """Begins averaging where `value` says so and `averaging` is non-monotone."""
         if self.averaging != "non-monotone":
             return state
-        return map_states(AverageState, lambda node: averaging.heard(node, value), state)
+        return map_states(AverageState, lambda node: averaging.on_evaluation(node, value), state)

@@ -17,7 +17,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import Given
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
-from plmjax.training import step
+from plmjax.training import program as programs
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
 from tests.strangers import experiments
 
@@ -160,11 +160,11 @@ def test_train_flops_are_those_of_both_streams():
 def test_a_model_needs_positions_for_what_is_made_of_a_row():
     """Rows of 568 tokens fit a model of 512 positions; inserted tokens need more than the row has."""
     run = experiments.changed(experiments.transformer(), model={"max_position_embeddings": 512})
-    step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 568)
+    programs.check_length(dataclasses.replace(run, objective=SpanCorruption()), 568)
     with pytest.raises(UserError, match="found a sequence length of 569, of which rows of 513 are made; shorten"):
-        step.check_length(dataclasses.replace(run, objective=SpanCorruption()), 569)
+        programs.check_length(dataclasses.replace(run, objective=SpanCorruption()), 569)
     with pytest.raises(UserError, match="found a sequence length of 512, of which rows of 564 are made"):
-        step.check_length(dataclasses.replace(run, objective=Denoising(insert=0.1)), 512)
+        programs.check_length(dataclasses.replace(run, objective=Denoising(insert=0.1)), 512)
 
 
 @pytest.mark.parametrize(

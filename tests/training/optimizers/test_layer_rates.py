@@ -14,7 +14,8 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.families.task_heads import HEAD
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases, step
+from plmjax.training import feed, phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradient_norm
 from plmjax.training.optimizers.layer_rates import groups_below_the_head
 from plmjax.training.optimizers.schedules import Constant, Linear
@@ -182,7 +183,7 @@ def test_sharded_equals_unsharded(mesh):
         (phase,) = phases.resolve(own)
         batches = source(own.data)
         devices = jax.devices()[: int(np.prod(sizes))]
-        built = step.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
+        built = programs.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
         state = built.initialize(0)
         for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
             state, _ = built.train(state, batch)

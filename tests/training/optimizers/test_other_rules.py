@@ -1,4 +1,4 @@
-"""Adagrad, gradient descent and Adafactor against torch and transformers; averages; evaluations that rules hear."""
+"""Adagrad, gradient descent and Adafactor against torch and transformers; averages; evaluations that rules follow."""
 
 import chex
 import flax.linen as nn
@@ -29,7 +29,7 @@ def boxed(params):
 
 
 def descend(optimizer, gradients, values=()):
-    """(parameters, state) after every gradient; values: what the optimizer hears after each step."""
+    """(parameters, state) after every gradient; values: the evaluation after each step."""
     transformation = optimizer.build(STEPS, boxed(tree(0)))
     params, found = tree(0), []
     state = transformation.init(params)
@@ -38,7 +38,7 @@ def descend(optimizer, gradients, values=()):
         updates, state = update(gradient, state, params)
         params = optax.apply_updates(params, updates)
         if values:
-            state = optimizers.hear(optimizer, state, values[number])
+            state = optimizers.on_evaluation(optimizer, state, values[number])
         found.append((params, state))
     return found
 
@@ -247,13 +247,13 @@ def test_frozen_parameters_are_not_averaged():
     assert [leaf.shape for leaf in averages] == [SHAPES["kernel"]]
 
 
-# ------------------------------------------------------------------------------------------ evaluations heard
+# ------------------------------------------------------------------------------------------ evaluations
 
 
 def test_most_rules_do_not_listen():
     optimizer = BertAdamW(**PLAIN)
     params, state = descend(optimizer, GRADIENTS[:1])[-1]
-    chex.assert_trees_all_equal(optimizers.hear(optimizer, state, 3.0), state)
+    chex.assert_trees_all_equal(optimizers.on_evaluation(optimizer, state, 3.0), state)
     assert optimizers.evaluated(state, params) is params
 
 
@@ -278,20 +278,22 @@ def test_a_plateau_lowers_the_rate_of_the_update_and_of_the_log():
     ],
     ids=["averaging", "plateau"],
 )
-def test_hearing_compiles_once_and_keeps_the_form_of_the_state(optimizer):
+def test_an_evaluation_compiles_once_and_keeps_the_form_of_the_state(optimizer):
     """So that the compiled step takes the state on, and a checkpoint of it resumes bit for bit."""
     chex.clear_trace_counter()
     values = [3.0, 2.0, 4.0, 5.0, 1.0, 6.0, 7.0]
     transformation = optimizer.build(STEPS, boxed(tree(0)))
-    hear = jax.jit(chex.assert_max_traces(lambda state, value: optimizers.hear(optimizer, state, value), n=1))
+    evaluated = jax.jit(
+        chex.assert_max_traces(lambda state, value: optimizers.on_evaluation(optimizer, state, value), n=1)
+    )
     update = jax.jit(chex.assert_max_traces(lambda *arguments: transformation.update(*arguments), n=1))
     params, state = tree(0), transformation.init(tree(0))
     for gradient, value in zip(GRADIENTS, values, strict=True):
         updates, after = update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        heard = hear(after, value)
-        chex.assert_trees_all_equal_shapes_and_dtypes(heard, state)
-        state = heard
+        found = evaluated(after, value)
+        chex.assert_trees_all_equal_shapes_and_dtypes(found, state)
+        state = found
     chex.assert_trees_all_close(state, descend(optimizer, GRADIENTS, values)[-1][1], rtol=1e-6)
 
 

@@ -123,11 +123,11 @@ def test_plateau_is_torchs():
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     reference = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, **settings)
     plateau = Plateau(reduction=0.5, **settings)
-    hear, state = jax.jit(plateau.heard), plateau.start()
+    update, state = jax.jit(plateau.on_evaluation), plateau.start()
     values = [5.0, 4.0, 3.99, 3.98, 3.97, 3.0, 3.1, float("nan"), 3.2, 3.3, 3.4, 3.5, 2.0, 2.1, 2.0, 1.99, 1.0]
     for value in values:
         reference.step(value)
-        state = hear(state, np.float32(value))
+        state = update(state, np.float32(value))
         assert float(plateau.factor(state)) == optimizer.param_groups[0]["lr"], value
     assert float(plateau.factor(state)) == 1 / 16
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, optimizers, phases, step
+from plmjax.training import feed, optimizers, phases
+from plmjax.training import program as programs
 from plmjax.training.optimizers import Adafactor, Adagrad, StochasticGradientDescent
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -31,7 +32,7 @@ def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
     (phase,) = phases.resolve(run)
     batches = ChainSource(run.data)
     mesh = meshes.make(run.mesh, jax.devices()[: int(np.prod(sizes))])
-    built = step.build(run, phase, mesh, batches.vocabulary, batches.batch)
+    built = programs.build(run, phase, mesh, batches.vocabulary, batches.batch)
     state = built.initialize(0)
     for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
         state, _ = built.train(state, batch)

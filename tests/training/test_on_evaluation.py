@@ -1,4 +1,4 @@
-"""What an optimizer has heard of evaluations goes through checkpoints: a resume is bit-identical, a mean is saved."""
+"""What an optimizer keeps of evaluations goes through checkpoints: a resume is bit-identical, a mean is saved."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def values(workdir, name: str) -> list[float]:
     return [line[name] for line in metrics.read(workdir / "metrics.jsonl") if name in line]
 
 
-def test_a_resumed_run_hears_what_it_would_have_heard(tmp_path):
+def test_a_resumed_run_follows_the_same_evaluations(tmp_path):
     whole = train(run_of(8), tmp_path / "whole")
     losses = values(tmp_path / "whole", "eval/loss")
     train(run_of(4), tmp_path / "parts")
