@@ -133,7 +133,7 @@ def main() -> None:
         steps = cells.count // (phase.batch_size * phase.sequence_length)
         rates: dict[str, Rates] = {"plmjax": [], "the rule in C": []}
         for epoch in range(options.epochs):
-            batches = feed.on_device(source.train(phase, epoch * steps, feed.places(program.batch)), program.batch)
+            batches = feed.on_device(source.train(phase, epoch * steps, feed.local_rows(program.batch)), program.batch)
             with timed(rates["plmjax"], steps * phase.batch_size * phase.sequence_length):
                 for batch in itertools.islice(batches, steps):
                     state, _ = program.train(state, batch)

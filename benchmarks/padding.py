@@ -25,7 +25,7 @@ from plmjax.finetuning.run import rows
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
-from plmjax.training.feed import on_device, places
+from plmjax.training.feed import local_rows, on_device
 from plmjax.training.program import build
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "finetune_sentences.py"
@@ -47,7 +47,7 @@ class Steps:
         program = build(run, phase, mesh, source.vocabulary, source.batch(phase))
         self._state = program.initialize(0)
         self._step = program.train.lower(program.state, program.batch).compile()
-        self._batches: Iterator[dict[str, jax.Array]] = on_device(source.train(phase, 0, places(program)), program)
+        self._batches: Iterator[dict[str, jax.Array]] = on_device(source.train(phase, 0, local_rows(program)), program)
 
     def turn(self, count: int) -> np.ndarray:
         """Real tokens, examples, seconds and processor seconds of so many steps, batches included."""

@@ -59,7 +59,7 @@ class Ours:
 
     def train(self, first: int, last: int) -> None:
         """Those steps."""
-        places = feed.places(self._program.batch)
+        places = feed.local_rows(self._program.batch)
         batches = feed.on_device(self._source.train(self._phase, first, places), self._program.batch)
         for batch in itertools.islice(batches, last - first):
             self._state, _ = self._program.train(self._state, batch)

@@ -37,7 +37,7 @@ _held: set[str] = set()
 
 
 @contextlib.contextmanager
-def held(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+def locked(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
     """Locks a folder, which is created, for the block; `say` gets a line while it waits for another process.
 
     Raises:

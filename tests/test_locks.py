@@ -21,7 +21,7 @@ HOLD = """
 import sys, time
 from plmjax import locks, storage
 
-with locks.held(storage.path(sys.argv[1])):
+with locks.locked(storage.path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -50,23 +50,23 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_folder_is_held_by_one_process_which_is_named(folder: Path) -> None:
     with holder(folder) as process:
         with pytest.raises(UserError, match=rf"found process {process.pid} on \S+ \(since .*name another folder"):
-            locks.held(folder).__enter__()
+            locks.locked(folder).__enter__()
         process.send_signal(signal.SIGKILL)  # which leaves the file where it is
         process.wait()
         assert json.loads((folder / locks.NAME).read_text())["pid"] == process.pid
-        with locks.held(folder):
+        with locks.locked(folder):
             assert json.loads((folder / locks.NAME).read_text())["pid"] == os.getpid()
             with pytest.raises(UserError, match=f"process {os.getpid()} "):
-                locks.held(folder).__enter__()
+                locks.locked(folder).__enter__()
     assert not (folder / locks.NAME).exists()
 
 
 def test_folders_that_stay_empty_are_removed_again(tmp_path: Path) -> None:
-    with locks.held(tmp_path / "runs" / "refused"):
+    with locks.locked(tmp_path / "runs" / "refused"):
         assert (tmp_path / "runs" / "refused" / locks.NAME).exists()
     assert not list(tmp_path.iterdir())
     (tmp_path / "there").mkdir()
-    with locks.held(tmp_path / "there" / "kept"):
+    with locks.locked(tmp_path / "there" / "kept"):
         (tmp_path / "there" / "kept" / "made").touch()
     assert [path.name for path in (tmp_path / "there" / "kept").iterdir()] == ["made"]
 
@@ -86,11 +86,11 @@ def test_a_lock_that_was_removed_before_it_was_taken_is_taken_again(tmp_path: Pa
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with locks.held(tmp_path / "run"):
+    with locks.locked(tmp_path / "run"):
         assert len(calls) == 3
         assert json.loads((tmp_path / "run" / locks.NAME).read_text())["pid"] == os.getpid()
         with pytest.raises(UserError, match=f"process {os.getpid()} "):
-            locks.held(tmp_path / "run").__enter__()
+            locks.locked(tmp_path / "run").__enter__()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
@@ -100,7 +100,7 @@ def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(buck
     lost = known | {"token": "of a lock that this process lost"}
     for left in (known | {"pid": os.getppid(), "started": "1"}, lost):
         assert storage.replace(folder / locks.NAME, json.dumps(left), 0)
-        with locks.held(folder, said.append):  # at once: on this machine nothing has to be waited for
+        with locks.locked(folder, said.append):  # at once: on this machine nothing has to be waited for
             assert json.loads((folder / locks.NAME).read_text())["token"] not in (known["token"], lost["token"])
     assert not said
 
@@ -120,7 +120,7 @@ def test_a_lock_of_another_machine_is_watched_before_it_is_taken_over(bucket: st
     monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
     begun = time.monotonic()
-    with locks.held(folder, said.append):
+    with locks.locked(folder, said.append):
         assert time.monotonic() - begun > 1.0
         assert len(said) == 1 and said[0].startswith(f"waiting    up to 1 s, whether process {os.getpid()} on ")
 
@@ -132,7 +132,7 @@ def test_a_folder_that_a_holder_on_another_machine_leaves_is_taken_at_once(bucke
     leaving = threading.Timer(0.5, lambda: storage.remove(folder / locks.NAME))
     leaving.start()
     begun = time.monotonic()
-    with locks.held(folder, lambda text: None):
+    with locks.locked(folder, lambda text: None):
         assert time.monotonic() - begun < locks.SILENT_SECONDS / 2
     leaving.join()
 
@@ -145,7 +145,7 @@ def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str
     beat = threading.Timer(0.5, lambda: storage.replace(path, left, storage.generation(path)[0]))
     beat.start()
     with pytest.raises(UserError, match=f"found process {os.getpid()} on "):
-        locks.held(folder, lambda text: None).__enter__()
+        locks.locked(folder, lambda text: None).__enter__()
     beat.join()
     assert storage.generation(path)[1] == left
 
@@ -153,7 +153,7 @@ def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str
 def test_a_lock_is_written_anew_while_it_is_held(bucket: str, monkeypatch) -> None:
     folder = storage.path(f"gs://{bucket}/run")
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
-    with locks.held(folder):
+    with locks.locked(folder):
         first = storage.generation(folder / locks.NAME)[0]
         deadline = time.monotonic() + 30
         while storage.generation(folder / locks.NAME)[0] == first:
@@ -178,7 +178,7 @@ def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(locks, "_lost", lambda *where: lost.append(where) or 0)
     monkeypatch.setattr(storage, "replace", slow)
-    with locks.held(folder):
+    with locks.locked(folder):
         assert begun.wait(30)
     assert ended.wait(30) and not lost
     assert storage.generation(folder / locks.NAME) == (0, "")
@@ -211,6 +211,6 @@ def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) ->
     for target in (letter, tmp_path / "none", "lock.json"):
         (folder / locks.NAME).symlink_to(target)
         with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found what cannot"):
-            locks.held(folder).__enter__()
+            locks.locked(folder).__enter__()
         (folder / locks.NAME).unlink()
     assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]

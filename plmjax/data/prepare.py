@@ -175,7 +175,7 @@ def _content(source: dict) -> dict:
 @contextlib.contextmanager
 def _begun(output: Path) -> Iterator[None]:
     """An empty folder of this process: what an earlier attempt left is removed, what others left is an error."""
-    with locks.held(output):
+    with locks.locked(output):
         _clear(output)
         yield
         (output / BEGUN).unlink()

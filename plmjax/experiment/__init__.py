@@ -61,7 +61,7 @@ def load(reference: str) -> Experiment:
     """
     path, name = catalogue.find(reference)
     compose = catalogue.function(path, name)
-    with catalogue.mistake_named(path):
+    with catalogue.explain_mistakes(path):
         experiment = compose()
     if not isinstance(experiment, Experiment):
         raise UserError(

@@ -96,7 +96,7 @@ def function(path: Path, name: str) -> Callable[[], Any]:
     Raises:
         UserError: the file cannot be imported, or has no such function.
     """
-    with mistake_named(path):
+    with explain_mistakes(path):
         module = _import_file(path)
     compose = getattr(module, name, None)
     if not callable(compose):
@@ -117,12 +117,12 @@ def load_classes(reference: str) -> None:
         UserError: there is no such file, or it cannot be imported.
     """
     path, _ = find(reference)
-    with mistake_named(path):
+    with explain_mistakes(path):
         _import_file(path)
 
 
 @contextlib.contextmanager
-def mistake_named(path: Path) -> Iterator[None]:
+def explain_mistakes(path: Path) -> Iterator[None]:
     """Turns an exception of a user's file into one sentence with its line, and adds the line to a `UserError`."""
     try:
         yield

@@ -84,7 +84,7 @@ def finetune(
     files = _files(ready.tokenizer)
     result = loop.train(ready.run, workdir, ready.source, files, initial, ready.evaluation)
     metrics = preferred_metrics(result, ready.evaluation, workdir) | {"eval/unknown_tokens": ready.unknown.count}
-    if hosts.speaks():
+    if hosts.is_primary():
         write_evaluation(workdir, metrics | ready.evaluation.signatures(), ready.evaluation.predictions)
     hosts.agree("the end")
     return metrics
@@ -151,7 +151,7 @@ def record(ready: _Prepared, origin: Origin, workdir: Path) -> None:
     with hosts.in_turn("the run directory"):
         start.check(workdir, origin.name, origin.recorded)
         loop.check_resume(workdir, ready.run)
-        if hosts.speaks():
+        if hosts.is_primary():
             ready.tokenizer.save(workdir / "tokenizer")
 
 
@@ -167,7 +167,7 @@ def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: 
 
 def _warn_of_shared_files(task: Task) -> None:
     """Warns of files that are both trained on and evaluated on."""
-    if hosts.speaks():
+    if hosts.is_primary():
         for file in task.trained_and_evaluated():
             log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
 
@@ -176,7 +176,7 @@ def _unknown_tokens(source: TaskSource, tokenizer: Any, path: str) -> UnknownTok
     """The unknown tokens of the validation file `path`, with a warning where they are many."""
     unknown = UnknownTokens(tokenizer.vocabulary)
     source.validation_rows.encoded.count(unknown)
-    if unknown.share > MAX_UNKNOWN and hosts.speaks():
+    if unknown.share > MAX_UNKNOWN and hosts.is_primary():
         log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.share, path)
     return unknown
 

@@ -33,7 +33,7 @@ def finetune_seeds(
     for seed in seeds:
         seeded = dataclasses.replace(run, training=dataclasses.replace(run.training, seed=seed))
         results[seed] = finetune(seeded, checkpoint, storage.path(workdir) / f"seed_{seed}", like)
-    if hosts.speaks():
+    if hosts.is_primary():
         means = {name: summary(results, name) for name in results[seeds[0]]}
         record = {
             "seeds": {str(seed): metrics for seed, metrics in results.items()},

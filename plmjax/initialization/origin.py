@@ -107,7 +107,7 @@ class Origin:
         def from_drawn(params: Any) -> Any:
             lacking = start.lacking(self.params, params, run.model)
             missed = [name for name in lacking if not in_new_head(name) and not run.start.draws(name)]
-            if missed and hosts.speaks():
+            if missed and hosts.is_primary():
                 say(f"start      initialized at random, as {self.name} has none: {start.in_short(missed)}")
 
             def drawn(name: str) -> bool:
@@ -119,6 +119,6 @@ class Origin:
 
     def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, say: Callable[[str], None]) -> Any:
         params, found = token_embeddings.with_vectors(params, run.model.token_table, tokenizer, self.vectors)
-        if hosts.speaks():
+        if hosts.is_primary():
             say(f"start      {found}")
         return params

@@ -246,14 +246,14 @@ def hold_workdir(run: Callable) -> Callable:
     @functools.wraps(run)
     def holding(*positional: Any, **named: Any) -> Any:
         workdir = inspect.signature(run).bind(*positional, **named).arguments["workdir"]
-        with locks.held(storage.path(workdir)) if speaks() else contextlib.nullcontext():
+        with locks.locked(storage.path(workdir)) if is_primary() else contextlib.nullcontext():
             return run(*positional, **named)
 
     return holding
 
 
-def speaks() -> bool:
-    """Whether this host writes the run's files and prints: only host 0 does."""
+def is_primary() -> bool:
+    """Whether this is host 0, which alone writes the files of the run and prints."""
     import jax
 
     return jax.process_index() == 0

@@ -75,9 +75,9 @@ def check_batch(batch_size: int, accumulation: int, mesh: jax.sharding.Mesh) -> 
     """Raises UserError unless every device gets the same number of rows of every microbatch."""
     if accumulation < 1:
         raise UserError(f"Expected at least one microbatch, found {accumulation}; set --training.accumulation 1.")
-    pieces = batch_shards(mesh) * accumulation
-    if batch_size < 1 or batch_size % pieces:
-        smaller, larger = batch_size // pieces * pieces, (batch_size // pieces + 1) * pieces
+    parts = batch_shards(mesh) * accumulation
+    if batch_size < 1 or batch_size % parts:
+        smaller, larger = batch_size // parts * parts, (batch_size // parts + 1) * parts
         sizes = f"{smaller} or {larger}" if smaller else str(larger)
         raise UserError(
             f"Expected a batch size that divides by {batch_shards(mesh)} devices x {accumulation} microbatches, found "

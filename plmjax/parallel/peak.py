@@ -27,8 +27,8 @@ def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: fl
     return 2 * size**3 / best
 
 
-class Yardstick:
-    """The rate that the MFU of a mesh is relative to.
+class PeakFlops:
+    """The peak FLOP/s of a mesh, which the MFU is relative to.
 
     rate: matrix FLOP/s of all its devices: from the data sheet, or else the largest that this process has measured.
     origin: which of the two, in words.

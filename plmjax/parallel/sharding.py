@@ -32,10 +32,10 @@ def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Me
     entries += [None] * (len(shape) - len(entries))
     for dimension, entry in enumerate(entries):
         names = (entry,) if isinstance(entry, str) else entry or ()
-        pieces = 1
+        shards = 1
         for name in names:
-            pieces *= mesh.shape[name]
-        if pieces == 1 or shape[dimension] % pieces:
+            shards *= mesh.shape[name]
+        if shards == 1 or shape[dimension] % shards:
             entries[dimension] = None
     return PartitionSpec(*entries)
 
@@ -128,12 +128,12 @@ def _names(path: Any) -> tuple[str, ...]:
 
 def _over_data(spec: PartitionSpec, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> PartitionSpec:
     entries = list(spec) + [None] * (len(shape) - len(spec))
-    pieces = mesh.shape["data"]
-    free = [i for i, size in enumerate(shape) if entries[i] is None and size % pieces == 0]
+    shards = mesh.shape["data"]
+    free = [i for i, size in enumerate(shape) if entries[i] is None and size % shards == 0]
 
     def preference(i: int) -> tuple[bool, bool, int]:
         return axes[i : i + 1] != ("vocab",), i < len(shape) - 1, shape[i]
 
-    if pieces > 1 and free:
+    if shards > 1 and free:
         entries[max(free, key=preference)] = "data"
     return PartitionSpec(*entries)

@@ -62,7 +62,7 @@ def pretrain(
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
     initial = origin.initial_parameters(run, tokenizer, say=say)
     result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, say))
-    if hosts.speaks():
+    if hosts.is_primary():
         summary.show(result, source, workdir, say)
     hosts.agree("the end")
     return result
@@ -122,7 +122,7 @@ def _evaluation(run: Experiment, source: Any, say: Callable[[str], None]) -> NoE
     """No evaluation where the held-out text of a phase fills no row; None takes the loop's."""
     if all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
         return None
-    if hosts.speaks():
+    if hosts.is_primary():
         say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
     return NoEvaluation()
 
@@ -141,7 +141,7 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, say: Cal
     other_start: whether the earlier command began with other parameters, and so with another tokenizer.
     """
     record = workdir / "experiment.json"
-    if not hosts.speaks() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
+    if not hosts.is_primary() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
         return
     changed = experiments.differences(experiments.read(record), run)
     changed = [name for name in changed if name.startswith(experiments.PREPARED)]

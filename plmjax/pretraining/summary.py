@@ -13,7 +13,7 @@ from plmjax import experiment, storage
 from plmjax.errors import NotInstalled
 from plmjax.generation.decoder import writes_text
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.report.page import SAMPLES
+from plmjax.report.runs import SAMPLES
 from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
 

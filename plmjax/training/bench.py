@@ -40,7 +40,7 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     placed = placement.place(run, here, vocabulary, placement.of_layout(run))
     records = []
     for phase in phases.resolve(run):
-        with memory.exhaustion_named(run, phase):
+        with memory.explain_out_of_memory(run, phase):
             records.append(_phase(run, phase, placed.mesh, steps, warmup))
     return records
 

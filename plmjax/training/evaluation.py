@@ -10,7 +10,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.objectives.objective import Given
-from plmjax.training.feed import Source, on_device, places
+from plmjax.training.feed import Source, local_rows, on_device
 from plmjax.training.program import Program
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -60,7 +60,7 @@ def batches(
     """
     key = jax.random.fold_in(jax.random.key(seed), 2)
     shapes = program.evaluation_batch
-    held_out = on_device(source.evaluation(program.evaluation_phase, places(shapes)), shapes)
+    held_out = on_device(source.evaluation(program.evaluation_phase, local_rows(shapes)), shapes)
     for number, batch in enumerate(held_out):
         if limit and number >= limit:
             break

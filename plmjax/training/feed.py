@@ -38,28 +38,28 @@ class Source(Protocol):
         """The same for the held-out batches, once and in order; rows that only fill a batch have weight 0."""
 
 
-def places(shapes: Shapes) -> np.ndarray:
+def local_rows(shapes: Shapes) -> np.ndarray:
     """The rows of global batches of these shapes on the devices of this host, int64, ascending."""
     spec = next(iter(shapes.values()))
-    pieces = spec.sharding.addressable_devices_indices_map(spec.shape).values()
-    return np.unique(np.concatenate([np.arange(spec.shape[0])[piece[0]] for piece in pieces]))
+    shards = spec.sharding.addressable_devices_indices_map(spec.shape).values()
+    return np.unique(np.concatenate([np.arange(spec.shape[0])[shard[0]] for shard in shards]))
 
 
 def on_device(batches: Iterator[HostBatch], shapes: Shapes, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
     """Batches as global arrays with the shardings of `shapes`; a thread sends each of them `ahead` steps early.
 
-    batches: of the rows `places(shapes)`.
+    batches: of the rows `local_rows(shapes)`.
     """
-    held, size = places(shapes), next(iter(shapes.values())).shape[0]
+    own_rows, size = local_rows(shapes), next(iter(shapes.values())).shape[0]
 
     def place(batch: HostBatch) -> dict[str, jax.Array]:
-        def piece(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+        def shard(rows: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
             start, stop, _ = index[0].indices(size)
-            first = np.searchsorted(held, start)  # the rows of a device are contiguous, here and in the batch
+            first = np.searchsorted(own_rows, start)  # the rows of a device are contiguous, here and in the batch
             return rows[first : first + stop - start]
 
         return {
-            name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(piece, batch[name]))
+            name: jax.make_array_from_callback(spec.shape, spec.sharding, functools.partial(shard, batch[name]))
             for name, spec in shapes.items()
         }
 

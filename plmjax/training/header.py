@@ -8,7 +8,7 @@ import jax
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
-from plmjax.parallel.peak import Yardstick
+from plmjax.parallel.peak import PeakFlops
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, mesh_text
 from plmjax.training.program import Program, dropout_generator
@@ -40,18 +40,18 @@ def lines(
     program: Program,
     compiled: Any,
     flops: float,
-    yardstick: Yardstick,
+    peak_flops: PeakFlops,
     compile_seconds: float,
     step: int,
 ) -> list[str]:
     """The header of one phase.
 
-    compiled: the compiled train step. flops: model FLOPs of a step. yardstick: of the whole mesh.
+    compiled: the compiled train step. flops: model FLOPs of a step. peak_flops: of the whole mesh.
     """
     phase, devices = program.phase, program.mesh.devices
     device = devices.flat[0]
-    pieces = meshes.batch_shards(program.mesh)
-    rows = phase.batch_size // (pieces * phase.accumulation)
+    shards = meshes.batch_shards(program.mesh)
+    rows = phase.batch_size // (shards * phase.accumulation)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -60,11 +60,12 @@ def lines(
     found = [
         f"phase    {phase.index}: steps {phase.first_step}..{phase.last_step} of {run.training.steps}{continuing}",
         f"devices  {devices.size} x {device.device_kind} ({device.platform}), {jax.process_count()} host(s)",
-        f"batch    {rows} rows x {pieces} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
+        f"batch    {rows} rows x {shards} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
         f"{phase.sequence_length} = {count:,} tokens a step",
         f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",
         f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
-        f"compile  {duration(compile_seconds)}; MFU is relative to {compact(yardstick.rate)}FLOP/s, {yardstick.origin}",
+        f"compile  {duration(compile_seconds)}; MFU is relative to {compact(peak_flops.rate)}FLOP/s, "
+        f"{peak_flops.origin}",
     ]
     if dropout_generator(run, program.mesh) == "rbg":
         found.append("dropout  rbg: another mesh draws other masks; --training.dropout_generator threefry2x32 does not")

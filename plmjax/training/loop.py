@@ -28,7 +28,7 @@ from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
-from plmjax.training.feed import Source, on_device, places
+from plmjax.training.feed import Source, local_rows, on_device
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
@@ -80,7 +80,7 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
             f"run that command again, or name another --workdir."
         )
     path = workdir / "experiment.json"
-    if not hosts.speaks() and not path.exists():
+    if not hosts.is_primary() and not path.exists():
         raise UserError(
             f"Expected to see in {workdir} what host 0 writes there, found nothing; name a --workdir that all hosts "
             f"share, such as a bucket."
@@ -99,9 +99,9 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
             )
         if longer:
             sentence = extension.check(known, run, max(trained), workdir)
-            if hosts.speaks():
+            if hosts.is_primary():
                 say(sentence)
-    if hosts.speaks():
+    if hosts.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)
         experiments.write(run, path)
 
@@ -161,7 +161,7 @@ def train(
         evaluation=evaluation,
     )
     with hosts.watched(run.hosts) as session.watch, session:
-        if session.speaks:
+        if session.is_primary:
             for line in [header.mesh(placed), *header.cores(description.cores)]:
                 session.terminal.say(line)
         step = description.step
@@ -170,7 +170,7 @@ def train(
                 continue
             if step == program.phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            with memory.exhaustion_named(run, program.phase):
+            with memory.explain_out_of_memory(run, program.phase):
                 state, step = session.phase(program, state, step)
         state = session.evaluate(programs[-1], state, step)
         session.save(state, step)
@@ -195,7 +195,7 @@ class _Due:
 class _Session:
     """One invocation of a run: its files, its terminal, its signals.
 
-    speaks: whether this host writes files and prints; only host 0 does.
+    is_primary: whether this host writes files and prints; only host 0 does.
     watch: called whenever the run makes progress (`hosts.watched`).
     """
 
@@ -222,15 +222,15 @@ class _Session:
         self.saved_at = time.monotonic()
         self.votes = votes
         self.evaluation = evaluation
-        self.speaks = hosts.speaks()
+        self.is_primary = hosts.is_primary()
 
     def __enter__(self) -> "_Session":
         profiled: tuple[int, ...] = ()
-        if self.speaks:
+        if self.is_primary:
             self.file = MetricsFile(self.workdir, self.first, self.run)
             self.terminal = Terminal(self.run.training.steps, self.first)
             profiled = self.run.training.profile_steps
-        folder = self.file.folder / "profile" if self.speaks else self.workdir
+        folder = self.file.folder / "profile" if self.is_primary else self.workdir
         self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps)
         self.stop = StopSignals().__enter__()
         return self
@@ -241,7 +241,7 @@ class _Session:
             if error is not None and not isinstance(error, Interrupted):
                 closing.enter_context(contextlib.suppress(UserError))
             closing.callback(self._finish_saving, together=error is None or isinstance(error, Interrupted))
-            if self.speaks:
+            if self.is_primary:
                 closing.callback(self.file.close, whole=error is None)
                 closing.callback(self.terminal.close)
             closing.callback(self.profile.close)
@@ -259,7 +259,7 @@ class _Session:
     def progressed(self, doing: str, timed: bool = True) -> None:
         """To be called whenever the run makes progress, equally often on every host."""
         self.watch(doing, timed)
-        if self.speaks:
+        if self.is_primary:
             self.terminal.doing(doing)
 
     @property
@@ -271,7 +271,7 @@ class _Session:
         """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
         compiled, rates = self.compile(program, state, done)
         hosts.agree(f"the start of phase {program.phase.index}")
-        rows = self.source.train(program.phase, done - program.phase.first_step, places(program.batch))
+        rows = self.source.train(program.phase, done - program.phase.first_step, local_rows(program.batch))
         batches, pace = on_device(rows, program.batch), Pace()
         for step in range(done + 1, program.phase.last_step + 1):
             timed = step > done + 1  # the first batch may have to wait for an index of the text
@@ -311,16 +311,18 @@ class _Session:
     def compile(self, program: Program, state: State, done: int) -> tuple[Any, "_Rates"]:
         """The compiled train step of a phase; shows the header of the phase."""
         self.progressed("compiling", timed=False)
-        if self.speaks:
+        if self.is_primary:
             devices = program.mesh.size
             self.terminal.say(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
         flops = self.run.objective.train_flops(self.run.model, program.batch)
-        rates = _Rates(header.tokens(self.run, program), flops, peak.Yardstick(program.mesh) if self.speaks else None)
-        if self.speaks:
-            for line in header.lines(self.run, program, compiled, flops, rates.yardstick, seconds, done):
+        rates = _Rates(
+            header.tokens(self.run, program), flops, peak.PeakFlops(program.mesh) if self.is_primary else None
+        )
+        if self.is_primary:
+            for line in header.lines(self.run, program, compiled, flops, rates.peak_flops, seconds, done):
                 self.terminal.say(line)
         memory.check(self.run, program, compiled)
         return compiled, rates
@@ -353,7 +355,7 @@ class _Session:
 
     def show_unlogged(self, step: int, loss: jax.Array, pace: Pace, rates: "_Rates") -> None:
         """Shows a step that is done but not logged."""
-        if self.speaks:
+        if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
             # The time of a single step may include a wait for text.
             self.terminal.between(step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None)
@@ -361,11 +363,11 @@ class _Session:
     def log(self, step: int, metrics: dict[str, jax.Array], pace: Pace, rates: "_Rates") -> None:
         """Writes the line of a step: means over the window, and the rates since the last line."""
         values = self.window.means()
-        if self.speaks:
+        if self.is_primary:
             seconds = pace.seconds
             values["learning_rate"] = float(metrics["learning_rate"])
             values["tokens_per_second"] = rates.tokens / seconds
-            values["mfu"] = rates.yardstick.share(rates.flops / seconds)
+            values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
             self.file.write(step, values)
             self.terminal.step(step, values, (self.run.training.steps - step) * seconds)
@@ -378,12 +380,12 @@ class _Session:
         self.progressed(f"evaluating at step {step}", timed=False)
         means = self.evaluation(program, program.given(state), self.run.training.evaluation_batches)
         values = {f"eval/{name}": value for name, value in means.items()}
-        if self.speaks and values:
+        if self.is_primary and values:
             self.file.write(step, values)
             self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
         self.evaluated, self.metrics = step, values
         self.record = self.best.after(self.record, values)
-        if self.exhausted and self.speaks:
+        if self.exhausted and self.is_primary:
             score, since = self.record
             self.terminal.say(
                 f"stopped    {self.best.name} has not been better than {abs(score):.4f} for {since} evaluations"
@@ -392,7 +394,7 @@ class _Session:
 
     def save(self, state: State, step: int) -> None:
         """Begins a checkpoint of this step."""
-        if self.speaks:
+        if self.is_primary:
             self.file.flush()  # a run that continues from this step does not write these records again
         self.progressed(f"saving at step {step}")
         metrics = self.metrics if self.evaluated == step else {}
@@ -411,8 +413,8 @@ class _Session:
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Tokens and model FLOPs of a step, and the yardstick of the mesh on host 0."""
+    """Tokens and model FLOPs of a step, and the peak_flops of the mesh on host 0."""
 
     tokens: int
     flops: float
-    yardstick: peak.Yardstick | None
+    peak_flops: peak.PeakFlops | None

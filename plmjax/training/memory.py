@@ -35,7 +35,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
 
 
 @contextlib.contextmanager
-def exhaustion_named(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
+def explain_out_of_memory(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
     """Turns a failed allocation on a device into one sentence with advice."""
     try:
         yield

@@ -133,9 +133,9 @@ def _cut_dimensions(
 
 def _divides(sizes: Sizes, resolved: list[ResolvedPhase], cut: dict[str, set[int]]) -> bool:
     data, fsdp, tensor = sizes
-    pieces = {"fsdp": fsdp, "tensor": tensor}
+    shards = {"fsdp": fsdp, "tensor": tensor}
     return all(phase.batch_size % (data * fsdp * phase.accumulation) == 0 for phase in resolved) and all(
-        size % pieces[axis] == 0 for axis, dimensions in cut.items() for size in dimensions
+        size % shards[axis] == 0 for axis, dimensions in cut.items() for size in dimensions
     )
 
 

@@ -103,10 +103,10 @@ class Tables:
 
     def _columns(self, name: str, rows: jax.Array) -> jax.Array:
         """Rows [... D] placed so that every device has the columns of its share of the table."""
-        spec = self.owned[name].spec
-        columns = spec[1] if len(spec) > 1 else None
-        place = PartitionSpec(*[None] * (rows.ndim - 1), columns)
-        return with_sharding_constraint(rows, NamedSharding(self.owned[name].mesh, place))
+        owned = self.owned[name].spec
+        columns = owned[1] if len(owned) > 1 else None
+        spec = PartitionSpec(*[None] * (rows.ndim - 1), columns)
+        return with_sharding_constraint(rows, NamedSharding(self.owned[name].mesh, spec))
 
     def _whole_gradient(
         self, name: str, table: jax.Array, ids: dict[str, jax.Array], row_gradients: dict[str, jax.Array]

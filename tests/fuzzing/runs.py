@@ -124,13 +124,13 @@ def _start(folder: Path, given: Given) -> None:
 
 
 def _lock(folder: Path, given: Given) -> None:
-    with locks.held(folder):
+    with locks.locked(folder):
         content = (folder / locks.NAME).read_bytes()
     (folder / locks.NAME).write_bytes(content)
 
 
 def _read_lock(folder: Path) -> None:
-    with locks.held(folder, lambda line: None):
+    with locks.locked(folder, lambda line: None):
         pass
 
 

@@ -23,35 +23,35 @@ def mesh():
 def test_a_processor_that_was_busy_at_first_is_measured_again(mesh, monkeypatch):
     rates = iter([100.0, 400.0, 300.0])
     monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
-    yardstick = peak.Yardstick(mesh)
-    assert yardstick.share(40.0) == 0.4
-    assert yardstick.share(92.0) == pytest.approx(92 / 400)  # 92 % of what the busy processor did
-    assert yardstick.share(96.0) == pytest.approx(96 / 400)  # hardly faster than before: not measured for every line
-    assert yardstick.share(240.0) == pytest.approx(240 / 400)  # measured again, busy once more: the largest counts
+    peak_flops = peak.PeakFlops(mesh)
+    assert peak_flops.share(40.0) == 0.4
+    assert peak_flops.share(92.0) == pytest.approx(92 / 400)  # 92 % of what the busy processor did
+    assert peak_flops.share(96.0) == pytest.approx(96 / 400)  # hardly faster than before: not measured for every line
+    assert peak_flops.share(240.0) == pytest.approx(240 / 400)  # measured again, busy once more: the largest counts
     assert next(rates, None) is None
 
 
 def test_no_step_beats_the_measured_rate(mesh, monkeypatch):
     monkeypatch.setattr(peak, "measured_flops", lambda: 100.0)
-    yardstick = peak.Yardstick(mesh)
-    assert [yardstick.share(rate) for rate in (200.0, 210.0, 105.0)] == [1.0, 1.0, 0.5]
+    peak_flops = peak.PeakFlops(mesh)
+    assert [peak_flops.share(rate) for rate in (200.0, 210.0, 105.0)] == [1.0, 1.0, 0.5]
 
 
 def test_runs_and_phases_of_a_process_share_what_it_has_measured(mesh, monkeypatch):
     rates = iter([100.0, 400.0])
     monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
-    first, second = peak.Yardstick(mesh), peak.Yardstick(mesh)
+    first, second = peak.PeakFlops(mesh), peak.PeakFlops(mesh)
     assert first.rate == second.rate == 100.0
     assert second.share(60.0) == 60 / 400  # doubtful, so measured again
-    assert first.rate == 100.0 and peak.Yardstick(mesh).rate == 400.0
+    assert first.rate == 100.0 and peak.PeakFlops(mesh).rate == 400.0
 
 
 def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: 100.0)
     monkeypatch.setattr(peak, "measured_flops", lambda: pytest.fail("measured"))
-    yardstick = peak.Yardstick(mesh)
-    assert (yardstick.rate, yardstick.origin) == (200.0, "of the data sheet")
-    assert yardstick.share(190.0) == 0.95
+    peak_flops = peak.PeakFlops(mesh)
+    assert (peak_flops.rate, peak_flops.origin) == (200.0, "of the data sheet")
+    assert peak_flops.share(190.0) == 0.95
 
 
 def test_a_gpu_without_a_data_sheet_here_is_measured_as_it_computes(monkeypatch):
@@ -63,8 +63,8 @@ def test_a_gpu_without_a_data_sheet_here_is_measured_as_it_computes(monkeypatch)
 
     monkeypatch.setattr(peak, "measured_flops", measured)
     devices = [types.SimpleNamespace(device_kind="NVIDIA Unheard 9000", platform="gpu") for _ in range(4)]
-    yardstick = peak.Yardstick(types.SimpleNamespace(devices=np.array(devices), size=4))
-    assert asked == [(jnp.bfloat16, 8192)] and yardstick.rate == 400.0  # each GPU has its own units
+    peak_flops = peak.PeakFlops(types.SimpleNamespace(devices=np.array(devices), size=4))
+    assert asked == [(jnp.bfloat16, 8192)] and peak_flops.rate == 400.0  # each GPU has its own units
 
 
 def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):

@@ -15,7 +15,8 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
-from plmjax.report.page import POINTS, report
+from plmjax.report.curves import POINTS
+from plmjax.report.page import report
 from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW, Lamb
 

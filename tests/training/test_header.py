@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel.peak import Yardstick
+from plmjax.parallel.peak import PeakFlops
 from plmjax.training import header, phases
 from plmjax.training import program as programs
 from tests.families import STEPS
@@ -28,7 +28,7 @@ def lines(**settings) -> list[str]:
     mesh = meshes.make(run.mesh, jax.devices())
     built = programs.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
     compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)
-    return header.lines(run, built, compiled, 2e9, Yardstick(mesh), 61.0, 1)
+    return header.lines(run, built, compiled, 2e9, PeakFlops(mesh), 61.0, 1)
 
 
 def test_it_says_what_a_device_holds_and_where_the_run_continues() -> None:

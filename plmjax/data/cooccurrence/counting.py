@@ -76,7 +76,7 @@ def count(
         _tidy(output)
         say(f"cells      {output} was counted before from the same text; nothing to do")
         return cells.open_cells(output)
-    with locks.held(output):
+    with locks.locked(output):
         _begin(output, made_from)
         advice = "repeat with a smaller memory or fewer processes: what was counted is kept"
         with Workers(processes, _Counter, work, doing="counting", advice=advice) as workers:

@@ -121,7 +121,7 @@ class Checkpoints:
         self.directory = storage.absolute(storage.path(directory))
         _check_links(self.directory)
         self._saving = -1
-        with items.damage_named(self.directory):
+        with items.explain_checkpoint_errors(self.directory):
             self._manager = ocp.CheckpointManager(
                 self.directory,
                 options=ocp.CheckpointManagerOptions(
@@ -315,7 +315,7 @@ def describe(directory: Path) -> Description:
         UserError: it is damaged, of a format this version does not read, or names a file outside of its tokenizer.
     """
     items.verify(directory, ("description", "tokenizer"))
-    with items.damage_named(directory):
+    with items.explain_checkpoint_errors(directory):
         text = items.read(directory, "description", ocp.args.JsonRestore())
         files = items.read(directory, "tokenizer", ocp.args.JsonRestore())
         if text.get("format") != FORMAT:

@@ -34,7 +34,7 @@ def verify(directory: Path, items: Sequence[str]) -> None:
     Raises:
         UserError: a file is missing or differs from the one that was written.
     """
-    with damage_named(directory):
+    with explain_checkpoint_errors(directory):
         entries = json_text.parse((directory / MANIFEST).read_bytes())
         found = storage.files(directory)
         for item in items:
@@ -58,7 +58,7 @@ def restore(directory: Path, item: str, abstract: Any) -> Any:
         UserError: a file is damaged, or the item has other arrays than `abstract`.
     """
     verify(directory, (item,))
-    with damage_named(directory):
+    with explain_checkpoint_errors(directory):
         if abstract is not None:
             _check_shapes(directory, item, abstract)
         arguments = ocp.args.StandardRestore(abstract)
@@ -70,7 +70,7 @@ def restore(directory: Path, item: str, abstract: Any) -> Any:
 def restore_part(directory: Path, item: str, abstract: Any) -> Any:
     """Some trees of an item: those that `abstract` has."""
     verify(directory, (item,))
-    with damage_named(directory):
+    with explain_checkpoint_errors(directory):
         arguments = ocp.args.PyTreeRestore(
             abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
         )
@@ -80,7 +80,7 @@ def restore_part(directory: Path, item: str, abstract: Any) -> Any:
 def restore_branch(directory: Path, item: str, name: str) -> Any:
     """The tree `name` of an item as numpy arrays; empty where it has none."""
     verify(directory, (item,))
-    with damage_named(directory):
+    with explain_checkpoint_errors(directory):
         branch = {name: _metadata(directory, item).get(name)}
         if not jax.tree.leaves(branch):
             return {}
@@ -148,7 +148,7 @@ def read(directory: Path, item: str, arguments: Any) -> Any:
         return reader.restore(directory / item, args=arguments)
 
 
-class damage_named:  # noqa: N801 - reads as a statement
+class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
     """Turns an error while reading a checkpoint into one sentence."""
 
     def __init__(self, directory: Path) -> None:

@@ -51,7 +51,7 @@ def composed(run: Experiment, checkpoint: str | Path, say: Callable[[str], None]
         model = description.experiment.model
         if isinstance(run.data, Data):
             _check_class(run.model, model)
-        if model != run.model and hosts.speaks():
+        if model != run.model and hosts.is_primary():
             say(f"model      {type(model).__name__} of {checkpoint}, in place of the experiment's own")
         run = dataclasses.replace(run, model=model)
     return with_task(run, description)
@@ -177,7 +177,7 @@ def check(workdir: Path, origin: str | Path, params: Any) -> bool:
             f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {found}; begin with the "
             f"same (--from {listed([before['from']])}) or name another --workdir."
         )
-    if hosts.speaks():
+    if hosts.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)
         storage.write(path, json.dumps(start, indent=2) + "\n")
     return before is not None

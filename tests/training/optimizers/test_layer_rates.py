@@ -185,7 +185,7 @@ def test_sharded_equals_unsharded(mesh):
         devices = jax.devices()[: int(np.prod(sizes))]
         built = programs.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
         state = built.initialize(0)
-        for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
+        for batch in feed.on_device(batches.train(phase, 0, feed.local_rows(built.batch)), built.batch):
             state, _ = built.train(state, batch)
         return jax.device_get(state.params)
 

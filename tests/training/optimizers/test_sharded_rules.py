@@ -34,7 +34,7 @@ def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
     mesh = meshes.make(run.mesh, jax.devices()[: int(np.prod(sizes))])
     built = programs.build(run, phase, mesh, batches.vocabulary, batches.batch)
     state = built.initialize(0)
-    for batch in feed.on_device(batches.train(phase, 0, feed.places(built.batch)), built.batch):
+    for batch in feed.on_device(batches.train(phase, 0, feed.local_rows(built.batch)), built.batch):
         state, _ = built.train(state, batch)
     return jax.device_get((state.params, optimizers.evaluated(state.optimizer_state, state.params)))
 

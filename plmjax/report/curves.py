@@ -1,0 +1,160 @@
+"""The curves of runs as pictures: SVG set inline, or a file of its own.
+
+Charts are drawn by matplotlib; in the page their neutral parts take the text's own colour, so that they follow the
+reader's light or dark scheme.
+"""
+
+import html
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from plmjax.report.runs import Run
+
+PARTS = ("train", "eval")
+TITLES = {
+    "loss": "Loss",
+    "joint_loss": "Loss, all terms together",
+    "learning_rate": "Learning rate",
+    "tokens_per_second": "Tokens per second",
+    "mfu": "Model FLOP/s utilisation",
+    "input_wait": "Share of the step spent waiting for input",
+}
+"""Titles of measures whose names are not clear enough."""
+ACRONYMS = {"mlm": "MLM", "nsp": "NSP"}
+UNITS = {"loss": "nats a target"}
+POINTS = 500
+"""Most points of a drawn curve; a longer series is averaged over spans of steps."""
+COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
+"""Distinct, and readable on white and on black."""
+INK = "#767676"
+"""Colour of frames, ticks and text while matplotlib draws; `currentColor` in the page."""
+
+
+def measures(runs: list[Run]) -> list[str]:
+    """Names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
+    keys = {key: None for run in runs for record in run.records for key in record}
+    names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
+    last = ["joint_loss", "gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
+
+    def rank(name: str) -> tuple[int, bool, bool]:
+        return (last.index(name) + 1 if name in last else 0, name != "loss", "accuracy" not in name)
+
+    return sorted(names, key=rank)
+
+
+def title(measure: str) -> str:
+    """The title of a measure's chart."""
+    words = [ACRONYMS.get(word, word) for word in measure.replace("/", "_").split("_")]
+    return TITLES.get(measure, " ".join(words)[:1].upper() + " ".join(words)[1:])
+
+
+def colours(runs: list[Run]) -> list[str]:
+    """The colour of each run."""
+    return [COLOURS[index % len(COLOURS)] for index in range(len(runs))]
+
+
+def draw(axes: Any, runs: list[Run], measure: str) -> None:
+    """One measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
+    drawn = []  # (line, label): matplotlib would leave out of its own legend a run whose name begins with _
+    for run, colour in zip(runs, colours(runs), strict=True):
+        label = f"{run.name}, " if len(runs) > 1 else ""
+        for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
+            steps, values = _thin(*run.series(key))
+            if not len(steps):
+                continue
+            line = (
+                {"linewidth": 2, "linestyle": "--", "marker": "o", "markersize": 4, "zorder": 3}
+                if part == "eval"
+                else {}
+            )
+            if len(steps) == 1:
+                line["marker"] = "o"
+            lines = axes.plot(steps, values, color=colour, **{"linewidth": 1.2} | line)
+            drawn += [(lines[0], (label + part).removesuffix(", "))]
+    if measure == "loss":
+        entropies = {run.last("eval/unigram_entropy"): colour for run, colour in zip(runs, colours(runs), strict=True)}
+        entropies.pop(None, None)
+        for entropy, colour in entropies.items():
+            ink = colour if len(entropies) > 1 else INK
+            level = axes.axhline(entropy, color=ink, linewidth=1.2, linestyle=":")
+            drawn += [(level, f"unigram entropy {entropy:.2f}")]
+    if measure in ("learning_rate", "tokens_per_second", "mfu"):
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel(UNITS.get(measure, ""))
+    axes.set_title(title(measure), loc="left", fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    if len(drawn) > 1:
+        columns = 3 if len(runs) == 1 else 2
+        axes.figure.set_figheight(axes.figure.get_figheight() + 0.22 * math.ceil(len(drawn) / columns))
+        axes.figure.legend(*zip(*drawn, strict=True), loc="outside lower left", ncols=columns, frameon=False)
+
+
+def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour: str) -> None:
+    """Words beside the dots of their places; only distances mean something, so that the axes have no numbers."""
+    x, y = np.array(list(places.values()), np.float64).T
+    axes.scatter(x, y, s=12, color=colour)
+    for word, place in places.items():
+        axes.annotate(word, place, xytext=(4, 2), textcoords="offset points", fontsize=8)
+    axes.margins(0.12)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_alpha(0.25)
+    axes.set_title(title, loc="left", fontweight="bold")
+
+
+def picture(runs: list[Run], kind: str) -> bytes:
+    """The losses of the runs as a file of a format, such as png."""
+    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
+    comparable = [run.comparable() for run in runs]
+    return _figure(
+        lambda axes: draw(axes, comparable, "loss"),
+        "loss",
+        format=kind,
+        dpi=150,
+        facecolor="white",
+        metadata=dates[kind],
+    )
+
+
+def svg(draw: Callable[[Any], None], title: str) -> str:
+    """An SVG to set into a page, of what `draw` draws on its axes."""
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    drawn = _figure(draw, title, format="svg", transparent=True, metadata=metadata).decode("utf-8")
+    labelled = f'<svg role="img" aria-label="{html.escape(title)}"'
+    return drawn[drawn.index("<svg") :].replace("<svg", labelled, 1).replace(INK, "currentColor")
+
+
+def _measure(key: str) -> str:
+    part, _, name = key.partition("/")
+    return name if part in PARTS else key
+
+
+def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most POINTS points, each the mean of an equal share of the points; one that is not finite leaves a gap."""
+    if len(steps) <= POINTS:
+        return steps, values
+    spans = zip(np.array_split(steps, POINTS), np.array_split(values, POINTS), strict=True)
+    return tuple(np.array([(some.mean(), mean.mean()) for some, mean in spans]).T)
+
+
+def _figure(draw: Callable[[Any], None], salt: str, **save: Any) -> bytes:
+    """A picture of what `draw` draws on its axes. salt: makes the names within an SVG differ from another's."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = {name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
+    style |= {"grid.color": INK, "font.size": 10, "svg.fonttype": "none", "svg.hashsalt": salt}
+    style |= {"text.parse_math": False}  # a name may hold a $
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        draw(figure.add_subplot())
+        image = io.BytesIO()
+        figure.savefig(image, **save)
+    return image.getvalue()

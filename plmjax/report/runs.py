@@ -1,0 +1,131 @@
+"""The runs of a report, read from their directories."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmjax import experiment, json_text, storage
+from plmjax.errors import UserError, in_file
+from plmjax.training import metrics, phases
+
+SAMPLES = "samples.jsonl"
+"""File of a run directory with texts that the model has written, as `plmjax generate --output` writes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The contents of a run directory: its experiment, its logged records and the texts that its model has written."""
+
+    name: str
+    experiment: experiment.Experiment
+    records: list[dict[str, Any]]
+    samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, values), float64, of the records that have the key."""
+        points = [(record["step"], record[key]) for record in self.records if key in record]
+        return tuple(np.array(points, np.float64).reshape(-1, 2).T)
+
+    def last(self, key: str) -> float | None:
+        """The last logged value."""
+        return next((record[key] for record in reversed(self.records) if key in record), None)
+
+    def comparable(self) -> "Run":
+        """The same run, where "loss" means the same in training and in evaluation.
+
+        Where a training loss is the sum of several terms, `train/loss` is all of them, but `eval/loss` the one that is
+        counted in nats a target: that term takes its place, and the sum becomes `train/joint_loss`.
+        """
+        keys = {key for record in self.records for key in record}
+        terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}
+        if len(terms) < 2:
+            return self
+        evaluations = [record for record in self.records if "eval/loss" in record]
+
+        def is_target(term: str) -> bool:
+            return bool(evaluations) and all(line.get(f"eval/{term}") == line["eval/loss"] for line in evaluations)
+
+        names, same = {"train/loss": "train/joint_loss"}, ""
+        if term := next(filter(is_target, sorted(terms)), None):
+            names[f"train/{term}"], same = "train/loss", f"eval/{term}"
+        renamed = [{names.get(key, key): r[key] for key in r if key != same} for r in self.records]
+        return dataclasses.replace(self, records=renamed)
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return self.records[-1]["step"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the steps done, padding included."""
+        return sum(
+            min(max(self.steps - phase.first_step, 0), phase.steps)
+            * self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
+            for phase in phases.resolve(self.experiment)
+        )
+
+    @property
+    def seconds(self) -> float:
+        """From the first logged record to the last."""
+        return self.records[-1]["time"] - self.records[0]["time"]
+
+
+def read_runs(workdirs: Sequence[str | Path]) -> list[Run]:
+    """The runs in these directories, by the names of their folders, or by whole paths where two names are equal.
+
+    Raises:
+        UserError: a folder is no run or has logged nothing yet, or its records are not those of a run.
+    """
+    return [_read(storage.path(workdir), name) for workdir, name in zip(workdirs, _names(workdirs), strict=True)]
+
+
+def _names(workdirs: Sequence[str | Path]) -> list[str]:
+    """Folder names, or whole paths where two folders have the same name."""
+    short = [storage.absolute(storage.path(workdir)).name for workdir in workdirs]
+    return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
+
+
+def _read(workdir: Path, name: str) -> Run:
+    file = workdir / "experiment.json"
+    described = experiment.read(file)
+    if not all(hasattr(described.data, asked) for asked in ("sequence_length", "tokens")):
+        raise UserError(
+            f"Expected the data of a run in {file}, found {type(described.data).__name__}; restore the file."
+        )
+    with in_file(file, "--"):
+        phases.resolve(described)
+    path = workdir / "metrics.jsonl"
+    records = metrics.read(path)
+    if not records:
+        raise UserError(f"Expected logged steps in {path}, found none yet; report on the run once it has logged some.")
+    for number, record in enumerate(records, start=1):
+        numbers = isinstance(record, dict) and all(isinstance(value, int | float | None) for value in record.values())
+        if not (numbers and {"step", "time"} <= record.keys()):
+            raise UserError(
+                f"Expected a step, a time and numbers in line {number} of {path}, found something else; remove the "
+                f"line."
+            )
+    return Run(name, described, records, _samples(workdir / SAMPLES))
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    """The texts of a run, each an object with its `prompt` and `text`; none where nothing was written."""
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(storage.contents(path).removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            sample = json_text.parse(line)
+        except ValueError:
+            sample = None
+        if not (isinstance(sample, dict) and all(isinstance(sample.get(name), str) for name in ("prompt", "text"))):
+            raise UserError(
+                f"Expected a prompt and a text in line {number} of {path}, found something else; remove the file or "
+                f"write it again with plmjax generate."
+            )
+        found.append(sample)
+    return found
