@@ -19,7 +19,6 @@ import numpy as np
 
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.layouts import Blocks, FullSentences
-from plmjax.experiment import Data
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.text_to_text.independent_noise import DroppedTokens, MaskedText, ReplacedSpans
 from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefixLanguageModel
@@ -45,7 +44,7 @@ TASKS: list[tuple[TextToText, int]] = [
 def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: Vocabulary, steps: int) -> str:
     """A line of the table."""
     layout = FullSentences() if isinstance(task, Denoising) else Blocks()
-    source = pipeline.Source(Data(layout=layout), dataset, vocabulary, seed=0)
+    source = pipeline.Source(layout, dataset, vocabulary, seed=0)
     batches = source.train(SimpleNamespace(index=0, sequence_length=tokens, batch_size=ROWS, steps=steps), 0)
     corrupt = jax.jit(lambda batch, key: task.corrupt(batch, key, vocabulary))
     seconds, padding = 0.0, []

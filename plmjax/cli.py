@@ -94,9 +94,3 @@ def main() -> None:
     # JAX caches programs that took a second to compile; a run has many that take less.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     answer(lambda: run(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    from plmjax.__main__ import main as begin
-
-    begin()

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import order, tensorflow_runtime
-from plmjax.data.layouts import Rows
+from plmjax.data.layouts import Layout, Rows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
@@ -57,9 +56,9 @@ class Batches(Iterator[Batch]):
 class Source:
     """A prepared dataset as the training loop reads it."""
 
-    def __init__(self, data: Data, dataset: Dataset, vocabulary: Vocabulary, seed: int):
+    def __init__(self, layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int):
         self.vocabulary = vocabulary
-        self._data = data
+        self._layout = layout
         self._dataset = dataset
         self._seed = seed
         self._rows = functools.cache(self._open_rows)
@@ -71,12 +70,12 @@ class Source:
 
     def batch(self, phase: Any) -> dict[str, Any]:
         """Field -> shape and dtype of the phase's global batches."""
-        return self._data.layout.batch(phase.batch_size, phase.sequence_length)
+        return self._layout.batch(phase.batch_size, phase.sequence_length)
 
     @property
     def unigram_counts(self) -> np.ndarray:
         """How often each token stands in the training text that is asked for, int64 [V]."""
-        return self._data.layout.target_counts(self._dataset, self.vocabulary)
+        return self._layout.target_counts(self._dataset, self.vocabulary)
 
     def held_out(self, sequence_length: int) -> int:
         """How many rows of that length the held-out text fills."""
@@ -117,7 +116,7 @@ class Source:
         return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
 
     def _open_rows(self, split: str, sequence_length: int) -> Rows:
-        rows = self._data.layout.rows(self._dataset, split, sequence_length, self.vocabulary, self._seed)
+        rows = self._layout.rows(self._dataset, split, sequence_length, self.vocabulary, self._seed)
         if rows.count > np.iinfo(np.int32).max:
             raise UserError(
                 f"Expected at most {np.iinfo(np.int32).max} rows, found that {self._dataset.directory} gives "

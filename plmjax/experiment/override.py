@@ -59,6 +59,23 @@ def _replaced(value: Any, path: list[str], new: Any) -> Any:
     return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
 
 
+def _typed(experiment: Experiment) -> Experiment:
+    """The experiment as an instance of a class whose fields are declared with the classes of their values.
+
+    tyro finds the options of a field in its declaration, which may be a protocol.
+    """
+    values = _fields(experiment)
+    declared = {name: type(value) for name, value in values.items() if value is None or dataclasses.is_dataclass(value)}
+    body = {"__annotations__": declared, "__doc__": Experiment.__doc__, "__module__": Experiment.__module__}
+    defaults = {field.name: field.default for field in dataclasses.fields(Experiment)}
+    body |= {name: defaults[name] for name in declared if defaults[name] is not dataclasses.MISSING}
+    return dataclasses.dataclass(frozen=True)(type("Experiment", (Experiment,), body))(**values)
+
+
+def _fields(experiment: Experiment) -> dict[str, Any]:
+    return {field.name: getattr(experiment, field.name) for field in dataclasses.fields(Experiment)}
+
+
 def normalized_option(option: str) -> str:
     """An option with underscores in place of the dashes within its name, as fields are named."""
     return f"--{option.removeprefix('--').replace('-', '_')}"
@@ -76,13 +93,14 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
 
     from plmjax import option_values
 
-    def parse(words: Sequence[str]) -> Any:
+    typed = _typed(experiment)
+
+    def parse(words: Sequence[str]) -> Experiment:
         # What may be None has the fields of what it is, not a subcommand for each possibility.
         config = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands)
         with option_values.PLAIN:
-            return tyro.cli(
-                Experiment, prog=command, default=experiment, args=words, use_underscores=True, config=config
-            )
+            parsed = tyro.cli(type(typed), prog=command, default=typed, args=words, use_underscores=True, config=config)
+        return Experiment(**_fields(parsed))
 
     def words(option: list[str]) -> list[str]:  # a value joined to its name may begin with a dash
         return ["=".join(option)] if len(option) == 2 else option

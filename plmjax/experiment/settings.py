@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.settings import DataSettings, GenerationSettings, UpdateRule
 from plmjax.data.layouts import Layout
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
@@ -254,18 +256,18 @@ class Start:
 class Experiment:
     """All settings of a run."""
 
-    model: Any
+    model: ModelConfig | None
     """The model's config; None: that of the checkpoint in --from."""
     objective: Objective | None
     """The task; None: that of the run that --from names."""
-    data: Any
+    data: DataSettings
     """Where rows come from: `Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
     tokenizer: Tokenizer = Tokenizer()
-    optimizer: Any = None
+    optimizer: UpdateRule | None = None
     """The update rule, of plmjax.training.optimizers; None where nothing is trained, as for an imported model.
     --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb or sgd."""
     training: Training = Training()
-    finetuning: Any = None
+    finetuning: Finetuning | None = None
     """`Finetuning` where the data is a task; None for pretraining."""
     start: Start = Start()
     """How the parameters of the checkpoint in --from are mapped to those of the run."""
@@ -275,6 +277,6 @@ class Experiment:
     tracking: Tracking = Tracking()
     phases: tuple[Phase, ...] = ()
     """Parts of the run with different settings, such as length 128 and then 512; empty for a run of one part."""
-    generation: Any = None
+    generation: GenerationSettings | None = None
     """How the model's texts are written where neither its task nor an option says it, such as an imported model has it:
     plmjax.generation.options.Generation. None leaves all open."""

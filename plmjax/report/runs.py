@@ -92,10 +92,6 @@ def _names(workdirs: Sequence[str | Path]) -> list[str]:
 def _read(workdir: Path, name: str) -> Run:
     file = workdir / "experiment.json"
     described = experiment.read(file)
-    if not all(hasattr(described.data, asked) for asked in ("sequence_length", "tokens")):
-        raise UserError(
-            f"Expected the data of a run in {file}, found {type(described.data).__name__}; restore the file."
-        )
     with in_file(file, "--"):
         phases.resolve(described)
     path = workdir / "metrics.jsonl"

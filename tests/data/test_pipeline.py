@@ -10,7 +10,6 @@ import pytest
 from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
 from plmjax.data.pipeline import Source
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
@@ -24,7 +23,7 @@ def dataset(tmp_path_factory):
 
 
 def source(dataset, layout, **settings):
-    return Source(Data(layout=layout), dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
+    return Source(layout, dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
 
 
 def take(batches, count):
@@ -158,7 +157,7 @@ from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import phase
 dataset = open_dataset({str(dataset.directory)!r})
-source = Source(Data(layout=SentencePairs(duplicates=2)), dataset, Vocabulary.placeholder({V}), seed=0)
+source = Source(SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)
 batches = source.train(phase(64, 512), 0)
 next(batches)
 assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"

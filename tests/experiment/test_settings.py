@@ -224,6 +224,10 @@ def test_differences_leave_free_fields_out():
             lambda text: text.replace("tests.strangers.recurrent:RecurrentConfig", "gone.models:Lost"),
             "'gone.models:Lost'",
         ),
+        (lambda text: swapped(text, "model", "mesh"), "Expected Experiment.model of type"),
+        (lambda text: swapped(text, "data", "mesh"), "Expected Experiment.data of type DataSettings"),
+        (lambda text: swapped(text, "optimizer", "data"), "Expected Experiment.optimizer of type"),
+        (lambda text: swapped(text, "generation", "mesh"), "Expected Experiment.generation of type"),
         (lambda text: text[:-20], "Expected an experiment that plmjax wrote"),
         (lambda text: "[]", "Expected an experiment that plmjax wrote"),
         (lambda text: "\x00\xff", "Expected an experiment that plmjax wrote"),
@@ -236,6 +240,12 @@ def test_a_damaged_or_foreign_experiment_json_is_one_sentence(change, message, t
     with pytest.raises(UserError) as raised:
         experiment.read(file)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def swapped(text: str, field: str, other: str) -> str:
+    """An experiment.json with one field in place of another."""
+    values = json.loads(text)
+    return json.dumps(values | {field: values[other]})
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

@@ -82,7 +82,7 @@ def trained(
     """The result of a run, which is that of one that was stopped and went on."""
 
     def source(kind: type) -> pipeline.Source:
-        return kind(run.data, dataset, corpora.Words(64).vocabulary, run.training.seed)
+        return kind(run.data.layout, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
     whole = loop.train(run, folder / "whole", source(pipeline.Source), {}, initial)
     with pytest.raises(Preempted):
@@ -111,7 +111,7 @@ def teacher(dataset, tmp_path, one_device):
         training={"steps": 60},
         optimizer={"learning_rate": 1e-2},
     )
-    source = pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0)
+    source = pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0)
     taught = experiments.changed(alone(run), checkpoint={"every": 0})  # its last checkpoint alone is used
     return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, {})
 
@@ -142,11 +142,13 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     (names,) = {tuple(sorted(checkpoints.load_parameters(path)[0])) for path in (folder, folder / "checkpoints" / "24")}
     assert names == tuple(sorted(params))
     shutil.rmtree(origin)  # a run that goes on needs its teacher no more
-    again = loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
+    again = loop.train(
+        run, folder, pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
+    )
     assert again.metrics == found.metrics
     shutil.rmtree(folder / checkpoints.CONSTANTS)
     with pytest.raises(UserError, match="Expected the constants of the run in"):
-        loop.train(run, folder, pipeline.Source(run.data, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
+        loop.train(run, folder, pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
 
 
 def losses(workdir: Path) -> list[tuple[int, float]]:

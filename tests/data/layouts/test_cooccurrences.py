@@ -8,7 +8,6 @@ import pytest
 from plmjax.data import cooccurrence, pipeline
 from plmjax.data.layouts import Cooccurrences
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
@@ -36,7 +35,7 @@ def cells_of(batches, steps: int) -> list[tuple[int, int, float]]:
 def test_every_cell_is_there_once(dataset):
     LAYOUT.prepare(dataset, VOCABULARY)
     cells = cooccurrence.open_cells(dataset.directory / "cooccurrence")
-    source = pipeline.Source(Data(layout=LAYOUT, sequence_length=LENGTH), dataset, VOCABULARY, 0)
+    source = pipeline.Source(LAYOUT, dataset, VOCABULARY, 0)
     one = phase(LENGTH, ROWS)
     batch = next(train := source.train(one, 0))
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
