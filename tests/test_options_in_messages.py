@@ -46,6 +46,7 @@ READING = (By("tokenizer"), By("prepare"), PRETRAIN, EVALUATE)
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
 PRINTED_BY = {
     "cli": (), "command_line": (), "option_values": RUNNING,
+    "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/formats": READING, "data/records": READING, "data/wikitext": READING,
     "data/tokenizers/training": (By("tokenizer"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
@@ -64,20 +65,20 @@ PRINTED_BY = {
     "experiment/settings:Data.__post_init__": (By("pretrain"), By("plan"), By("bench")),
     "experiment/record": OF_CHECKPOINTS,
     "finetuning": (By("finetune"),),
-    "finetuning/choices": ON_TASKS, "finetuning/files": ON_TASKS, "finetuning/joint": (By("finetune"),),
-    "finetuning/joint:parts": (By("predict"),), "finetuning/joint:evaluated_on": (By("evaluate"),),
-    "finetuning/label_schemes": (By("finetune"), By("evaluate")),
-    "finetuning/label_schemes:possible": (By("finetune"),),
-    "finetuning/label_sets:__post_init__": ON_TASKS,
-    "finetuning/parsing:rows": (By("finetune"), By("evaluate")),
-    "finetuning/questions:encode": ON_TASKS,
-    "finetuning/task:check_length": ON_TASKS, "finetuning/task:parts": (By("predict"),),
-    "finetuning/task:read": (By("finetune"), By("evaluate", evaluation.OF_TASK)),
-    "finetuning/task:averaged": (By("evaluate"), By("predict")),
-    "finetuning/text_generation:encode": ON_TASKS, "finetuning/text_generation:fitting": ON_TASKS,
-    "finetuning/cross_view_translation:encode": ON_TASKS,
-    "finetuning/text_pairs": (By("finetune"), By("evaluate")),
-    "finetuning/text_pairs:rows": ON_TASKS, "finetuning/text_pairs:_texts": ON_TASKS,
+    "finetuning/tasks/choices": ON_TASKS, "finetuning/files": ON_TASKS, "finetuning/tasks/joint": (By("finetune"),),
+    "finetuning/tasks/joint:parts": (By("predict"),), "finetuning/tasks/joint:evaluated_on": (By("evaluate"),),
+    "finetuning/tasks/label_schemes": (By("finetune"), By("evaluate")),
+    "finetuning/tasks/label_schemes:possible": (By("finetune"),),
+    "finetuning/tasks/label_sets:__post_init__": ON_TASKS,
+    "finetuning/tasks/parsing:rows": (By("finetune"), By("evaluate")),
+    "finetuning/tasks/questions:encode": ON_TASKS,
+    "finetuning/tasks/task:check_length": ON_TASKS, "finetuning/tasks/task:parts": (By("predict"),),
+    "finetuning/tasks/task:read": (By("finetune"), By("evaluate", evaluation.OF_TASK)),
+    "finetuning/tasks/task:averaged": (By("evaluate"), By("predict")),
+    "finetuning/tasks/text_generation:encode": ON_TASKS, "finetuning/tasks/text_generation:fitting": ON_TASKS,
+    "finetuning/cross_view/translation:encode": ON_TASKS,
+    "finetuning/tasks/text_pairs": (By("finetune"), By("evaluate")),
+    "finetuning/tasks/text_pairs:rows": ON_TASKS, "finetuning/tasks/text_pairs:_texts": ON_TASKS,
     "generation": (By("generate"),), "generation/writer:check": (By("generate"), WRITTEN),
     "inference/embed": (By("embed"),), "inference/fill_mask": (By("fill-mask"),),
     "inference/fill_gaps": (By("fill-mask"),),
@@ -86,16 +87,17 @@ PRINTED_BY = {
     "inference/predict": (By("predict"),), "inference/task_settings": (By("evaluate"), By("predict")),
     "interop": (By("import"), By("export")),
     "layers": (By("finetune"), By("pretrain")), "models": (By("pretrain"), By("plan"), By("bench")),
-    "models/cove": OF_FINETUNING, "models/tagger": OF_FINETUNING,
-    "models/elmo_tagger": (By("finetune"),), "models/taglm": (By("finetune"),),
+    "models/cove": OF_FINETUNING, "models/taggers": OF_FINETUNING,
+    "models/taggers/elmo_tagger": (By("finetune"),), "models/taglm": (By("finetune"),),
     "objectives": MEASURED,
     "parallel": RUNNING, "parallel/mesh": MEASURED,
     "plan": (By("plan"),),
     "pretraining": (By("pretrain"),),
-    "training": RUNNING, "training/averaging": (By("average"),), "training/bench": (By("bench"),),
+    "training": RUNNING, "training/checkpoints/averaging": (By("average"),), "training/bench": (By("bench"),),
     "training/checks:pretraining": (By("pretrain"), By("plan"), By("bench")), "training/checks:text": (By("pretrain"),),
-    "training/evaluation": (By("evaluate"),), "training/report": (By("report"),),
-    "word_vectors/first_rows": RUNNING, "word_vectors/plane": (By("report"),), "word_vectors/scores": (By("evaluate"),),
+    "training/evaluation": (By("evaluate"),), "report": (By("report"),),
+    "initialization": RUNNING, "initialization/origin:Origin.find": (By("finetune"),),
+    "word_vectors/plane": (By("report"),), "word_vectors/scores": (By("evaluate"),),
     "word_vectors/vectors": (By("nearest"),),
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
     "tpu/__main__:_bucket": (By("tpu watch"),),
@@ -237,8 +239,8 @@ def test_a_wrong_option_is_found() -> None:
     def of(module: str, message: str) -> list[str]:
         return unaccepted(module, f"def fitting():\n    raise UserError(f{message!r})\n")
 
-    assert of("finetuning/text_generation", "raise --data.sequence_length or --objective.{option}") == []
-    assert [one.split()[1] for one in of("finetuning/text_generation", "name --data.validation")] == ["predict"]
+    assert of("finetuning/tasks/text_generation", "raise --data.sequence_length or --objective.{option}") == []
+    assert [one.split()[1] for one in of("finetuning/tasks/text_generation", "name --data.validation")] == ["predict"]
     assert of("data/formats", "check --format or --processes") != []
     assert of("data/formats", "check --format or plmjax prepare --processes") == []
     assert of("data/formats", "check plmjax evaluate --format") != []
