@@ -93,11 +93,9 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
 
     from plmjax import option_values
 
-    typed = _typed(experiment)
-
     def parse(words: Sequence[str]) -> Experiment:
         # What may be None has the fields of what it is, not a subcommand for each possibility.
-        config = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands)
+        config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _typed(experiment)
         with option_values.PLAIN:
             parsed = tyro.cli(type(typed), prog=command, default=typed, args=words, use_underscores=True, config=config)
         return Experiment(**_fields(parsed))

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
+def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
     (phase,) = phases.resolve(run)
     module = run.objective.module(run.model, Execution())
@@ -64,7 +64,7 @@ def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
-    checkpoints.save_parameters(workdir, jax.device_get(begin.of(params)), run, tokenizer)
+    checkpoints.save_parameters(workdir, jax.device_get(initial.from_drawn(params)), run, tokenizer)
     raise Reached
 
 

@@ -145,15 +145,15 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
     return folder
 
 
-def saving(run, workdir, source, tokenizer, begin, evaluation) -> None:
+def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.local_devices())
     (phase,) = phases.resolve(run)
     program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
-    state = program.initialize(run.training.seed, replaced=begin.replaced)
+    state = program.initialize(run.training.seed, replaced=initial.replaced)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
-    params, collections = jax.device_get((begin.of(state.params), state.collections))
+    params, collections = jax.device_get((initial.from_drawn(state.params), state.collections))
     checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached
 
