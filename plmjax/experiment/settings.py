@@ -37,7 +37,7 @@ class Data:
     """The text of a run and how rows are cut from it."""
 
     layout: Layout | None
-    """How a row is laid out: sentence pairs, full sentences, blocks, streams; None: as in the run that --from names."""
+    """Layout of a row: sentence pairs, full sentences, blocks, streams; None: as in the run that --from names."""
     path: str = ""
     """A prepared dataset; empty prepares WORKDIR/dataset from `input`."""
     input: tuple[str, ...] = ()
@@ -98,9 +98,9 @@ class Training:
     remat: str = "none"
     """Activations of a layer that are stored for the backward pass: none, full, dots, dots_without_batch."""
     attention: str = "dense"
-    """How attention is computed: dense, or blockwise in memory that grows with the row's length, not its square."""
+    """Backend of attention: dense, or blockwise in memory that grows with the row's length, not its square."""
     gradient_dtype: str = "float32"
-    """Of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes. Those of matrices
+    """Dtype of gradients as they are summed over devices: float32, or bfloat16 to halve the bytes. Those of matrices
     are in the dtype of the products anyway, unless there are microbatches."""
     dropout_generator: str = "auto"
     """Random bits of dropout: threefry2x32, the same on every mesh; rbg, the chip's own and much cheaper, which each
@@ -230,7 +230,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How a run that starts from a checkpoint (`--from`) maps its parameters; this class changes nothing.
+    """The mapping of a checkpoint's parameters (`--from`) to those of the run; this class changes nothing.
 
     A subclass maps them to another depth, length or system: every other layer, positions repeated, a body renamed.
     """
@@ -261,7 +261,7 @@ class Experiment:
     objective: Objective | None
     """The task; None: that of the run that --from names."""
     data: DataSettings
-    """Where rows come from: `Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
+    """The source of rows: `Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
     tokenizer: Tokenizer = Tokenizer()
     optimizer: UpdateRule | None = None
     """The update rule, of plmjax.training.optimizers; None where nothing is trained, as for an imported model.
@@ -270,7 +270,7 @@ class Experiment:
     finetuning: Finetuning | None = None
     """`Finetuning` where the data is a task; None for pretraining."""
     start: Start = Start()
-    """How the parameters of the checkpoint in --from are mapped to those of the run."""
+    """The mapping of the parameters of the checkpoint in --from to those of the run."""
     checkpoint: Checkpoint = Checkpoint()
     mesh: Mesh = Mesh()
     hosts: Hosts = Hosts()
@@ -278,5 +278,5 @@ class Experiment:
     phases: tuple[Phase, ...] = ()
     """Parts of the run with different settings, such as length 128 and then 512; empty for a run of one part."""
     generation: GenerationSettings | None = None
-    """How the model's texts are written where neither its task nor an option says it, such as an imported model has it:
+    """Settings of generation where neither the task nor an option has any, such as those of an imported model:
     plmjax.generation.options.Generation. None leaves all open."""

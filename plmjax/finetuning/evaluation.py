@@ -19,7 +19,7 @@ from plmjax.training.evaluation import Totals, batches, joint_loss
 from plmjax.training.program import Program
 
 _NOTHING = -1
-"""Where a text has ended, in the tokens that hosts exchange."""
+"""Stands after the end of a text in the tokens that hosts exchange."""
 _NO_WEIGHT = 1e-3
 """No less than the weight of a term of which a file has nothing: every batch has a little (`TaskObjective.weights`)."""
 
@@ -101,7 +101,7 @@ class TaskEvaluation:
         self.predictions: dict[str, str] = {}
 
     def signatures(self) -> dict[str, str]:
-        """How metrics are computed that others compute in other ways, as "eval/NAME_signature"."""
+        """The definitions of metrics that others compute differently, as "eval/NAME_signature"."""
         return {f"eval/{name}": signature for name, signature in self._objective.signatures(self._task).items()}
 
     def names(self, program: Program) -> list[str]:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_size"}
 """Options of plmjax tokenizer train -> their names here."""
 ENCODER = "encoder"
-"""What --optimizer.frozen calls the encoder of any system."""
+"""Name of the encoder of any system in --optimizer.frozen."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

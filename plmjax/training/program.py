@@ -80,7 +80,7 @@ class Program:
 
 
 def execution(experiment: Experiment, platform: str) -> Execution:
-    """How the experiment's model is computed on a platform ("cpu", "gpu" or "tpu").
+    """The execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
         UserError: an unknown dtype, remat policy or backend of attention.

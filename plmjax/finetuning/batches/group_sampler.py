@@ -11,7 +11,7 @@ from plmjax.data import order
 from plmjax.finetuning.batches import mixing
 
 TEMPERATURE = 2.0
-"""Of the rates at which groups are drawn: in proportion to the roots of their sizes."""
+"""T of the rates of groups, which are in proportion to the roots of their sizes."""
 _BLOCK = 4096
 """Batches that are drawn together."""
 

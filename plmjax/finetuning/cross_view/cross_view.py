@@ -62,7 +62,7 @@ class TaskOnWords(NamedTask):
     """Base of the kinds of tasks."""
 
     kind: ClassVar[type[FileTask]]
-    """What it is alone."""
+    """The task by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class CrossViewLearning(TaskObjective):
     spells: ClassVar[bool] = True
 
     tasks: tuple[CrossViewTask, ...] = ()
-    """What the modules of each of the data's tasks learn."""
+    """The objective of the modules of each of the data's tasks."""
     label_smoothing: float = 0.1
     """Share of the probability that goes to all labels of a tagging task alike, in training."""
 
@@ -200,7 +200,7 @@ class CrossViewLearning(TaskObjective):
         return fields | self._of_tasks(name, encoded, decodes=False)
 
     def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
-        """What decoders read of one task's sentences: nothing of most; None where no task has a decoder."""
+        """The decoder's rows of one task's sentences, most of them empty; None where no task has a decoder."""
         if not any(task.decodes for task in self.tasks):
             return None
         decoder = encoded_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
@@ -279,13 +279,13 @@ class CrossViewLearning(TaskObjective):
         return Sums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Of each task its labels, and the words without labels; never 0."""
+        """Task -> number of its labels and of words without labels; never 0."""
         others = jnp.sum(batch["view_weights"])
         labels = {task.name: jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks}
         return {name: jnp.maximum(count + others, 1e-9) for name, count in labels.items()}
 
     def signatures(self, task: TasksWithText) -> dict[str, str]:
-        """Those of every task's own objective, as TASK/METRIC_signature."""
+        """The signatures of every task's own objective, as TASK/METRIC_signature."""
         chosen = [one.name for one in task.chosen]
         return qualified({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
 
@@ -297,7 +297,7 @@ class CrossViewLearning(TaskObjective):
         return joint_answer({task.name: answer for task, answer in answers.items()}, compared)
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """Those of each task's own objective."""
+        """The records of each task's own objective."""
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
@@ -307,7 +307,7 @@ class CrossViewLearning(TaskObjective):
             yield from kind().official([record])
 
     def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Of the mean step of two in turn, each task's labels in the same number of steps.
+        """Model FLOPs of the mean of a step with labels and one without; every task has as many steps as any other.
 
         6 for every multiplication of the modules that learn, and 2 for those of the primary ones and of the encoder
         that say what they learn.
@@ -354,6 +354,6 @@ def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:
-    """What the encoder reads."""
+    """The inputs of the encoder."""
     names = ("input_ids", "characters", "segment_ids", "positions")
     return {name: batch[name] for name in names} | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}

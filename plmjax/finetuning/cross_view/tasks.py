@@ -1,6 +1,8 @@
-"""What the tasks of cross-view training are: their modules, what these lose, and their predictions (Clark et al., EMNLP
-2018, arXiv 1809.08370, section 3). Translation is in plmjax/finetuning/cross_view/translation.py; how a step goes, and
-several tasks at once, in plmjax/finetuning/cross_view/cross_view.py.
+"""The tasks of cross-view training: their modules, losses and predictions (Clark et al., EMNLP 2018, arXiv 1809.08370,
+section 3).
+
+Translation is in plmjax/finetuning/cross_view/translation.py; a step, and several tasks at once, in
+plmjax/finetuning/cross_view/cross_view.py.
 """
 
 import abc
@@ -34,7 +36,7 @@ class TaskModules:
     key: jax.Array
 
     def __call__(self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool) -> dict[str, Said]:
-        """What the modules of these names say."""
+        """The scores of the modules of these names."""
         rngs = {"dropout": self.key} if training else {}
         inputs = self.task, states, batch, names, not training
         return self.module.apply(self.variables, *inputs, rngs=rngs, method="say")
@@ -42,7 +44,7 @@ class TaskModules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewTask(TaskObjective, abc.ABC):
-    """What a task is to cross-view training, besides what its own objective says of it.
+    """A task of cross-view training, besides what its own objective says of it.
 
     Batches have the fields of its own objective here.
     """
@@ -57,11 +59,11 @@ class CrossViewTask(TaskObjective, abc.ABC):
     """The metrics of `counts`, logged while training."""
 
     name: str
-    """That of a task of the data."""
+    """Name of a task of the data."""
 
     @abc.abstractmethod
     def judged(self, metrics: dict[str, float]) -> float:
-        """What stands for the task in the mean of all, of its metrics: from 0 to 1."""
+        """The number that the mean of all tasks takes from the metrics of this one, from 0 to 1."""
 
     @property
     @abc.abstractmethod
@@ -74,7 +76,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
 
     @abc.abstractmethod
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Of a batch: where labels are learned, in the views, and in making what the views learn."""
+        """Multiplications for a batch: for labels, for the views, and for the targets of the views."""
 
     def label_weights(self, batch: Batch) -> jax.Array:
         """1 for each of its labels, float32."""
@@ -82,20 +84,20 @@ class CrossViewTask(TaskObjective, abc.ABC):
 
     @abc.abstractmethod
     def label_nats(self, said: Said, batch: Batch, smoothing: float) -> jax.Array:
-        """What the primary module loses, summed over the labels: float32 scalar."""
+        """The loss of the primary module, summed over the labels: float32 scalar."""
 
     @abc.abstractmethod
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """What the auxiliary modules lose on sentences without labels, and over how many words it is summed.
+        """(loss of the auxiliary modules on sentences without labels, number of words that it is summed over).
 
         read: states without dropout, of which the primary module says what the others learn. states: with it.
         """
 
     @abc.abstractmethod
     def predicted(self, modules: TaskModules, said: Said, states: States, batch: Batch) -> jax.Array:
-        """What the task's `records` are made from, [R T n]."""
+        """The outputs that the task's `records` are made from, [R T n]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ class CrossViewClasses(CrossViewTask):
         return primary, others, primary
 
     def label_nats(self, said: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
-        """Of the right classes of words."""
+        """Nats of the right classes of words."""
         nats, share = cross_entropy(said, self.classes(batch)), smoothing if self.smoothed else 0.0
         if share:
             nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(said), axis=-1)
@@ -205,7 +207,7 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
         return said
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Those of both layers."""
+        """Multiplications of both layers."""
         size, (first, _) = config.projection_size, config.lstm_outputs
         labels = size * len(self.labels)
         return size * config.width + labels, size * (config.width + 4 * first) + len(self.views) * labels
@@ -246,7 +248,7 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         return jnp.stack([head, relation, jnp.max(jax.nn.softmax(said), axis=-1)], axis=-1)
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Those of hidden layers, of words with relations, and of words with words."""
+        """Multiplications of hidden layers, of words with relations, and of words with words."""
         size, small, (first, _) = config.projection_size, config.parser_size, config.lstm_outputs
         scores = size * small + small * len(self.relations) * (size + length + 1)
         return 2 * size * config.width + scores, 2 * size * (config.width + 4 * first) + len(self.views) * scores

@@ -63,7 +63,7 @@ class CrossViewTranslation(CrossViewTask):
     """Words of the targets in the order of their numbers, after the two marks; empty takes those of the train file,
     the most frequent first."""
     target_size: int = 10_000
-    """How many of them there are at most, the marks included."""
+    """Largest number of target words, the marks included."""
     beams: int = 4
     """Beams of the search for a translation; 1 takes the likeliest word each time."""
     length_penalty: float = 1.0
@@ -128,13 +128,13 @@ class CrossViewTranslation(CrossViewTask):
         return batch["next_weights"]
 
     def label_nats(self, said: VocabularyScores, batch: Batch, smoothing: float) -> jax.Array:
-        """Of the targets; they are not smoothed."""
+        """Nats of the targets; they are not smoothed."""
         return said.weighted_cross_entropy(batch["next_ids"], batch["next_weights"])[0]
 
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """Of the translations that the primary decoder writes; `future` is not asked about their first words."""
+        """Nats of the translations that the primary decoder writes; `future` does not predict their first words."""
         texts, counts = self.written(modules, read, batch)
         rows, most = len(texts), self.max_new_tokens
         there = (jnp.arange(most) < counts[..., None]).astype(jnp.float32)
@@ -210,7 +210,7 @@ class CrossViewTranslation(CrossViewTask):
         return (record["prediction"] + "\n" for record in records)
 
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Of targets, of translations by both views, and of all beams that write these."""
+        """Multiplications for targets, for translations by both views, and for all beams that write these."""
         length, size, source = batch["input_ids"].shape[1], config.projection_size, 2 * config.lstm_outputs[1]
         rows, targets = batch["decoder_input_ids"].shape
         lstm = GATES * size * (config.word_dim + size)

@@ -1,4 +1,4 @@
-"""How texts that a model wrote are judged beside their references; all values are from 0 to 100."""
+"""Judges of texts that a model wrote beside their references; all values are from 0 to 100."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Judge:
         raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
 
     def signatures(self) -> dict[str, str]:
-        """How metrics are computed that others compute in other ways: the metric's name, `_signature` -> in words."""
+        """METRIC_signature -> the definition, in words, of a metric that others compute differently."""
         return {}
 
 
@@ -31,7 +31,7 @@ class BleuAndChrf(Judge):
     names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
 
     tokenize: str = "13a"
-    """How BLEU separates words: 13a, intl, zh (Chinese characters one by one), char or none."""
+    """Word tokenizer of BLEU: 13a, intl, zh (Chinese characters one by one), char or none."""
 
     def __post_init__(self) -> None:
         """Checks the name."""

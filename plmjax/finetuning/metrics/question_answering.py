@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 CHINESE_MARKS = set("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-"""What CMRC's script leaves out; it means … too, but compares single characters with two of them."""
+"""Punctuation that CMRC's script removes; it means … too, but compares single characters with two of them."""
 
 
 def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:

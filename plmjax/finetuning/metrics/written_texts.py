@@ -51,7 +51,7 @@ def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, 
 
 
 def summarization_signatures() -> dict[str, str]:
-    """How those are computed, in words."""
+    """The definitions of those metrics, in words."""
     signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
     return {f"{name}_signature": signature for name in ROUGE}
 

@@ -1,1 +1,1 @@
-"""What fine-tuning starts with besides a whole checkpoint: its parts, other dropouts, further tokens."""
+"""Starts of fine-tuning other than the whole checkpoint as it is: parts of it, other dropouts, further tokens."""

@@ -27,7 +27,7 @@ class Window:
     nowhere: int = 0
 
     def place(self, tokens: tuple[int, int] | None) -> tuple[int, int]:
-        """Where tokens (first, last) of the text stand in the sequence; `nowhere` twice where it lacks one."""
+        """The places in the sequence of tokens (first, last) of the text; `nowhere` twice where it lacks one."""
         if tokens is None or tokens[0] < self.first or tokens[1] >= self.first + self.length:
             return self.nowhere, self.nowhere
         return tokens[0] - self.first + self.begin, tokens[1] - self.first + self.begin

@@ -145,7 +145,7 @@ class MultipleChoice(SequenceObjective):
         ]
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Of the probabilities of the choices of a question."""
+        """The mean probabilities of the choices of a question."""
         scores = [np.stack(each).reshape(-1, encoded.choices) for each in outputs]
         return [*np.log(np.mean([softmax(each) for each in scores], axis=0)).reshape(len(outputs[0]))]
 

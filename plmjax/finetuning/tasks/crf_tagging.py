@@ -65,7 +65,7 @@ class CrfTagging(TokenTagging):
         return dataclasses.replace(encoded, token_fields=fields)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Of the labels, float32 [R T]: parts of which the sum over a sentence is what it loses."""
+        """Nats of the labels, float32 [R T]; the loss of a sentence is their sum over its words."""
         return crf.nats(outputs.logits, batch["labels"], outputs.transitions, _chain(batch))
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:

@@ -25,7 +25,7 @@ class NamedTask:
     """One of the tasks."""
 
     name: str
-    """What its metrics and files of predictions are called by."""
+    """Name in its metrics and files of predictions."""
     train: str = ""
     """File of the examples to train on."""
     validation: str = ""
@@ -113,7 +113,7 @@ class JointTask(Task, abc.ABC):
         return joined_examples(path, parts, self.chosen)
 
     def trained_and_evaluated(self) -> list[str]:
-        """Those of every chosen task."""
+        """The files of every chosen task."""
         return [file for task in self.chosen for file in self.single_task(task).trained_and_evaluated()]
 
     def parts(self, path: str, size: int) -> Iterator[JointExamples]:

@@ -1,4 +1,4 @@
-"""How labels mark entities of several words (Ramshaw and Marcus 1995), and which can follow which.
+"""Schemes of labels for entities of several words (Ramshaw and Marcus 1995), and the labels that may follow each.
 
     IOB1    I-PER I-PER B-PER O      B- parts an entity from one of the same kind right before it
     IOB2    B-PER I-PER B-PER O      B- begins every entity
@@ -71,7 +71,7 @@ def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path:
 
 
 def possible(labels: Sequence[str], scheme: str) -> Possible:
-    """What a scheme allows of labels.
+    """The labels that a scheme allows.
 
     Raises:
         UserError: a label that the scheme does not have.

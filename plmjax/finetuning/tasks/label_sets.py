@@ -107,7 +107,7 @@ class MultiLabelClassification(SentenceObjective):
         return {"accuracy": (jnp.sum(right * exists(batch)), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Of the probabilities of each label."""
+        """The mean probabilities of each label."""
         share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
         return [*(np.log(share) - np.log1p(-share))]
 

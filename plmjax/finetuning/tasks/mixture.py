@@ -36,7 +36,7 @@ class TextTask(PairColumns, NamedTask):
     """A task of a mixture."""
 
     judge: Judge = BleuAndChrf()
-    """How what was written is judged."""
+    """The metrics of the texts that were written."""
 
 
 @dataclasses.dataclass(frozen=True)

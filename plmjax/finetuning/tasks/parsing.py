@@ -35,7 +35,7 @@ class ParsedExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class TreeColumns(WordColumns):
-    """Where a file of sentences has the words and the tree above them."""
+    """The columns of a file of sentences with the words and the tree above them."""
 
     head: str = "head"
     """Column of the number of a word's head in its sentence, from 1; 0 for the root."""
@@ -112,7 +112,7 @@ def check_tree(heads: list[int], places: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DependencyParsing(TaskObjective):
-    """What is read, predicted and judged; the model and its loss are a subclass's.
+    """Reads, predicts and judges; the model and its loss are a subclass's.
 
     The model's outputs of every word are its head's number, that of the relation, and their probability.
     """

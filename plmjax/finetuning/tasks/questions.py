@@ -177,9 +177,9 @@ class SpanExtraction(TaskObjective):
     impossible: bool = False
     """Whether a question may have no answer; true where the train file has such questions."""
     null_threshold: float = 0.0
-    """How much higher than the best answer "no answer" must score to be predicted."""
+    """Score above that of the best answer that "no answer" needs to be predicted."""
     best: int = 20
-    """How many starts, ends and answers are considered."""
+    """Number of starts, ends and answers that are considered."""
     answer_length: int = 30
     """Tokens of the longest answer."""
 
@@ -336,5 +336,5 @@ class SpanExtraction(TaskObjective):
 
 
 def _odds(best: list[Candidate], null: float) -> float:
-    """How much higher "no answer" scores than the best answer."""
+    """The score of "no answer" less that of the best answer."""
     return null - (best[0].score if best else -1e9)

@@ -87,7 +87,7 @@ class SentenceObjective(SequenceObjective):
 
     @property
     def outputs(self) -> int:
-        """How many numbers the head gives for a sequence."""
+        """Outputs of the head for a sequence."""
         raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
@@ -226,7 +226,7 @@ class SequenceClassification(SentenceObjective):
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Of the probabilities."""
+        """The mean probabilities."""
         return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
@@ -241,7 +241,7 @@ class SequenceClassification(SentenceObjective):
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Those of GLUE."""
+        """The metrics of GLUE."""
         return classification.scores(labels, outputs.argmax(axis=-1), self.outputs)
 
 
@@ -276,7 +276,7 @@ class Regression(SentenceObjective):
         return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Of the numbers."""
+        """The mean numbers."""
         return [*np.mean(outputs, axis=0)]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
@@ -284,5 +284,5 @@ class Regression(SentenceObjective):
         return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Those of STS-B, and the loss."""
+        """The metrics of STS-B, and the loss."""
         return classification.regression(labels, outputs[:, 0])

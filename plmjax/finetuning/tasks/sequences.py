@@ -1,4 +1,4 @@
-"""What tasks with an output for whole sequences share: the position that stands for each, and an auxiliary loss.
+"""The base of tasks with an output for whole sequences: the position that stands for each, and an auxiliary loss.
 
 A model that reads from left to right may go on learning to tell the next token while it learns a task (Radford et al.
 2018, section 3.2): the loss of the task, plus `language_model` times

@@ -43,7 +43,7 @@ class TaggedExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class WordColumns:
-    """Where a file of sentences has their words."""
+    """The column of a file of sentences with their words."""
 
     text: str = "form"
     """Column of the words."""
@@ -57,7 +57,7 @@ class WordColumns:
 
 @dataclasses.dataclass(frozen=True)
 class TagColumns(WordColumns):
-    """Where a file of sentences has the words and their labels."""
+    """The columns of a file of sentences with the words and their labels."""
 
     label: str = "tag"
     """Column of the labels."""
@@ -128,7 +128,7 @@ class _Words:
         self.pieces = [[[ids[word]] for word in sentence] for sentence in sentences]
 
     def characters(self, rows: list[TokenRow], room: int) -> np.ndarray:
-        """Of every token of the sentences as rows with up to `room` words, uint16 [N length]."""
+        """The characters of every token of the sentences as rows of up to `room` words, uint16 [N length]."""
         chosen = []
         for words, row in zip(self._sentences, rows, strict=True):
             (begin,) = row.starts
@@ -240,7 +240,7 @@ class TokenTagging(TaskObjective):
         return made.encoded(labels=labels, label_weights=weights)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Of the labels, float32 [R T]: cross entropy."""
+        """Cross entropy of the labels, float32 [R T]."""
         return cross_entropy(outputs.logits, batch["labels"])
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What every downstream task is: files of examples, and an objective that reads, trains on and judges them.
+"""The base of every downstream task: files of examples, and an objective that encodes, trains on and judges them.
 
 Each kind of task is a file of this folder: sentences, label_sets, choices, tagging, questions. It has a `Task`, which
 names the files and columns, and a `TaskObjective`, which turns examples into tokens, gives the loss, and makes
@@ -39,9 +39,9 @@ from plmjax.vocabulary import Vocabulary
 Row = tuple[Any, ...]
 """One example as it is read: the line where it ends, then the values of the other fields of its `Examples`."""
 Record = dict[str, Any]
-"""What is predicted of one example, as plain data for a line of JSON."""
+"""The prediction of one example, as plain data for a line of JSON."""
 Outputs = list[np.ndarray] | list[str]
-"""What predictions are made from, of every sequence."""
+"""The outputs that predictions are made from, one for every sequence."""
 Answers = tuple[dict[str, float], dict[str, str]]
 """(metric -> value, name of a file of predictions -> its contents)."""
 
@@ -105,7 +105,7 @@ class Task:
         return [train]
 
     def mixing(self, train: "Examples") -> Mixing | None:
-        """How an epoch draws from the train examples; None takes each once."""
+        """The rates at which an epoch draws from the train examples; None takes each once."""
         return None
 
     def texts(self, examples: "Examples") -> Iterator[str]:
@@ -121,9 +121,9 @@ class FileTask(Task):
     """A task with one file of examples to train on and one to evaluate on."""
 
     examples: ClassVar[type["Examples"]]
-    """What its files are read into."""
+    """The class of its examples."""
     contents: ClassVar[str] = "labelled rows"
-    """What its files contain, in words, for messages."""
+    """The contents of its files, in words, for messages."""
 
     train: str = ""
     """File of the examples to train on."""
@@ -228,7 +228,7 @@ class TaskObjective(Objective):
         return dataclasses.replace(self, **settings)
 
     def template(self, model: ModelConfig) -> Template:
-        """How the rows of its examples are laid out: by default as the model's."""
+        """The layout of the rows of its examples, by default the model's."""
         return model.template
 
     def check_model(self, config: Any) -> None:
@@ -262,15 +262,15 @@ class TaskObjective(Objective):
         return {}
 
     def collected(self, outputs: Any, batch: Batch) -> jax.Array:
-        """What predictions are made from, of the model's outputs: [R K ...] or, if `per_token`, [R T ...]."""
+        """The part of the outputs that predictions are made from: [R K ...] or, if `per_token`, [R T ...]."""
         return outputs.logits
 
     def writing(self) -> Settings:
-        """How the model writes text after what it is given of a sequence (`Encoded.prompts`), if `generates`."""
+        """Settings of the text that the model writes after a prompt (`Encoded.prompts`), if `generates`."""
         raise NotImplementedError(f"{type(self).__name__} must say how its model writes text.")
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """How metrics are computed that others compute in other ways: the metric's name, `_signature` -> in words."""
+        """METRIC_signature -> the definition, in words, of a metric that others compute differently."""
         return {}
 
     def records(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[Record]:

@@ -51,7 +51,7 @@ LONGEST = 2**30
 DEFAULTS = Decoding(
     beams=4, length_penalty=0.6, length_normalization="gnmt", early_stopping="likely", max_new_tokens=128
 )
-"""How texts are written where neither the experiment nor the checkpoint says it."""
+"""Settings of generation where neither the experiment nor the checkpoint has any."""
 DECODER_ROW = Template("start A delimiter", "start A delimiter B document_end", "last")
 """The row of a decoder: what it writes after, and that with the target."""
 WRITING = tuple(field.name for field in dataclasses.fields(Decoding))
@@ -70,7 +70,7 @@ class TextGeneration(Decoding, TaskObjective):
     task_class: ClassVar[type[Task]] = TextPairs
     generates: ClassVar[bool] = True
     judge: ClassVar[Judge]
-    """How what was written is judged; a field of those that have one task."""
+    """The metrics of the texts that were written; a field of objectives with one task."""
     prediction_settings: ClassVar[tuple[str, ...]] = WRITING
 
     label_smoothing: float = 0.0
@@ -104,7 +104,7 @@ class TextGeneration(Decoding, TaskObjective):
             return settings_of(self.decoding(), batch_size=PROMPTS)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: TextPairs) -> list[list[int]]:
-        """What a text is written after, or what an encoder reads: sources as in training, the prefix before each.
+        """The prompts of a decoder, or the inputs of an encoder: sources as in training, the prefix before each.
 
         They may be as long as the model's positions allow, whatever the rows of the training were.
         """

@@ -30,7 +30,7 @@ class TextPairExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class PairColumns:
-    """Where a file has the two texts of a pair, and how they are read."""
+    """The columns of a file with the two texts of a pair, and their reading."""
 
     source: str = "source"
     """Column of the text that is read; of parallel files the last suffix of the one that holds it, such as en."""
@@ -39,7 +39,7 @@ class PairColumns:
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
     prefix: str = ""
-    """What stands before every source, such as T5's "translate English to German: "; the files do not hold it."""
+    """Text before every source, such as T5's "translate English to German: "; the files do not hold it."""
     words: tuple[str, ...] = ()
     """LABEL=WORDS, what is written for each label of the target's column, such as 0=no 1=yes; empty takes its text."""
     cut_sources: bool = False
@@ -133,7 +133,7 @@ class TextPairs(PairColumns, FileTask):
         return tables.label(cell, self.target, where) if self.words else tables.text(cell, self.target, where)
 
     def _in_words(self, target: str | None, where: str) -> str | None:
-        """What is written for a target that is a label; other targets as they are."""
+        """The text of a target that is a label; other targets as they are."""
         if target is None or not self.words:
             return target
         words = dict(pair.split("=", 1) for pair in self.words)

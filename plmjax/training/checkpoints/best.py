@@ -12,7 +12,7 @@ Record = tuple[float, int]
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """How the evaluations of a run are compared.
+    """The comparison of a run's evaluations.
 
     metric: a metric of the evaluation, such as eval/loss; with a leading `-` larger is better. Empty: none.
     patience: evaluations without a better one after which the run ends; 0: never.

@@ -89,7 +89,7 @@ def restore_branch(directory: Path, item: str, name: str) -> Any:
 
 
 def _metadata(directory: Path, item: str) -> Any:
-    """What Orbax notes of the arrays of an item, as their tree."""
+    """Orbax's metadata of the arrays of an item, as their tree."""
     with _reader(ocp.PyTreeCheckpointHandler) as reader:
         return reader.metadata(directory / item).item_metadata.tree
 
@@ -138,7 +138,7 @@ def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
 
 
 def read(directory: Path, item: str, arguments: Any) -> Any:
-    """What Orbax reads of an item for its arguments; its files are not verified here."""
+    """An item as Orbax reads it with these arguments; its files are not verified here."""
     handlers = {
         ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
         ocp.args.StandardRestore: ocp.StandardCheckpointHandler,

@@ -1,4 +1,4 @@
-"""What all update rules share: clipping, the schedule, frozen parameters, rates of layers, and hearing evaluations.
+"""The base of all update rules: clipping, schedule, frozen parameters, rates of layers, evaluations.
 
 An update is a chain of optax transformations: clip by the global norm, the rule itself with the learning rate of the
 schedule, then what evaluations have made of that rate. The state has the parameters' shapes, so that it is sharded as

@@ -23,7 +23,7 @@ class Schedule(Choice):
         raise NotImplementedError(f"{type(self).__name__} must give its learning rates.")
 
     def start(self) -> Any:
-        """What the schedule remembers of evaluations, before the first one: a pytree in the optimizer's state."""
+        """The schedule's state before the first evaluation: a pytree in the optimizer's state."""
         return ()
 
     def on_evaluation(self, state: Any, value: jax.Array) -> Any:
@@ -31,7 +31,7 @@ class Schedule(Choice):
         return state
 
     def factor(self, state: Any) -> jax.Array | float:
-        """What the state multiplies the learning rate by."""
+        """The factor of the learning rate."""
         return 1.0
 
 
@@ -188,7 +188,7 @@ class SlantedTriangular(Schedule):
     cut_fraction: float = 0.1
     """Share of the run over which the rate rises."""
     ratio: float = 32.0
-    """How many times smaller than the peak the smallest rate is."""
+    """Peak rate divided by the smallest rate."""
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
