@@ -17,6 +17,7 @@ from collections.abc import Callable
 import jax
 
 from plmjax import experiment
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Segments
 from plmjax.models.electra import ElectraConfig, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, detection_sums
@@ -35,7 +36,7 @@ class Generator(ElectraPretraining):
     """The masked language model's half."""
 
     def module(self, config, execution):
-        return config.for_masked_language_model(execution)
+        return config.module(Purpose.MASKED_TOKENS, execution)
 
     def weights(self, batch):
         return {"mlm": super().weights(batch)["mlm"]}

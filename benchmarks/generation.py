@@ -23,6 +23,7 @@ import torch
 import transformers
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.vocabulary import Vocabulary
@@ -41,7 +42,7 @@ def cached(params: dict, prompt: int, tokens: int) -> Callable[[], None]:
 
 def uncached(params: dict) -> Callable[[], None]:
     """A call that reads a row of LENGTH tokens to write one."""
-    module = CONFIG.for_generation(Execution(unroll=CONFIG.depth))
+    module = CONFIG.module(Purpose.WRITING, Execution(unroll=CONFIG.depth))
 
     @jax.jit
     def next_token(params: dict, row: jax.Array) -> jax.Array:
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="turns of each")
     parser.add_argument("--tokens", type=int, default=128, help="tokens written beside transformers")
     options = parser.parse_args()
-    module = CONFIG.for_generation(Execution())
+    module = CONFIG.module(Purpose.WRITING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32)))["params"]
     compare(
         {

@@ -204,6 +204,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import jax.numpy as jnp
 
     from plmjax.contracts.execution import Execution
+    from plmjax.contracts.system import Purpose
     from plmjax.data import tokenizers
     from plmjax.data.layouts import Blocks
     from plmjax.experiment import Data, Experiment
@@ -215,7 +216,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = tokenizers.train("byte-bpe", 300, [prose.read_text(encoding="utf-8")], folder / "tokenizer")
     sizes = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 64, "initializer_range": 0.3}
     config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
-    module = config.for_pretraining(Execution())
+    module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
     run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=WINDOW))
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))

@@ -18,14 +18,14 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, quoted
 from plmjax.exchange import problem_types
+from plmjax.exchange.default_tasks import task_of
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.tasks.of_module import task_of
 from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
@@ -98,7 +98,7 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
     if not _writes(module):
         return None
     config, file = huggingface.read_settings(folder), huggingface.read_generation(folder)
-    whole = module.config.decoder_start_token_id is None
+    whole = module.config.system.kind is not Kind.ENCODER_DECODER
     found = generation_settings.read(file, config, whole=whole, end=vocabulary.document_end)
     settings_of(found.generation).constraints(vocabulary, module.config.vocab_size)
     if found.unsupported:
@@ -121,7 +121,7 @@ def _of_transformers(
     adapter = huggingface.adapter_of(module)
     settings = huggingface.read_settings(folder) if library == "transformers" else {}
     names = labels.names(settings | {"num_labels": module.num_labels}) if hasattr(module, "num_labels") else ()
-    objective, data = adapter.pretraining(module) or task_of(module, names)
+    objective, data = task_of(module, names)
     objective, data = problem_types.stated(objective, data, names, settings.get("problem_type"))
     longest = module.config.longest or data.sequence_length
     data = dataclasses.replace(data, sequence_length=min(data.sequence_length, longest))
@@ -152,7 +152,7 @@ def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -
         own.save(module, params, Path(folder))
         _same_bits(own.load(Path(folder))[1], params, "its own files")
     checked = "a round trip through its own files gives every bit back"
-    return _Imported(type(module).__name__, own.part, *own.pretraining(module), checked)
+    return _Imported(type(module).__name__, own.part, *task_of(module), checked)
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
@@ -171,7 +171,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     if own := libraries.own_files(run.model):
         return _export_own(own, params, description, storage.path(directory), architecture)
     if not huggingface.has_form(model):
-        advice = ", or write the vectors of its words with --vectors text" if run.model.token_table else ""
+        advice = ", or write the vectors of its words with --vectors text" if run.model.system.token_table else ""
         raise UserError(
             f"Expected a model that transformers has too in {checkpoint}, found {type(run.model).__name__}; export "
             f"another checkpoint{advice}."
@@ -211,7 +211,7 @@ def _written_generation(
     """generation_config.json of an export, None where its architecture does not write; and what transformers lacks."""
     run, config = description.experiment, dataclasses.asdict(description.experiment.model)
     chosen = huggingface.adapter_of(model).architectures[architecture]
-    if not writes_text(run.model) or chosen.module is not type(run.model.for_generation(Execution())):
+    if chosen.module is not run.model.system.modules.get(Purpose.WRITING):
         return None, []
     end = start.tokenizer_of(description).vocabulary.document_end if description.tokenizer else -1
     decoding = run.objective.decoding() or run.generation
@@ -240,7 +240,7 @@ def _claim(folder: Path, architecture: str, step: int) -> None:
 
 def _writes(module: nn.Module) -> bool:
     """Whether a module is the one that writes text."""
-    return writes_text(module.config) and type(module) is type(module.config.for_generation(Execution()))
+    return Purpose.WRITING in module.config.system.purposes(module)
 
 
 def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture: str) -> Template:
@@ -253,7 +253,7 @@ def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture
 
 def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
     config = description.experiment.model
-    module = config.encoder(Execution()) if own.part else config.for_pretraining(Execution())
+    module = config.module(Purpose.ENCODING if own.part else Purpose.PRETRAINING, Execution())
     params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")

@@ -230,23 +230,9 @@ def check_settings(run: Experiment) -> None:
 
 def check_model(run: Experiment) -> None:
     """Raises UserError where the model cannot be trained on the task."""
-    if not run.model.reads_texts:
-        raise UserError(
-            f"Expected a model that reads texts, found {run.model.kind}; fine-tune an encoder, or put a layer above "
-            f"the vectors of words with experiments/static_vectors.py."
-        )
+    run.model.system.require(run.objective.purpose)
     programs.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
-    if run.model.characters is not None and not run.objective.spells:
-        raise UserError(
-            f"Expected a model that reads ids of tokens, found {type(run.model).__name__}, which reads the characters "
-            "of words; fine-tune another model, tag words, or take this one's vectors from plmjax embed."
-        )
-    if run.objective.per_token and not run.model.labels_tokens:
-        raise UserError(
-            f"Expected a model whose vectors of tokens can be labelled, found {type(run.model).__name__}, which labels "
-            "whole texts; fine-tune an encoder."
-        )
     run.objective.check_model(run.model)
 
 
@@ -254,7 +240,7 @@ def _check_frozen_table(run: Experiment, origin: Origin) -> None:
     """Raises UserError where token embeddings are frozen as they were drawn, below layers that are trained."""
     if origin.recorded is not None:
         return
-    table, encoder = run.model.token_table, run.model.encoder_name
+    table, encoder = run.model.system.token_table, run.model.system.name
     frozen = [name for name in run.optimizer.frozen if name != encoder and f"{table}/".startswith(f"{name}/")]
     if frozen:
         raise UserError(
@@ -330,7 +316,7 @@ def resolve(run: Experiment, rows: int) -> Experiment:
         checkpoint = dataclasses.replace(checkpoint, every=every)
     if finetuning.unfreeze:
         optimizer = dataclasses.replace(optimizer, unfreeze_every=max(1, round(finetuning.unfreeze * epoch)))
-    name = run.model.encoder_name or ENCODER
+    name = run.model.system.name or ENCODER
     frozen = tuple(
         name + prefix.removeprefix(ENCODER) if prefix.split("/")[0] == ENCODER else prefix
         for prefix in optimizer.frozen

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose
 from plmjax.layers.attention.cache import Cache, Kept
 from plmjax.layers.encoder_decoder import Source
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -49,11 +50,6 @@ class Decoder(Protocol):
         """The state of other rows, int [R]: each of a row of the same prompt, some several times, others not at all."""
 
 
-def writes_text(config: ModelConfig) -> bool:
-    """Whether a model can be a `Decoder`; one that reads from the end to the beginning cannot."""
-    return type(config).for_generation is not ModelConfig.for_generation and not config.backwards
-
-
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
     """A decoder alone, which takes `cache`, what it keeps of a text (layers/attention/cache.py), and returns it with
@@ -92,7 +88,7 @@ class CausalDecoder:
     def _read(
         self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Kept, **prefix: jax.Array
     ) -> tuple[jax.Array, Kept]:
-        module = self.config.for_generation(self.execution)
+        module = self.config.module(Purpose.WRITING, self.execution)
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache, **prefix)
         return _of_last(output.scores), output.cache
 
@@ -111,7 +107,7 @@ class SourceDecoder:
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: dict[str, jax.Array], room: int
     ) -> tuple[jax.Array, tuple[Source, Cache]]:
         """Reads the source, then what each text begins with."""
-        module = self.config.for_generation(self.execution)
+        module = self.config.module(Purpose.WRITING, self.execution)
         read = module.apply(variables, **source, method="encode")
         cache = self.config.empty_cache(prompt.shape[0], room, self.execution)
         return self._read(variables, prompt, prompt_mask, read, cache)
@@ -135,14 +131,14 @@ class SourceDecoder:
     def _read(
         self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: Source, cache: Cache
     ) -> tuple[jax.Array, tuple[Source, Cache]]:
-        module = self.config.for_generation(self.execution)
+        module = self.config.module(Purpose.WRITING, self.execution)
         output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")
         return _of_last(output.scores), (source, output.cache)
 
 
 def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = False) -> Decoder:
     """The decoder of a model that writes text. reads_prefix: of a decoder alone, see `CausalDecoder`."""
-    if config.decoder_start_token_id is not None:
+    if config.system.kind is Kind.ENCODER_DECODER:
         return SourceDecoder(config, execution)
     return CausalDecoder(config, execution, reads_prefix)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
@@ -194,7 +195,7 @@ class Writer:
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
         self.longest = config.longest
         self._config, self._vocabulary = config, vocabulary
-        module, self._decoder = config.for_generation(execution), decoder_of(config, execution, reads_prefix)
+        module, self._decoder = config.module(Purpose.WRITING, execution), decoder_of(config, execution, reads_prefix)
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
         start.check_parameters(module, params, token, source, "it holds no model that writes text")
@@ -204,7 +205,7 @@ class Writer:
     @property
     def reads_sources(self) -> bool:
         """Whether prompts are what an encoder reads, rather than the beginning of the text."""
-        return self._config.decoder_start_token_id is not None
+        return self._config.system.kind is Kind.ENCODER_DECODER
 
     def __call__(self, prompts: Sequence[list[int]], settings: Settings) -> list[list[Tokens]]:
         """The texts of each prompt, in the order of the prompts.

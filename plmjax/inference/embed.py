@@ -22,6 +22,7 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.inference import readings
@@ -97,11 +98,7 @@ def embed(
     lines = reading.lines(input)
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
-    if run.model.encoder_name is None or run.model.encoder_needs_target or len(run.model.token_inputs) > 1:
-        raise UserError(
-            f"Expected a model with an encoder in {checkpoint}, found {type(run.model).__name__}; name a checkpoint of "
-            f"BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder."
-        )
+    run.model.system.require(Purpose.EMBEDDING, f" in {checkpoint}")
     wanted = _wanted(layer, pooling, mix, run.model.depth, params)
     tokenizer = start.tokenizer_of(description)
     run.model.template.check(tokenizer.vocabulary)
@@ -111,7 +108,7 @@ def embed(
     unknown.check()
     if unknown.count:
         say(str(unknown))
-    module = run.model.encoder(programs.execution(run, jax.default_backend()))
+    module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
     start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from plmjax.contracts.system import Kind
 from plmjax.errors import UserError, quoted
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
@@ -50,7 +51,7 @@ class Filled:
 def writes_gaps(checkpoint: str | Path) -> bool:
     """Whether the model of a checkpoint is an encoder-decoder, for which `fill_gaps` is."""
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    return run.model.decoder_start_token_id is not None
+    return run.model.system.kind is Kind.ENCODER_DECODER
 
 
 def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
@@ -28,7 +29,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
 
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, start.tokenizer_of(description)
-    module = run.model.for_masked_language_model(programs.execution(run, jax.default_backend()))
+    module = run.model.module(Purpose.MASKED_TOKENS, programs.execution(run, jax.default_backend()))
     check_special(tokenizer, "mask")
     vocabulary = tokenizer.vocabulary
     run.model.template.check(vocabulary)

@@ -45,7 +45,7 @@ class LanguageModel:
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         self._task, self._config = language_model(run), run.model
-        if run.model.backwards:
+        if run.model.system.backwards:
             raise UserError(
                 f"Expected a language model that reads from the beginning of a text, found one in {checkpoint} that "
                 f"reads from its end; name another checkpoint."

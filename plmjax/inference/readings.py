@@ -70,4 +70,4 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
 
 def limit_of(model: ModelConfig, limit: float) -> float:
     """The largest share of unknown tokens for a model; all of them, where it reads words by their spelling alone."""
-    return limit if "input_ids" in model.token_inputs else 1.0
+    return limit if "input_ids" in model.system.reads else 1.0

@@ -118,7 +118,7 @@ class Origin:
         return InitialParameters(from_drawn, lambda name: name in found and not in_new_head(name))
 
     def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, say: Callable[[str], None]) -> Any:
-        params, found = token_embeddings.with_vectors(params, run.model.token_table, tokenizer, self.vectors)
+        params, found = token_embeddings.with_vectors(params, run.model.system.token_table, tokenizer, self.vectors)
         if hosts.is_primary():
             say(f"start      {found}")
         return params

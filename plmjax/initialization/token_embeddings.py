@@ -37,7 +37,7 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
 
     The table must be as wide as the vectors, and its tokens must be words. batch: field -> shape and dtype of a batch.
     """
-    name = run.model.token_table
+    name = run.model.system.token_table
     if name is None:
         raise UserError(
             f"Expected a model with a vector for each token, to begin with those of {vectors.origin}, found "
@@ -76,4 +76,4 @@ def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.Shape
     phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = jax.eval_shape(programs.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
-    return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.token_table]
+    return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.system.token_table]

@@ -9,10 +9,8 @@ import numpy as np
 
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.experiment import Data
 from plmjax.interop.conversion import Conversion
 from plmjax.interop.tensors import Shape, Tensors
-from plmjax.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +80,6 @@ class Adapter:
     architectures: name of its class -> architecture.
     read_config: config.json's content -> the model's config.
     write_config: module, names of its labels -> config.json's content.
-    pretraining: module -> objective and data that pretrain it, without a path; None for the head of a downstream task.
     canonical: the tensors of any checkpoint of the system, named as the architecture names them, copies of tensors that
         it ties checked and left out.
     optional: whether a tensor is part of a head that another architecture has.
@@ -96,7 +93,6 @@ class Adapter:
     architectures: Mapping[str, Architecture]
     read_config: Callable[[Mapping[str, Any]], Any]
     write_config: Callable[[nn.Module, Sequence[str]], dict[str, Any]]
-    pretraining: Callable[[nn.Module], tuple[Objective, Data] | None]
     canonical: Callable[[Tensors, Architecture], Tensors]
     optional: Callable[[str], bool]
     example: Callable[[Any], dict[str, np.ndarray]]

@@ -6,8 +6,6 @@ from typing import Any
 
 import flax.linen as nn
 
-from plmjax.data.layouts import SentenceOrder
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
@@ -20,9 +18,6 @@ from plmjax.models.albert import (
     AlbertForSequenceClassification,
     AlbertModel,
 )
-from plmjax.objectives.albert import AlbertPretraining
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Objective
 
 _OURS = "encoder/group_{group}/layer_{inner}"
 _THEIRS = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
@@ -63,14 +58,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "albert")
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, AlbertModel | AlbertForPreTraining | AlbertForMaskedLM):
-        return None
-    objective = MaskedLanguageModel() if isinstance(model, AlbertForMaskedLM) else AlbertPretraining()
-    return objective, Data(SentenceOrder(), sequence_length=min(128, model.config.longest))
-
-
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {
@@ -101,7 +88,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

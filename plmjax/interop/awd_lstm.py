@@ -21,15 +21,12 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.contracts.execution import Execution
-from plmjax.data.layouts import Windows
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
-from plmjax.experiment import Data
 from plmjax.interop import torch_files
 from plmjax.interop.conversion import FLAT, Conversion, parameter, read_parameters, weight, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
-from plmjax.objectives.awd_lstm import AwdLstmPretraining
-from plmjax.objectives.objective import Objective
 
 FILE = "awd_lstm.pth"
 """The file of a folder that `save` writes."""
@@ -61,7 +58,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
             f"{quoted(architecture)}; leave it out."
         )
     with opened(path) as tensors:
-        module = _config(tensors).for_pretraining(Execution())
+        module = _config(tensors).module(Purpose.PRETRAINING, Execution())
         params, _ = read_parameters(
             module, EXAMPLE, conversions(module.config), tensors, lambda name: bool(_AGAIN.fullmatch(name))
         )
@@ -106,11 +103,6 @@ def conversions(config: AwdLstmConfig) -> tuple[Conversion, ...]:
             parameter(f"{own}/recurrent_bias", f"{named}.module.bias_hh_l0", FLAT),
         ]
     return tuple(table)
-
-
-def pretraining(module: nn.Module) -> tuple[Objective, Data]:
-    """What trains such a model, on windows of fastai's mean length."""
-    return AwdLstmPretraining(), Data(layout=Windows(overlap=20), sequence_length=92)
 
 
 EXAMPLE = {"input_ids": np.ones((1, 1), np.int32)}

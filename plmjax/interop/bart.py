@@ -10,9 +10,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, marian, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
@@ -24,8 +22,6 @@ from plmjax.models.bart.bart import (
     BartModel,
 )
 from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.objectives.denoising import Denoising
-from plmjax.objectives.objective import Objective
 
 REQUIRED = {
     "scale_embedding": False,
@@ -81,13 +77,6 @@ def read_config(found: Mapping[str, Any]) -> BartConfig:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' BartConfig needs to build the same model."""
     return config_json.write(model, labels, "bart")
-
-
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, BartModel | BartForConditionalGeneration):
-        return None
-    return Denoising(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
@@ -152,7 +141,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=example,

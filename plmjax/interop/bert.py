@@ -6,8 +6,6 @@ from typing import Any
 
 import flax.linen as nn
 
-from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
@@ -21,9 +19,6 @@ from plmjax.models.bert import (
     BertForSequenceClassification,
     BertModel,
 )
-from plmjax.objectives.bert import BertPretraining
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Objective
 
 BODY = (*encoder.EMBEDDINGS, *encoder.LAYERS, *encoder.dense("pooler", "pooler.dense"))
 ENCODER = encoder.under("bert", BODY)
@@ -45,14 +40,6 @@ def read_config(found: Mapping[str, Any]) -> BertConfig:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' BertConfig needs to build the same model."""
     return config_json.write(model, labels, "bert")
-
-
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, BertModel | BertForPreTraining | BertForMaskedLM | BertForNextSentencePrediction):
-        return None
-    objective = MaskedLanguageModel() if type(model) is BertForMaskedLM else BertPretraining()
-    return objective, Data(SentencePairs(), sequence_length=min(128, model.config.longest))
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
@@ -87,7 +74,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

@@ -11,8 +11,6 @@ from typing import Any
 
 import flax.linen as nn
 
-from plmjax.data.layouts import Segments
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
@@ -26,9 +24,6 @@ from plmjax.models.electra import (
     ElectraForSequenceClassification,
     ElectraModel,
 )
-from plmjax.objectives.electra import ElectraPretraining
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Objective
 
 _NETWORK = (*encoder.dense("embeddings_project", "embeddings_project"), *encoder.LAYERS)
 BODY = (*encoder.EMBEDDINGS, *_NETWORK)
@@ -76,14 +71,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(alone, labels, "electra")
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, ElectraModel | ElectraForPreTraining):
-        return None
-    objective = MaskedLanguageModel() if isinstance(model, ElectraForMaskedLM) else ElectraPretraining()
-    return objective, Data(Segments(), sequence_length=min(128, model.config.longest))
-
-
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
@@ -111,7 +98,6 @@ ADAPTER = Adapter(
     exported_as={ElectraForPreTraining: "ElectraForPreTraining"},
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

@@ -25,17 +25,13 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import NotInstalled, UserError, in_file, listed, quoted
-from plmjax.experiment import Data
 from plmjax.interop import hdf5
 from plmjax.interop.config_json import check_sizes
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
-from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
-from plmjax.objectives.objective import Objective
 
 LONGEST_WORD = 1 << 12
 """Characters of a word, at most; the published models read 50."""
@@ -231,11 +227,6 @@ def conversions(config: ElmoConfig) -> tuple[Conversion, ...]:
             table.append(parameter(f"{own}/input/bias", f"{named}/B", _GATE_BIAS))
             table.append(parameter(f"{own}/projection_kernel", f"{named}/W_P_0"))
     return tuple(table)
-
-
-def pretraining(module: nn.Module) -> tuple[Objective, Data]:
-    """What trains the layers of such files, as they were trained."""
-    return BidirectionalLanguageModel(), Data(layout=TwoWayStreams(), sequence_length=20)
 
 
 def example(config: ElmoConfig) -> dict[str, np.ndarray]:

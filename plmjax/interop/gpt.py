@@ -11,17 +11,13 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax.contracts.template import TEXT_ALONE, Template
-from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
 from plmjax.interop.tensors import Tensors
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
-from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Objective
 
 ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu"}
 """Ours -> its name as `afn`; the GELU of transformers' GPT is the tanh form under either name."""
@@ -100,13 +96,6 @@ def _check_padding(architectures: Any, padding: Any) -> None:
         )
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, GptModel | GptForCausalLM):
-        return None
-    return NextToken(), Data(Blocks(), sequence_length=min(512, model.config.longest))
-
-
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {"lm_head.weight": "transformer.tokens_embed.weight"}
@@ -162,7 +151,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=example,

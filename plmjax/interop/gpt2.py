@@ -11,15 +11,11 @@ import flax.linen as nn
 import numpy as np
 
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.data.layouts import Blocks
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
 from plmjax.interop.tensors import Tensors
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
-from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Objective
 
 REQUIRED = {
     "scale_attn_weights": True,
@@ -91,11 +87,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "gpt2")
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data]:
-    """The objective that pretrains a module, and data without a path."""
-    return NextToken(), Data(Blocks(), sequence_length=model.config.longest)
-
-
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = {"lm_head.weight": "transformer.wte.weight"}
@@ -127,7 +118,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=example,

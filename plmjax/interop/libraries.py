@@ -14,7 +14,6 @@ from typing import Any
 import flax.linen as nn
 
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.interop import (
     awd_lstm,
     elmo,
@@ -27,7 +26,7 @@ from plmjax.interop import (
     word2vec,
 )
 from plmjax.interop.tensors import Tensors
-from plmjax.objectives.objective import Objective
+from plmjax.models.elmo import SYSTEM as ELMO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +36,12 @@ class OwnFiles:
     config: class of its config.
     part: the branch of a run's parameters that they hold, the encoder; empty where they hold all, the language model.
     load, save: of such files: folder -> module and parameters, and back.
-    pretraining: module -> objective and data that pretrain it, without a path.
     """
 
     config: type
     part: str
     load: Callable[..., tuple[nn.Module, dict[str, Any]]]
     save: Callable[[nn.Module, Mapping[str, Any], Path], None]
-    pretraining: Callable[[nn.Module], tuple[Objective, Data]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +74,14 @@ LIBRARIES: Mapping[str, Library] = {
         elmo.evidence,
         elmo.opened,
         elmo.load,
-        OwnFiles(elmo.ElmoConfig, elmo.ElmoConfig.encoder_name, elmo.load, elmo.save, elmo.pretraining),
+        OwnFiles(elmo.ElmoConfig, ELMO.name, elmo.load, elmo.save),
     ),
     "fastai": Library(
         "a language model of fastai's AWD_LSTM (.pth)",
         awd_lstm.evidence,
         awd_lstm.opened,
         awd_lstm.load,
-        OwnFiles(awd_lstm.AwdLstmConfig, "", awd_lstm.load, awd_lstm.save, awd_lstm.pretraining),
+        OwnFiles(awd_lstm.AwdLstmConfig, "", awd_lstm.load, awd_lstm.save),
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

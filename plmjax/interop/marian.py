@@ -12,8 +12,6 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.data.layouts import PairedStreams
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter
@@ -25,8 +23,6 @@ from plmjax.models.transformer import (
     TransformerModel,
     sinusoids,
 )
-from plmjax.objectives.objective import Objective
-from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 
 REQUIRED = {
     "share_encoder_decoder_embeddings": True,
@@ -115,18 +111,6 @@ def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that trains both sides without scores, and data without a path; None for a model that translates.
-
-    Marian's targets begin with the padding token.
-    """
-    if isinstance(model, TransformerForConditionalGeneration):
-        return None
-    start = "pad" if model.config.decoder_start_token_id == model.config.pad_token_id else "end"
-    length = min(128, model.config.longest)
-    return SequenceToSequence(label_smoothing=0.1), Data(PairedStreams(start=start), sequence_length=length)
-
-
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
     """The tensors under today's names."""
     ties = dict.fromkeys(COPIES, "model.shared.weight")
@@ -168,7 +152,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=example,

@@ -6,8 +6,6 @@ from typing import Any
 
 import flax.linen as nn
 
-from plmjax.data.layouts import FullSentences
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
@@ -19,8 +17,6 @@ from plmjax.models.roberta import (
     RobertaForSequenceClassification,
     RobertaModel,
 )
-from plmjax.objectives.objective import Objective
-from plmjax.objectives.roberta import RobertaPretraining
 
 BODY = (*encoder.EMBEDDINGS, *encoder.LAYERS, *encoder.dense("pooler", "pooler.dense"))
 ENCODER = encoder.under("roberta", BODY)
@@ -44,13 +40,6 @@ def read_config(found: Mapping[str, Any]) -> RobertaConfig:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' RobertaConfig needs to build the same model."""
     return config_json.write(model, labels, "roberta")
-
-
-def pretraining(model: nn.Module) -> tuple[Objective, Data] | None:
-    """The objective that pretrains a module, and data without a path; None for the head of a downstream task."""
-    if not isinstance(model, RobertaModel | RobertaForMaskedLM):
-        return None
-    return RobertaPretraining(), Data(FullSentences(), sequence_length=min(512, model.config.longest))
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
@@ -80,7 +69,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=encoder.example,

@@ -12,16 +12,12 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError, quoted
-from plmjax.experiment import Data
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, weight
 from plmjax.interop.tensors import Tensors
-from plmjax.models.t5 import T5Config, T5ForConditionalGeneration, T5Model
-from plmjax.objectives.objective import Objective
-from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.models.t5 import SYSTEM, T5Config, T5ForConditionalGeneration, T5Model
 
 REQUIRED = {"is_encoder_decoder": True, "quantization_config": None}
 """Settings of transformers that change what is computed, with the one value that this model implements."""
@@ -84,8 +80,7 @@ def activated(config: T5Config) -> tuple[Conversion, ...]:
 def within(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
     """The same in the module with a head; transformers' names do not change."""
     return tuple(
-        dataclasses.replace(one, paths=tuple(f"{T5Config.encoder_name}/{path}" for path in one.paths))
-        for one in conversions
+        dataclasses.replace(one, paths=tuple(f"{SYSTEM.name}/{path}" for path in one.paths)) for one in conversions
     )
 
 
@@ -109,12 +104,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """What transformers' T5Config needs to build the same model."""
     written = config_json.write(model, labels, "t5")
     return written | {TIED: model.config.tie_word_embeddings, "is_encoder_decoder": True}
-
-
-def pretraining(model: nn.Module) -> tuple[Objective, Data]:
-    """Span corruption as released, whose sources are of 512 tokens, and data without a path."""
-    objective = SpanCorruption(z_loss=1e-4)
-    return objective, Data(Blocks(), sequence_length=objective.row_length(512))
 
 
 def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
@@ -154,12 +143,11 @@ ADAPTER = Adapter(
             unties=lambda found: not tied(found),
         ),
         "T5Model": Architecture(
-            T5Model, BODY, encoder.HIDDEN | OUTPUTS, sized=activated, within=T5Config.encoder_name, tied=True
+            T5Model, BODY, encoder.HIDDEN | OUTPUTS, sized=activated, within=SYSTEM.name, tied=True
         ),
     },
     read_config=read_config,
     write_config=write_config,
-    pretraining=pretraining,
     canonical=canonical,
     optional=optional,
     example=example,

@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+from plmjax.contracts.system import Kind
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, quoted
 from plmjax.interop import huggingface, notices
@@ -47,7 +48,7 @@ def compare(
     name = huggingface.architecture_of(model) if architecture == "auto" else architecture
     module, params = huggingface.as_architecture(model, params, name)
     vocabulary, config = tokenizer.vocabulary, module.config
-    apart = config.decoder_start_token_id is not None
+    apart = config.system.kind is Kind.ENCODER_DECODER
     room = (config.longest or LONGEST + NEW) - (0 if apart else NEW)
     prompts = _prompts(tokenizer, template, min(room, LONGEST))
     if not prompts or (config.longest or NEW) < NEW:
@@ -109,7 +110,7 @@ def _scores(
 ) -> list[np.ndarray]:
     """[tokens V] of each text: the scores of every token after the prompt and the tokens before it."""
     start = module.config.decoder_start_token_id
-    if start is None:
+    if module.config.system.kind is not Kind.ENCODER_DECODER:
         inputs = _filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)])
         firsts = [len(prompt) - 1 for prompt in prompts]
     else:

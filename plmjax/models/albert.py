@@ -18,14 +18,16 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+import functools
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.projection import Projection
@@ -39,7 +41,10 @@ from plmjax.models.bert import (
     BertModel,
     BertOutput,
     EncoderConfig,
+    encoder_sizes,
+    encoder_template,
 )
+from plmjax.models.families.task_heads import TOKEN_HEADS
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -67,8 +72,6 @@ class AlbertConfig(EncoderConfig):
     eos_token_id: int | None = 3
     """Id of [SEP]; transformers needs it."""
 
-    encoder_name: ClassVar[str] = "albert"
-
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
         super().__post_init__()
@@ -78,11 +81,6 @@ class AlbertConfig(EncoderConfig):
                 f"Expected --model.num_hidden_groups from 1 to the {self.num_hidden_layers} layers, found "
                 f"{self.num_hidden_groups}; change it."
             )
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The embeddings, and all else: layers that share their parameters are one group."""
-        return ParameterGroup((f"{self.encoder_name}/embeddings",)), ParameterGroup((self.encoder_name,))
 
     @property
     def head_dropout(self) -> float:
@@ -96,70 +94,20 @@ class AlbertConfig(EncoderConfig):
         of = [int(layer / (layers / groups)) for layer in range(layers)]
         return tuple(of.count(group) for group in range(groups))
 
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """ALBERT-base: 11,813,810 parameters with its pretraining heads."""
-        return cls._sized(12, 768, 12, overrides)
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """ALBERT-large: 17,847,474 parameters with its pretraining heads."""
-        return cls._sized(24, 1024, 16, overrides)
-
-    @classmethod
-    def xlarge(cls, **overrides: Any) -> Self:
-        """ALBERT-xlarge: 59,021,490 parameters with its pretraining heads."""
-        return cls._sized(24, 2048, 16, overrides)
-
-    @classmethod
-    def xxlarge(cls, **overrides: Any) -> Self:
-        """ALBERT-xxlarge: 223,158,450 parameters with its pretraining heads; without dropout in both versions."""
-        return cls._sized(12, 4096, 64, overrides, **NO_DROPOUT)
-
-    @classmethod
-    def base_v2(cls, **overrides: Any) -> Self:
-        """ALBERT-base, version 2."""
-        return cls.base(**(NO_DROPOUT | overrides))
-
-    @classmethod
-    def large_v2(cls, **overrides: Any) -> Self:
-        """ALBERT-large, version 2."""
-        return cls.large(**(NO_DROPOUT | overrides))
-
-    @classmethod
-    def xlarge_v2(cls, **overrides: Any) -> Self:
-        """ALBERT-xlarge, version 2."""
-        return cls.xlarge(**(NO_DROPOUT | overrides))
-
-    @classmethod
-    def xxlarge_v2(cls, **overrides: Any) -> Self:
-        """ALBERT-xxlarge, version 2."""
-        return cls.xxlarge(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two trips through a layer of 128, embeddings of 64; not a published size."""
-        return cls._sized(2, 128, 2, overrides, embedding_size=64)
-
-    def for_pretraining(self, execution: Execution) -> "AlbertForPreTraining":
-        """The encoder with the masked language model's and the sentence order head."""
-        return AlbertForPreTraining(self, execution)
-
-    def for_masked_language_model(self, execution: Execution) -> "AlbertForMaskedLM":
-        """The encoder with the masked language model's head alone."""
-        return AlbertForMaskedLM(self, execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "AlbertModel":
-        """The encoder alone, under the name that its parameters have in every other module."""
-        return AlbertModel(self, execution, pooling, name=self.encoder_name)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "AlbertForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return AlbertForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "AlbertForMultipleChoice":
-        """The module that gives every choice of a question a number."""
-        return AlbertForMultipleChoice(self, execution)
+    base = Size("ALBERT-base: 11,813,810 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12))
+    large = Size("ALBERT-large: 17,847,474 parameters with its pretraining heads.", **encoder_sizes(24, 1024, 16))
+    xlarge = Size("ALBERT-xlarge: 59,021,490 parameters with its pretraining heads.", **encoder_sizes(24, 2048, 16))
+    xxlarge = Size(
+        "ALBERT-xxlarge: 223,158,450 parameters with its pretraining heads; without dropout in both versions.",
+        **encoder_sizes(12, 4096, 64),
+        **NO_DROPOUT,
+    )
+    base_v2 = Size("ALBERT-base, version 2.", **encoder_sizes(12, 768, 12), **NO_DROPOUT)
+    tiny = Size(
+        "Two trips through a layer of 128, embeddings of 64; not a published size.",
+        embedding_size=64,
+        **encoder_sizes(2, 128, 2),
+    )
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """As the base, times the encoder layers in a layer."""
@@ -272,3 +220,28 @@ class AlbertForMultipleChoice(BertForMultipleChoice):
     """ALBERT with a linear layer on the pooled [CLS] of every choice."""
 
     config: AlbertConfig
+
+
+def _parts(config: AlbertConfig) -> tuple[ParameterGroup, ...]:
+    """The embeddings, and all else: layers that share their parameters are one group."""
+    return ParameterGroup(("albert/embeddings",)), ParameterGroup(("albert",))
+
+
+SYSTEM = declare(
+    System(
+        AlbertConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: AlbertForPreTraining,
+            Purpose.MASKED_TOKENS: AlbertForMaskedLM,
+            Purpose.ENCODING: functools.partial(AlbertModel, pooling=False),
+            Purpose.EMBEDDING: functools.partial(AlbertModel, pooling=False),
+            Purpose.TEXT_LABELS: AlbertForSequenceClassification,
+            Purpose.CHOICES: AlbertForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+        name="albert",
+        template=encoder_template,
+        parts=_parts,
+    )
+)

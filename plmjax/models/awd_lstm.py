@@ -39,7 +39,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -88,10 +90,7 @@ class AwdLstmConfig(ModelConfig):
     backwards: bool = False
     """Whether texts are read from their end to their beginning; so must be the rows of the layout."""
 
-    labels_tokens: ClassVar[bool] = False
-    encoder_name: ClassVar[str] = "awd_lstm"
     field_names: ClassVar[dict[str, str]] = {"width": "embedding_size", "depth": "num_layers"}
-    token_table: ClassVar[str] = "awd_lstm/word_embeddings/embedding"
 
     def __post_init__(self) -> None:
         """Checks the sizes and the rates."""
@@ -100,32 +99,25 @@ class AwdLstmConfig(ModelConfig):
         places = ("embedding", "input", "weight", "hidden", "output")
         check_ranges("model", self, **{f"{place}_dropout": SHARE for place in (*places, "classifier")})
 
-    @classmethod
-    def penn_treebank(cls, **overrides: Any) -> Self:
-        """24,221,600 parameters; less of the input is dropped (section 5)."""
-        return cls(**({"input_dropout": 0.4} | overrides))
+    penn_treebank = Size("24,221,600 parameters; less of the input is dropped (section 5).", input_dropout=0.4)
+    wikitext2 = Size("33,556,078 parameters.", vocab_size=33_278)
+    wikitext103 = Size("127,573,335 parameters.", vocab_size=267_735)
+    ulmfit = Size(
+        "44,333,280 parameters: as fastai trains it on WikiText-103 for ULMFiT, wider and with smaller dropouts.",
+        vocab_size=60_000,
+        hidden_size=1152,
+        embedding_dropout=0.02,
+        input_dropout=0.25,
+        weight_dropout=0.2,
+        hidden_dropout=0.15,
+        output_dropout=0.1,
+    )
+    tiny = Size("Two layers, of 256 and 128.", embedding_size=128, hidden_size=256, num_layers=2)
 
-    @classmethod
-    def wikitext2(cls, **overrides: Any) -> Self:
-        """33,556,078 parameters."""
-        return cls(**({"vocab_size": 33_278} | overrides))
-
-    @classmethod
-    def wikitext103(cls, **overrides: Any) -> Self:
-        """127,573,335 parameters."""
-        return cls(**({"vocab_size": 267_735} | overrides))
-
-    @classmethod
-    def ulmfit(cls, **overrides: Any) -> Self:
-        """44,333,280 parameters: as fastai trains it on WikiText-103 for ULMFiT, wider and with smaller dropouts."""
-        rates = {"embedding": 0.02, "input": 0.25, "weight": 0.2, "hidden": 0.15, "output": 0.1}
-        sizes = {"vocab_size": 60_000, "hidden_size": 1152}
-        return cls(**(sizes | {f"{place}_dropout": rate for place, rate in rates.items()} | overrides))
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers, of 256 and 128."""
-        return cls(**({"embedding_size": 128, "hidden_size": 256, "num_layers": 2} | overrides))
+    @property
+    def system(self) -> System:
+        """The declaration; a model that reads texts from their end writes none."""
+        return _reading_backwards(SYSTEM) if self.backwards else SYSTEM
 
     @property
     def initializer(self) -> Initializer:
@@ -137,13 +129,6 @@ class AwdLstmConfig(ModelConfig):
         """Numbers of each layer's output, H: the last one's is an embedding's."""
         return (self.hidden_size,) * (self.num_layers - 1) + (self.embedding_size,)
 
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The embeddings and each layer."""
-        name = self.encoder_name
-        layers = (ParameterGroup((f"{name}/layer_{layer}",)) for layer in range(self.num_layers))
-        return ParameterGroup((f"{name}/word_embeddings",)), *layers
-
     def with_dropout(self, rate: float) -> Self:
         """The same sizes with one rate in all five places."""
         places = ("embedding", "input", "weight", "hidden", "output")
@@ -153,33 +138,9 @@ class AwdLstmConfig(ModelConfig):
         """The state of every layer before a text."""
         return tuple(State.zeros(batch_size, size) for size in self.layer_sizes)
 
-    def for_pretraining(self, execution: Execution) -> "AwdLstmForCausalLM":
-        """The layers with the scores of the next token."""
-        return AwdLstmForCausalLM(self, execution)
-
-    def for_generation(self, execution: Execution) -> "AwdLstmForCausalLM":
-        """The same module."""
-        if self.backwards:
-            self._lacks("a direction from the beginning of a text to its end, to write in")
-        return self.for_pretraining(execution)
-
     def empty_cache(self, batch: int, room: int, execution: Execution) -> "KeptStates":
         """The states before a text, whatever its room is."""
         return KeptStates(self.zero_states(batch))
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "AwdLstmForSequenceClassification":
-        """ULMFiT's classifier, which gives every text `outputs` numbers."""
-        return AwdLstmForSequenceClassification(self, execution, outputs)
-
-    def encoder(self, execution: Execution) -> "AwdLstmModel":
-        """The layers alone, under the name that their parameters have in every other module."""
-        return AwdLstmModel(self, execution, name=self.encoder_name)
-
-    @property
-    def template(self) -> Template:
-        """A text as in the language model: behind the token that stands between documents."""
-        row = "document_end A", "document_end A document_end B"
-        return Template(*row, summary="last", backwards=self.backwards)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
@@ -333,7 +294,7 @@ class AwdLstmForCausalLM(nn.Module):
         self, input_ids: jax.Array, *arguments: Any, cache: KeptStates | None = None, **settings: Any
     ) -> AwdLstmOutput:
         """As `AwdLstmModel`, with `scores`. cache: the `states`, as a text that is being written has them."""
-        encoder = self.config.encoder(self.execution)
+        encoder = self.config.module(Purpose.ENCODING, self.execution)
         if cache is not None:
             settings["states"] = cache.states
         outputs = encoder(input_ids, *arguments, **settings)
@@ -352,7 +313,7 @@ class AwdLstmForSequenceClassification(nn.Module):
 
     def setup(self) -> None:
         """The layers and the head."""
-        self.encoder = self.config.encoder(self.execution)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         dropouts = self.config.output_dropout, self.config.classifier_dropout
         self.classifier = PoolingClassifier(self.num_labels, dropouts, self.execution.dtype)
 
@@ -446,3 +407,42 @@ class PoolingClassifier(nn.Module):
         x = Dropout(rate)(BatchNorm(name=f"{name}_norm")(x, exists, deterministic), deterministic)
         init = uniform(x.shape[-1] ** -0.5)
         return Projection((size,), ("embed", None), init, self.dtype, logits=True, use_bias=False, name=name)(x)
+
+
+def _parts(config: AwdLstmConfig) -> tuple[ParameterGroup, ...]:
+    """The embeddings and each layer."""
+    layers = (ParameterGroup((f"awd_lstm/layer_{layer}",)) for layer in range(config.num_layers))
+    return ParameterGroup(("awd_lstm/word_embeddings",)), *layers
+
+
+TEMPLATE = Template("document_end A", "document_end A document_end B", "last")
+"""A text as in the language model: behind the token that stands between documents."""
+
+
+def _reading_backwards(system: System) -> System:
+    """The same system, where it reads texts from their end to their beginning."""
+    return dataclasses.replace(
+        system,
+        modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.WRITING},
+        template=lambda config: dataclasses.replace(TEMPLATE, backwards=True),
+        backwards=True,
+    )
+
+
+SYSTEM = declare(
+    System(
+        AwdLstmConfig,
+        Kind.DECODER,
+        {
+            Purpose.PRETRAINING: AwdLstmForCausalLM,
+            Purpose.WRITING: AwdLstmForCausalLM,
+            Purpose.ENCODING: AwdLstmModel,
+            Purpose.EMBEDDING: AwdLstmModel,
+            Purpose.TEXT_LABELS: AwdLstmForSequenceClassification,
+        },
+        name="awd_lstm",
+        template=lambda config: TEMPLATE,
+        parts=_parts,
+        token_table="awd_lstm/word_embeddings/embedding",
+    )
+)

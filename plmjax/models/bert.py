@@ -26,7 +26,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
@@ -38,6 +40,13 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs, first_tokens, gather_tokens
 from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.families.task_heads import TOKEN_HEADS
+
+
+def encoder_sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
+    """The fields of an encoder's size, with a feed-forward network four times as wide."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    return sizes | {"intermediate_size": 4 * hidden}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,18 +116,6 @@ class EncoderConfig(ModelConfig):
                 f"Expected a known activation, found {quoted(self.hidden_act)}; {nearest(self.hidden_act, ACTIVATIONS)}"
             )
 
-    @classmethod
-    def _sized(cls, layers: int, hidden: int, heads: int, overrides: dict[str, Any], **defaults: Any) -> Self:
-        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
-        return cls(**(sizes | {"intermediate_size": 4 * hidden} | defaults | overrides))
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The embeddings, each layer, and what else the encoder holds, such as a pooler."""
-        name = self.encoder_name
-        layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(self.depth))
-        return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
-
     def with_dropout(self, rate: float) -> Self:
         """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
@@ -127,11 +124,6 @@ class EncoderConfig(ModelConfig):
     def head_dropout(self) -> float:
         """Dropout of the input of a downstream task's head: the heads' own rate where there is one."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
-
-    @property
-    def template(self) -> Template:
-        """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-        return Template().with_types(self.type_vocab_size)
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
@@ -166,72 +158,21 @@ class BertConfig(EncoderConfig):
     classifier_dropout: float | None = None
     """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
 
-    encoder_name: ClassVar[str] = "bert"
-
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads."""
-        return cls._sized(12, 768, 12, overrides)
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """BERT-Large, uncased English: 336,226,108 parameters with its pretraining heads."""
-        return cls._sized(24, 1024, 16, overrides)
-
-    @classmethod
-    def base_cased(cls, **overrides: Any) -> Self:
-        """BERT-Base, cased English."""
-        return cls._sized(12, 768, 12, overrides, vocab_size=28996)
-
-    @classmethod
-    def large_cased(cls, **overrides: Any) -> Self:
-        """BERT-Large, cased English."""
-        return cls._sized(24, 1024, 16, overrides, vocab_size=28996)
-
-    @classmethod
-    def base_chinese(cls, **overrides: Any) -> Self:
-        """BERT-Base, Chinese."""
-        return cls._sized(12, 768, 12, overrides, vocab_size=21128)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128 (Turc et al., arXiv 1908.08962, as are mini, small and medium)."""
-        return cls._sized(2, 128, 2, overrides)
-
-    @classmethod
-    def mini(cls, **overrides: Any) -> Self:
-        """Four layers of 256."""
-        return cls._sized(4, 256, 4, overrides)
-
-    @classmethod
-    def small(cls, **overrides: Any) -> Self:
-        """Four layers of 512."""
-        return cls._sized(4, 512, 8, overrides)
-
-    @classmethod
-    def medium(cls, **overrides: Any) -> Self:
-        """Eight layers of 512."""
-        return cls._sized(8, 512, 8, overrides)
-
-    def for_pretraining(self, execution: Execution) -> "BertForPreTraining":
-        """The encoder with the masked language model's and the next sentence head."""
-        return BertForPreTraining(self, execution)
-
-    def for_masked_language_model(self, execution: Execution) -> "BertForMaskedLM":
-        """The encoder with the masked language model's head alone."""
-        return BertForMaskedLM(self, execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "BertModel":
-        """The encoder alone, under the name that its parameters have in every other module."""
-        return BertModel(self, execution, pooling, name=self.encoder_name)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BertForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return BertForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "BertForMultipleChoice":
-        """The module that gives every choice of a question a number."""
-        return BertForMultipleChoice(self, execution)
+    base = Size(
+        "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
+    )
+    large = Size(
+        "BERT-Large, uncased English: 336,226,108 parameters with its pretraining heads.", **encoder_sizes(24, 1024, 16)
+    )
+    base_cased = Size("BERT-Base, cased English.", vocab_size=28996, **encoder_sizes(12, 768, 12))
+    large_cased = Size("BERT-Large, cased English.", vocab_size=28996, **encoder_sizes(24, 1024, 16))
+    base_chinese = Size("BERT-Base, Chinese.", vocab_size=21128, **encoder_sizes(12, 768, 12))
+    tiny = Size(
+        "Two layers of 128 (Turc et al., arXiv 1908.08962, as are mini, small and medium).", **encoder_sizes(2, 128, 2)
+    )
+    mini = Size("Four layers of 256.", **encoder_sizes(4, 256, 4))
+    small = Size("Four layers of 512.", **encoder_sizes(4, 512, 8))
+    medium = Size("Eight layers of 512.", **encoder_sizes(8, 512, 8))
 
 
 @flax.struct.dataclass
@@ -425,7 +366,7 @@ class BertForMaskedLM(nn.Module):
 
     def setup(self) -> None:
         """The encoder and the head."""
-        self.encoder = self.config.encoder(self.execution, pooling=self.pooling)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=self.pooling)
         self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
 
     def __call__(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
@@ -461,7 +402,7 @@ class BertForNextSentencePrediction(nn.Module):
     def setup(self) -> None:
         """The encoder and the head."""
         init, dtype = self.config.initializer, self.execution.dtype
-        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
@@ -480,7 +421,7 @@ class BertForSequenceClassification(nn.Module):
     def setup(self) -> None:
         """The encoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
-        self.encoder = config.encoder(self.execution, pooling=True)
+        self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
 
@@ -499,7 +440,7 @@ class BertForMultipleChoice(nn.Module):
     def setup(self) -> None:
         """The encoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
-        self.encoder = config.encoder(self.execution, pooling=True)
+        self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
 
@@ -528,3 +469,35 @@ class BertForMultipleChoice(nn.Module):
         )
         scores = self.score(output.pooler_output, deterministic)[..., 0]
         return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+
+
+def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
+    """The embeddings, each layer, and what else the encoder holds, such as a pooler."""
+    name = config.system.name
+    layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
+    return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
+
+
+def encoder_template(config: EncoderConfig) -> Template:
+    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    return Template().with_types(config.type_vocab_size)
+
+
+SYSTEM = declare(
+    System(
+        BertConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: BertForPreTraining,
+            Purpose.MASKED_TOKENS: BertForMaskedLM,
+            Purpose.ENCODING: functools.partial(BertModel, pooling=False),
+            Purpose.EMBEDDING: functools.partial(BertModel, pooling=False),
+            Purpose.TEXT_LABELS: BertForSequenceClassification,
+            Purpose.CHOICES: BertForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+        name="bert",
+        template=encoder_template,
+        parts=encoder_parts,
+    )
+)

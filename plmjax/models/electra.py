@@ -20,13 +20,14 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
@@ -41,7 +42,10 @@ from plmjax.models.bert import (
     BertOutput,
     EncoderConfig,
     MaskedLanguageModelHead,
+    encoder_sizes,
+    encoder_template,
 )
+from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +74,6 @@ class ElectraConfig(EncoderConfig):
     summary_last_dropout: float = 0.1
     """Dropout between the two layers of the multiple choice head."""
 
-    encoder_name: ClassVar[str] = "electra"
-
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain, the generator's sizes too."""
         super().__post_init__()
@@ -85,25 +87,30 @@ class ElectraConfig(EncoderConfig):
                 "--model.generator_hidden_size or --model.generator_num_attention_heads."
             )
 
-    @classmethod
-    def small(cls, **overrides: Any) -> Self:
-        """13,549,057 parameters with the discriminator's head, 14,196,219 with the generator."""
-        return cls._sized(12, 256, 4, overrides, embedding_size=128, generator_hidden_size=64)
-
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """109,483,009 parameters with the discriminator's head, 119,386,427 with the generator, a third as wide."""
-        return cls._sized(12, 768, 12, overrides, embedding_size=768, generator_hidden_size=256)
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """335,142,913 parameters with the discriminator's head, 354,655,291 with the generator."""
-        return cls._sized(24, 1024, 16, overrides, embedding_size=1024, generator_hidden_size=256)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128 and a generator half as wide."""
-        return cls._sized(2, 128, 2, overrides, embedding_size=128, generator_hidden_size=64)
+    small = Size(
+        "13,549,057 parameters with the discriminator's head, 14,196,219 with the generator.",
+        embedding_size=128,
+        generator_hidden_size=64,
+        **encoder_sizes(12, 256, 4),
+    )
+    base = Size(
+        "109,483,009 parameters with the discriminator's head, 119,386,427 with the generator, a third as wide.",
+        embedding_size=768,
+        generator_hidden_size=256,
+        **encoder_sizes(12, 768, 12),
+    )
+    large = Size(
+        "335,142,913 parameters with the discriminator's head, 354,655,291 with the generator.",
+        embedding_size=1024,
+        generator_hidden_size=256,
+        **encoder_sizes(24, 1024, 16),
+    )
+    tiny = Size(
+        "Two layers of 128 and a generator half as wide.",
+        embedding_size=128,
+        generator_hidden_size=64,
+        **encoder_sizes(2, 128, 2),
+    )
 
     def _generator_sizes(self) -> tuple[int, int, int]:
         size = self.generator_hidden_size or max(1, self.hidden_size // 4)
@@ -123,37 +130,6 @@ class ElectraConfig(EncoderConfig):
             generator_num_attention_heads=heads,
             generator_intermediate_size=inner,
         )
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """As BERT's, with the layers of both networks, which are equally many, side by side."""
-
-        def both(part: str) -> tuple[str, ...]:
-            return tuple(f"{network}/{part}" for network in (self.encoder_name, "generator"))
-
-        layers = (ParameterGroup(both("encoder/layers"), layer) for layer in range(self.depth))
-        embeddings = (*both("embeddings"), *both("embeddings_project"))
-        return ParameterGroup(embeddings), *layers, ParameterGroup((self.encoder_name,))
-
-    def for_pretraining(self, execution: Execution) -> "ElectraForPreTraining":
-        """Generator and discriminator with their heads."""
-        return ElectraForPreTraining(self, execution)
-
-    def for_masked_language_model(self, execution: Execution) -> "ElectraForMaskedLM":
-        """The generator with its head."""
-        return ElectraForMaskedLM(self, execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "ElectraModel":
-        """The discriminator without its head, under the name that its parameters have in every other module."""
-        return ElectraModel(self, execution, pooling, name=self.encoder_name)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "ElectraForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return ElectraForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "ElectraForMultipleChoice":
-        """The module that gives every choice of a question a number."""
-        return ElectraForMultipleChoice(self, execution)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) of a network alone.
@@ -293,7 +269,7 @@ class ElectraForSequenceClassification(BertForSequenceClassification):
 
     def setup(self) -> None:
         """The encoder and the head."""
-        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
@@ -324,9 +300,40 @@ class ElectraForMultipleChoice(BertForMultipleChoice):
 
     def setup(self) -> None:
         """The encoder and the head."""
-        self.encoder = self.config.encoder(self.execution, pooling=True)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = MultipleChoiceHead(self.config, self.execution)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
         """[... D] -> float32 [... 1]."""
         return self.classifier(pooled, deterministic)
+
+
+def _parts(config: ElectraConfig) -> tuple[ParameterGroup, ...]:
+    """As BERT's, with the layers of both networks, which are equally many, side by side."""
+
+    def both(part: str) -> tuple[str, ...]:
+        return tuple(f"{network}/{part}" for network in ("electra", "generator"))
+
+    layers = (ParameterGroup(both("encoder/layers"), layer) for layer in range(config.depth))
+    embeddings = (*both("embeddings"), *both("embeddings_project"))
+    return ParameterGroup(embeddings), *layers, ParameterGroup(("electra",))
+
+
+SYSTEM = declare(
+    System(
+        ElectraConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: ElectraForPreTraining,
+            Purpose.MASKED_TOKENS: ElectraForMaskedLM,
+            Purpose.ENCODING: ElectraModel,
+            Purpose.EMBEDDING: ElectraModel,
+            Purpose.TEXT_LABELS: ElectraForSequenceClassification,
+            Purpose.CHOICES: ElectraForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+        name="electra",
+        template=encoder_template,
+        parts=_parts,
+    )
+)

@@ -18,7 +18,7 @@ Deviation: in the released code a residual passes on the inputs of a layer after
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import chex
 import flax.linen as nn
@@ -28,7 +28,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -39,6 +41,7 @@ from plmjax.layers.tokens import first_of_each
 from plmjax.layers.words.character_filters import strongest
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.task_heads import TokenClassification
 
 DIRECTIONS = ("forward", "backward")
 
@@ -77,9 +80,7 @@ class ElmoConfig(ModelConfig):
     dropout: float = 0.1
     """Of the inputs of every LSTM layer, and of the output of the last."""
 
-    encoder_name: ClassVar[str] = "elmo"
-    token_inputs: ClassVar[tuple[str, ...]] = ("characters",)
-    field_names: ClassVar[dict[str, str]] = {"depth": "n_layers"}
+    field_names: ClassVar[dict[str, str]] = {"depth": "n_layers", "characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -99,17 +100,18 @@ class ElmoConfig(ModelConfig):
                 f"found {max(widths)}; lower it."
             )
 
-    @classmethod
-    def original(cls, **overrides: Any) -> Self:
-        """93,600,848 parameters, with the softmax 500,651,471."""
-        return cls(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Filters of four widths, 64 numbers a word, cells of 128."""
-        sizes = {"filter_widths": (1, 2, 3, 4), "filter_counts": (16, 16, 32, 32), "n_highway": 1, "character_dim": 8}
-        sizes |= {"vocab_size": 8192, "dim": 128, "projection_dim": 64, "max_characters_per_token": 24}
-        return cls(**(sizes | overrides))
+    original = Size("93,600,848 parameters, with the softmax 500,651,471.")
+    tiny = Size(
+        "Filters of four widths, 64 numbers a word, cells of 128.",
+        vocab_size=8192,
+        max_characters_per_token=24,
+        character_dim=8,
+        filter_widths=(1, 2, 3, 4),
+        filter_counts=(16, 16, 32, 32),
+        n_highway=1,
+        dim=128,
+        projection_dim=64,
+    )
 
     @property
     def width(self) -> int:
@@ -117,25 +119,9 @@ class ElmoConfig(ModelConfig):
         return 2 * self.projection_dim
 
     @property
-    def characters(self) -> int:
-        """The model reads spellings, of so many characters a word."""
-        return self.max_characters_per_token
-
-    @property
     def filters(self) -> int:
         """Filters of all widths."""
         return sum(self.filter_counts)
-
-    @property
-    def template(self) -> Template:
-        """Sentences are marked at both ends."""
-        return Template("begin A end", "begin A end begin B end")
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The words' vectors, then the layers of both directions."""
-        layers = [tuple(f"elmo/{way}/layer_{layer}" for way in DIRECTIONS) for layer in range(self.n_layers)]
-        return tuple(ParameterGroup(prefixes) for prefixes in [("elmo/words",), *layers])
 
     def zero_states(self, batch_size: int) -> States:
         """The states before a text."""
@@ -156,14 +142,6 @@ class ElmoConfig(ModelConfig):
         words = (2 if predictions else 1) * word + 2 * self.n_layers * layer
         softmax = 2 * predictions * self.projection_dim * self.vocab_size
         return 6.0 * batch_size * (sequence_length * words + softmax)
-
-    def for_pretraining(self, execution: Execution) -> "ElmoForPreTraining":
-        """The two language models."""
-        return ElmoForPreTraining(self, execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "ElmoModel":
-        """All layers, without the softmax; none of them stands for a whole text."""
-        return ElmoModel(self, execution, name=self.encoder_name)
 
 
 @flax.struct.dataclass
@@ -362,7 +340,7 @@ class ElmoForPreTraining(nn.Module):
             states: before the first word of each direction.
         """
         config = self.config
-        elmo = ElmoModel(config, self.execution, name=config.encoder_name)
+        elmo = ElmoModel(config, self.execution, name=config.system.name)
         table = self.param(
             "softmax_kernel", _named(_scaled_rows, "vocab", "embed"), (config.vocab_size, config.projection_dim)
         )
@@ -398,3 +376,28 @@ def _joint_glorot(inputs: int) -> Initializer:
         return uniform(math.sqrt(6 / fans))(key, shape, dtype)
 
     return init
+
+
+def _parts(config: ElmoConfig) -> tuple[ParameterGroup, ...]:
+    """The words' vectors, then the layers of both directions."""
+    layers = [tuple(f"elmo/{way}/layer_{layer}" for way in DIRECTIONS) for layer in range(config.n_layers)]
+    return tuple(ParameterGroup(prefixes) for prefixes in [("elmo/words",), *layers])
+
+
+SYSTEM = declare(
+    System(
+        ElmoConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: ElmoForPreTraining,
+            Purpose.ENCODING: ElmoModel,
+            Purpose.EMBEDDING: ElmoModel,
+            Purpose.TOKEN_LABELS: TokenClassification,
+        },
+        name="elmo",
+        reads=("characters",),
+        template=lambda config: Template("begin A end", "begin A end begin B end"),
+        parts=_parts,
+        instead="tag words with it, or take its vectors from plmjax embed",
+    )
+)

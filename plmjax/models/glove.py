@@ -14,15 +14,15 @@ vector has none.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.initializers import uniform
 from plmjax.layers.words.embeddings import Embedding
@@ -38,33 +38,16 @@ class GloveConfig(ModelConfig):
     """Numbers of a vector, D."""
 
     depth: ClassVar[int] = 1
-    has_token_vectors: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
-    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (
-        ParameterGroup(("words", "contexts", "word_biases", "context_biases")),
-    )
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
-    @classmethod
-    def six_billion(cls, **overrides: Any) -> Self:
-        """240,800,000 parameters, for 6 billion tokens; the sums of vectors, 120,000,000 numbers, were published."""
-        return cls(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """100 numbers a word."""
-        return cls(**({"vocab_size": 8192, "vector_size": 100} | overrides))
-
-    def for_pretraining(self, execution: Execution) -> "Glove":
-        """The two tables and their biases."""
-        return Glove(self)
-
-    def token_vectors(self, params: Mapping[str, Any]) -> Any:
-        """w + w~."""
-        return params["words/embedding"] + params["contexts/embedding"]
+    six_billion = Size(
+        "240,800,000 parameters, for 6 billion tokens; the sums of vectors, 120,000,000 numbers, were published."
+    )
+    tiny = Size("100 numbers a word.", vocab_size=8192, vector_size=100)
 
 
 class Glove(nn.Module):
@@ -86,3 +69,15 @@ class Glove(nn.Module):
         """The logarithms of cooccurrences, float32 [...], of rows and columns, int [...]."""
         products = jnp.einsum("...D,...D->...", self.words(input_ids), self.contexts(context_ids))
         return products + self.word_biases[input_ids] + self.context_biases[context_ids]
+
+
+SYSTEM = declare(
+    System(
+        GloveConfig,
+        Kind.WORD_VECTORS,
+        {Purpose.PRETRAINING: lambda config, execution: Glove(config)},  # tables alone: all executions are the same
+        parts=lambda config: (ParameterGroup(("words", "contexts", "word_biases", "context_biases")),),
+        token_vectors=lambda params: params["words/embedding"] + params["contexts/embedding"],  # w + w~
+        instead="put a layer above its vectors with experiments/static_vectors.py",
+    )
+)

@@ -28,7 +28,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
@@ -43,6 +45,7 @@ from plmjax.layers.stack import stack
 from plmjax.layers.tokens import last_tokens
 from plmjax.layers.words.embeddings import Embedding, check_ids
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.task_heads import QuestionAnswering
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,6 @@ class DecoderConfig(ModelConfig):
     pad_token_id: int | None = None
     """Id that fills the rows of a task, from which transformers knows the last token; the model itself needs none."""
 
-    scores_next_token: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
     def __post_init__(self) -> None:
@@ -110,11 +112,6 @@ class DecoderConfig(ModelConfig):
         return self.summary_first_dropout
 
     @property
-    def template(self) -> Template:
-        """start A extract, and start A delimiter B extract (Radford et al. 2018, figure 1)."""
-        return Template("start A extract", "start A delimiter B extract", "last")
-
-    @property
     def initializer(self) -> Initializer:
         """Normal, not cut."""
         return nn.initializers.normal(self.initializer_range)
@@ -123,21 +120,9 @@ class DecoderConfig(ModelConfig):
         """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
 
-    def for_generation(self, execution: Execution) -> nn.Module:
-        """The module that pretraining trains."""
-        return self.for_pretraining(execution)
-
     def with_tokens(self, size: int, padding: int) -> Self:
         """The same model with `size` tokens, for rows that are filled with the id `padding`."""
         return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "GptForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return GptForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "GptForMultipleChoice":
-        """The module that gives every choice of a question a number."""
-        return GptForMultipleChoice(self, execution)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
         """A cache for rows of up to `room` tokens."""
@@ -163,42 +148,8 @@ class GptConfig(DecoderConfig):
     both_orders: bool = False
     """Whether a pair is read in both orders and labelled by the sum of their vectors, for tasks without an order."""
 
-    encoder_name: ClassVar[str] = "gpt"
-
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """The published model: 116,534,784 parameters."""
-        return cls(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128."""
-        return cls(**({"n_embd": 128, "n_layer": 2, "n_head": 2} | overrides))
-
-    @property
-    def template(self) -> Template:
-        """As every decoder's, but for pairs that have no order."""
-        return dataclasses.replace(super().template, both_orders=self.both_orders)
-
-    @property
-    def token_table(self) -> str:
-        """The table; its rows of positions follow those of the tokens."""
-        return f"{self.encoder_name}/table/embedding"
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The table and each layer."""
-        name = self.encoder_name
-        layers = (ParameterGroup((f"{name}/layers",), layer) for layer in range(self.depth))
-        return ParameterGroup((f"{name}/table",)), *layers
-
-    def for_pretraining(self, execution: Execution) -> "GptForCausalLM":
-        """The decoder with the scores of the next token."""
-        return GptForCausalLM(self, execution)
-
-    def encoder(self, execution: Execution) -> "GptModel":
-        """The decoder alone, under the name that its parameters have in every other module."""
-        return GptModel(self, execution, name=self.encoder_name)
+    base = Size("The published model: 116,534,784 parameters.")
+    tiny = Size("Two layers of 128.", n_embd=128, n_layer=2, n_head=2)
 
 
 @flax.struct.dataclass
@@ -336,7 +287,7 @@ class GptForCausalLM(nn.Module):
 
     def setup(self) -> None:
         """The decoder."""
-        self.encoder = self.config.encoder(self.execution)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
         """As the decoder."""
@@ -354,7 +305,7 @@ class GptForSequenceClassification(nn.Module):
         """The decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         axes, init = ("embed", None), config.initializer
-        self.encoder = config.encoder(self.execution)
+        self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((self.num_labels,), axes, init, dtype, logits=True, use_bias=False)
 
@@ -379,7 +330,7 @@ class GptForMultipleChoice(nn.Module):
     def setup(self) -> None:
         """The decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
-        self.encoder = config.encoder(self.execution)
+        self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
 
@@ -415,3 +366,36 @@ def read_to_the_end(
     last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
     headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
     return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
+
+
+DECODER_TEMPLATE = Template("start A extract", "start A delimiter B extract", "last")
+"""The rows of a decoder's tasks (Radford et al. 2018, figure 1)."""
+
+
+def _parts(config: GptConfig) -> tuple[ParameterGroup, ...]:
+    """The table and each layer."""
+    layers = (ParameterGroup(("gpt/layers",), layer) for layer in range(config.depth))
+    return ParameterGroup(("gpt/table",)), *layers
+
+
+SYSTEM = declare(
+    System(
+        GptConfig,
+        Kind.DECODER,
+        {
+            Purpose.PRETRAINING: GptForCausalLM,
+            Purpose.WRITING: GptForCausalLM,
+            Purpose.TEXT_TO_TEXT: GptForCausalLM,
+            Purpose.ENCODING: GptModel,
+            Purpose.EMBEDDING: GptModel,
+            Purpose.TEXT_LABELS: GptForSequenceClassification,
+            Purpose.CHOICES: GptForMultipleChoice,
+            Purpose.ANSWERS: QuestionAnswering,
+        },
+        name="gpt",
+        returns=("scores",),
+        template=lambda config: dataclasses.replace(DECODER_TEMPLATE, both_orders=config.both_orders),
+        parts=_parts,
+        token_table="gpt/table/embedding",  # its rows of positions follow those of the tokens
+    )
+)

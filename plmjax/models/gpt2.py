@@ -17,7 +17,7 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention.cache import Cache, attend_to_past
@@ -37,7 +38,15 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.gpt import DecoderConfig, DecoderOutput, GptForCausalLM
+from plmjax.models.families.task_heads import QuestionAnswering
+from plmjax.models.gpt import (
+    DECODER_TEMPLATE,
+    DecoderConfig,
+    DecoderOutput,
+    GptForCausalLM,
+    GptForMultipleChoice,
+    GptForSequenceClassification,
+)
 
 POSITION_DEVIATION = 0.01
 """Standard deviation that positions are drawn with (src/model.py, `model`)."""
@@ -61,7 +70,6 @@ class Gpt2Config(DecoderConfig):
     eos_token_id: int | None = 50256
     """The same token, where a text ends."""
 
-    encoder_name: ClassVar[str] = "gpt2"
     field_names: ClassVar[dict[str, str]] = DecoderConfig.field_names | {"end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
@@ -70,30 +78,11 @@ class Gpt2Config(DecoderConfig):
         if self.n_inner is not None:
             check_ranges("model", self, n_inner=FROM_1)
 
-    @classmethod
-    def small(cls, **overrides: Any) -> Self:
-        """124,439,808 parameters."""
-        return cls(**overrides)
-
-    @classmethod
-    def medium(cls, **overrides: Any) -> Self:
-        """354,823,168 parameters."""
-        return cls(**({"n_layer": 24, "n_embd": 1024, "n_head": 16} | overrides))
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """774,030,080 parameters."""
-        return cls(**({"n_layer": 36, "n_embd": 1280, "n_head": 20} | overrides))
-
-    @classmethod
-    def xl(cls, **overrides: Any) -> Self:
-        """1,557,611,200 parameters."""
-        return cls(**({"n_layer": 48, "n_embd": 1600, "n_head": 25} | overrides))
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128."""
-        return cls(**({"n_embd": 128, "n_layer": 2, "n_head": 2} | overrides))
+    small = Size("124,439,808 parameters.")
+    medium = Size("354,823,168 parameters.", n_layer=24, n_embd=1024, n_head=16)
+    large = Size("774,030,080 parameters.", n_layer=36, n_embd=1280, n_head=20)
+    xl = Size("1,557,611,200 parameters.", n_layer=48, n_embd=1600, n_head=25)
+    tiny = Size("Two layers of 128.", n_embd=128, n_layer=2, n_head=2)
 
     @property
     def inner_size(self) -> int:
@@ -104,27 +93,6 @@ class Gpt2Config(DecoderConfig):
     def residual_initializer(self) -> Initializer:
         """Initializer of the projections that end a sublayer."""
         return nn.initializers.normal(self.initializer_range / math.sqrt(2 * self.n_layer))
-
-    @property
-    def token_table(self) -> str:
-        """The word table."""
-        return f"{self.encoder_name}/word_embeddings/embedding"
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The embeddings, each layer, and the last norm."""
-        name = self.encoder_name
-        layers = (ParameterGroup((f"{name}/layers",), layer) for layer in range(self.depth))
-        embeddings = ParameterGroup((f"{name}/word_embeddings", f"{name}/position_embeddings"))
-        return embeddings, *layers, ParameterGroup((f"{name}/layer_norm",))
-
-    def for_pretraining(self, execution: Execution) -> "Gpt2ForCausalLM":
-        """The decoder with the scores of the next token."""
-        return Gpt2ForCausalLM(self, execution)
-
-    def encoder(self, execution: Execution) -> "Gpt2Model":
-        """The decoder alone, under the name that its parameters have in every other module."""
-        return Gpt2Model(self, execution, name=self.encoder_name)
 
 
 class Gpt2Layer(nn.Module):
@@ -211,3 +179,33 @@ class Gpt2ForCausalLM(GptForCausalLM):
     """The decoder, under its system's name, whose scores of the next token are those of its word table."""
 
     config: Gpt2Config
+
+
+def _parts(config: Gpt2Config) -> tuple[ParameterGroup, ...]:
+    """The embeddings, each layer, and the last norm."""
+    layers = (ParameterGroup(("gpt2/layers",), layer) for layer in range(config.depth))
+    embeddings = ParameterGroup(("gpt2/word_embeddings", "gpt2/position_embeddings"))
+    return embeddings, *layers, ParameterGroup(("gpt2/layer_norm",))
+
+
+SYSTEM = declare(
+    System(
+        Gpt2Config,
+        Kind.DECODER,
+        {
+            Purpose.PRETRAINING: Gpt2ForCausalLM,
+            Purpose.WRITING: Gpt2ForCausalLM,
+            Purpose.TEXT_TO_TEXT: Gpt2ForCausalLM,
+            Purpose.ENCODING: Gpt2Model,
+            Purpose.EMBEDDING: Gpt2Model,
+            Purpose.TEXT_LABELS: GptForSequenceClassification,
+            Purpose.CHOICES: GptForMultipleChoice,
+            Purpose.ANSWERS: QuestionAnswering,
+        },
+        name="gpt2",
+        returns=("scores",),
+        template=lambda config: DECODER_TEMPLATE,
+        parts=_parts,
+        token_table="gpt2/word_embeddings/embedding",
+    )
+)

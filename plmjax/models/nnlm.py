@@ -16,7 +16,7 @@ Deviation: the paper does not say how the weights are drawn; here they are norma
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -25,7 +25,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
@@ -56,12 +58,6 @@ class NnlmConfig(ModelConfig):
 
     depth: ClassVar[int] = 1
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
-    token_table: ClassVar[str] = "words/embedding"
-    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (
-        ParameterGroup(("words",)),
-        ParameterGroup(("hidden",)),
-        ParameterGroup(("output", "direct", "output_bias")),
-    )
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -76,16 +72,15 @@ class NnlmConfig(ModelConfig):
                 "--model.direct_connections True."
             )
 
-    @classmethod
-    def brown(cls, **overrides: Any) -> Self:
-        """The best model of the Brown corpus, without direct connections: 2,158,273 parameters."""
-        return cls(**overrides)
-
-    @classmethod
-    def ap_news(cls, **overrides: Any) -> Self:
-        """The model of Associated Press news, with direct connections (table 2): 11,904,264 parameters."""
-        sizes = {"vocab_size": 17_964, "vector_size": 100, "hidden_size": 60, "order": 6, "direct_connections": True}
-        return cls(**(sizes | overrides))
+    brown = Size("The best model of the Brown corpus, without direct connections: 2,158,273 parameters.")
+    ap_news = Size(
+        "The model of Associated Press news, with direct connections (table 2): 11,904,264 parameters.",
+        vocab_size=17_964,
+        vector_size=100,
+        hidden_size=60,
+        order=6,
+        direct_connections=True,
+    )
 
     @property
     def context(self) -> int:
@@ -109,14 +104,6 @@ class NnlmConfig(ModelConfig):
         """
         hidden = sequence_length * self.context * self.hidden_size
         return 6.0 * batch_size * (hidden + predictions * self.vocab_size * self.features)
-
-    def for_pretraining(self, execution: Execution) -> "Nnlm":
-        """The whole model."""
-        return Nnlm(self, execution)
-
-    def for_generation(self, execution: Execution) -> "Nnlm":
-        """The same module."""
-        return self.for_pretraining(execution)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> "LastWords":
         """Room for the words that the next one is told from, whatever the room of the text is."""
@@ -252,3 +239,21 @@ def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words
         there = (back(sequences) == sequences) & (sequences > 0) & (positions - back(positions) == distance)
         found.append(jnp.where(there[..., None], back(vectors), 0))
     return jnp.concatenate(found, axis=-1)
+
+
+def _parts(config: NnlmConfig) -> tuple[ParameterGroup, ...]:
+    """The vectors, the hidden layer, and the scores."""
+    scores = ParameterGroup(("output", "direct", "output_bias"))
+    return ParameterGroup(("words",)), ParameterGroup(("hidden",)), scores
+
+
+SYSTEM = declare(
+    System(
+        NnlmConfig,
+        Kind.DECODER,
+        {Purpose.PRETRAINING: Nnlm, Purpose.WRITING: Nnlm},
+        parts=_parts,
+        token_table="words/embedding",
+        instead="put a layer above its vectors with experiments/static_vectors.py",
+    )
+)

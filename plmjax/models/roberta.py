@@ -21,7 +21,7 @@ Deviation: `RobertaModel` has a pooler only if asked for; transformers' class ha
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,6 +30,8 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
@@ -42,7 +44,10 @@ from plmjax.models.bert import (
     BertOutput,
     EncoderConfig,
     MaskedLanguageModelHead,
+    encoder_parts,
+    encoder_sizes,
 )
+from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +80,6 @@ class RobertaConfig(EncoderConfig):
     classifier_dropout: float | None = None
     """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
 
-    encoder_name: ClassVar[str] = "roberta"
-
     def __post_init__(self) -> None:
         """Checks what no later shape error would explain."""
         super().__post_init__()
@@ -86,20 +89,13 @@ class RobertaConfig(EncoderConfig):
                 f"it in a table of {self.max_position_embeddings}, found {self.pad_token_id}; change it."
             )
 
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """RoBERTa-Base: 124,697,433 parameters with its masked language model's head."""
-        return cls._sized(12, 768, 12, overrides)
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """RoBERTa-Large: 355,412,057 parameters with its masked language model's head."""
-        return cls._sized(24, 1024, 16, overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128, as BERT's; none was published."""
-        return cls._sized(2, 128, 2, overrides)
+    base = Size(
+        "RoBERTa-Base: 124,697,433 parameters with its masked language model's head.", **encoder_sizes(12, 768, 12)
+    )
+    large = Size(
+        "RoBERTa-Large: 355,412,057 parameters with its masked language model's head.", **encoder_sizes(24, 1024, 16)
+    )
+    tiny = Size("Two layers of 128, as BERT's; none was published.", **encoder_sizes(2, 128, 2))
 
     @property
     def longest(self) -> int:
@@ -107,34 +103,9 @@ class RobertaConfig(EncoderConfig):
         return self.max_position_embeddings - self.pad_token_id - 1
 
     @property
-    def template(self) -> Template:
-        """<s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
-        return Template(pair="cls A sep sep B:1 sep:1").with_types(self.type_vocab_size)
-
-    @property
     def initializer(self) -> Initializer:
         """Normal."""
         return nn.initializers.normal(self.initializer_range)
-
-    def for_pretraining(self, execution: Execution) -> "RobertaForMaskedLM":
-        """The encoder with the masked language model's head: all that RoBERTa is trained on."""
-        return self.for_masked_language_model(execution)
-
-    def for_masked_language_model(self, execution: Execution) -> "RobertaForMaskedLM":
-        """The encoder with the masked language model's head."""
-        return RobertaForMaskedLM(self, execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "RobertaModel":
-        """The encoder alone, under the name that its parameters have in every other module."""
-        return RobertaModel(self, execution, pooling, name=self.encoder_name)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "RobertaForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return RobertaForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "RobertaForMultipleChoice":
-        """The module that gives every choice of a question a number."""
-        return RobertaForMultipleChoice(self, execution)
 
 
 class RobertaModel(BertModel):
@@ -158,7 +129,7 @@ class RobertaForMaskedLM(BertForMaskedLM):
 
     def setup(self) -> None:
         """The encoder and the head."""
-        self.encoder = self.config.encoder(self.execution)
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         exact = dataclasses.replace(self.config, hidden_act="gelu")
         self.masked_language_model = MaskedLanguageModelHead(exact, self.execution)
 
@@ -189,7 +160,7 @@ class RobertaForSequenceClassification(nn.Module):
 
     def setup(self) -> None:
         """The encoder and the head."""
-        self.roberta = self.config.encoder(self.execution)
+        self.roberta = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def __call__(
@@ -210,3 +181,28 @@ class RobertaForMultipleChoice(BertForMultipleChoice):
     """RoBERTa with a pooler on <s> of every choice, which is not pretrained, and a linear layer on that."""
 
     config: RobertaConfig
+
+
+def _template(config: RobertaConfig) -> Template:
+    """<s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
+    return Template(pair="cls A sep sep B:1 sep:1").with_types(config.type_vocab_size)
+
+
+SYSTEM = declare(
+    System(
+        RobertaConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: RobertaForMaskedLM,
+            Purpose.MASKED_TOKENS: RobertaForMaskedLM,
+            Purpose.ENCODING: RobertaModel,
+            Purpose.EMBEDDING: RobertaModel,
+            Purpose.TEXT_LABELS: RobertaForSequenceClassification,
+            Purpose.CHOICES: RobertaForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+        name="roberta",
+        template=_template,
+        parts=encoder_parts,
+    )
+)

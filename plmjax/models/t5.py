@@ -27,7 +27,7 @@ Deviation: the numbers b begin as transformers draws them; mesh_tensorflow leave
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -35,7 +35,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
@@ -58,6 +60,13 @@ from plmjax.models.transformer import TransformerForConditionalGeneration
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
 """`feed_forward_proj` -> its activation; "gated-" multiplies that by another projection."""
 STREAM = ("batch", "length", "embed")
+
+
+def _layers(each: int) -> dict[str, int]:
+    return {"num_layers": each, "num_decoder_layers": each}
+
+
+_VERSION_1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +114,6 @@ class T5Config(ModelConfig):
     decoder_start_token_id: int = 0
     """Id that the decoder is given first."""
 
-    encoder_name: ClassVar[str] = "t5"
-    encoder_needs_target: ClassVar[bool] = True
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers", "end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
@@ -130,66 +137,41 @@ class T5Config(ModelConfig):
             hint = nearest(self.feed_forward_proj, FEED_FORWARD)
             raise UserError(f"Expected a known feed-forward network, found {quoted(self.feed_forward_proj)}; {hint}")
 
-    @classmethod
-    def small(cls, **overrides: Any) -> Self:
-        """Version 1.0: 60,506,624 parameters."""
-        return cls(**overrides)
-
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """Version 1.0: 222,903,552 parameters."""
-        return cls(**(_layers(12) | {"d_model": 768, "d_ff": 3072, "num_heads": 12} | overrides))
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """Version 1.0: 737,668,096 parameters."""
-        return cls(**(_layers(24) | {"d_model": 1024, "d_ff": 4096, "num_heads": 16} | overrides))
-
-    @classmethod
-    def three_billion(cls, **overrides: Any) -> Self:
-        """Version 1.0, published as 3B: 2,851,598,336 parameters."""
-        sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_heads": 32}
-        return cls(**(_layers(24) | sizes | overrides))
-
-    @classmethod
-    def eleven_billion(cls, **overrides: Any) -> Self:
-        """Version 1.0, published as 11B: 11,307,321,344 parameters."""
-        sizes = {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_heads": 128}
-        return cls(**(_layers(24) | sizes | overrides))
-
-    @classmethod
-    def small_v1_1(cls, **overrides: Any) -> Self:
-        """Version 1.1: 76,961,152 parameters."""
-        return cls(**(_VERSION_1_1 | _layers(8) | {"d_ff": 1024, "num_heads": 6} | overrides))
-
-    @classmethod
-    def base_v1_1(cls, **overrides: Any) -> Self:
-        """Version 1.1: 247,577,856 parameters."""
-        sizes = {"d_model": 768, "d_ff": 2048, "num_heads": 12}
-        return cls(**(_VERSION_1_1 | _layers(12) | sizes | overrides))
-
-    @classmethod
-    def large_v1_1(cls, **overrides: Any) -> Self:
-        """Version 1.1: 783,150,080 parameters."""
-        sizes = {"d_model": 1024, "d_ff": 2816, "num_heads": 16}
-        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
-
-    @classmethod
-    def xl_v1_1(cls, **overrides: Any) -> Self:
-        """Version 1.1: 2,849,757,184 parameters."""
-        sizes = {"d_model": 2048, "d_ff": 5120, "num_heads": 32}
-        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
-
-    @classmethod
-    def xxl_v1_1(cls, **overrides: Any) -> Self:
-        """Version 1.1: 11,135,332,352 parameters."""
-        sizes = {"d_model": 4096, "d_ff": 10240, "num_heads": 64}
-        return cls(**(_VERSION_1_1 | _layers(24) | sizes | overrides))
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Version 1.0: two layers of 128 in each stack."""
-        return cls(**(_layers(2) | {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_heads": 4} | overrides))
+    small = Size("Version 1.0: 60,506,624 parameters.")
+    base = Size("Version 1.0: 222,903,552 parameters.", **_layers(12), d_model=768, d_ff=3072, num_heads=12)
+    large = Size("Version 1.0: 737,668,096 parameters.", **_layers(24), d_model=1024, d_ff=4096, num_heads=16)
+    three_billion = Size(
+        "Version 1.0, published as 3B: 2,851,598,336 parameters.",
+        **_layers(24),
+        d_model=1024,
+        d_kv=128,
+        d_ff=16384,
+        num_heads=32,
+    )
+    eleven_billion = Size(
+        "Version 1.0, published as 11B: 11,307,321,344 parameters.",
+        **_layers(24),
+        d_model=1024,
+        d_kv=128,
+        d_ff=65536,
+        num_heads=128,
+    )
+    small_v1_1 = Size("Version 1.1: 76,961,152 parameters.", **_VERSION_1_1, **_layers(8), d_ff=1024, num_heads=6)
+    base_v1_1 = Size(
+        "Version 1.1: 247,577,856 parameters.", **_VERSION_1_1, **_layers(12), d_model=768, d_ff=2048, num_heads=12
+    )
+    large_v1_1 = Size(
+        "Version 1.1: 783,150,080 parameters.", **_VERSION_1_1, **_layers(24), d_model=1024, d_ff=2816, num_heads=16
+    )
+    xl_v1_1 = Size(
+        "Version 1.1: 2,849,757,184 parameters.", **_VERSION_1_1, **_layers(24), d_model=2048, d_ff=5120, num_heads=32
+    )
+    xxl_v1_1 = Size(
+        "Version 1.1: 11,135,332,352 parameters.", **_VERSION_1_1, **_layers(24), d_model=4096, d_ff=10240, num_heads=64
+    )
+    tiny = Size(
+        "Version 1.0: two layers of 128 in each stack.", **_layers(2), d_model=128, d_kv=32, d_ff=512, num_heads=4
+    )
 
     @property
     def gated(self) -> bool:
@@ -229,39 +211,9 @@ class T5Config(ModelConfig):
         init = self.normal(self.d_model)
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
 
-    @property
-    def template(self) -> Template:
-        """A text and the end token; what the texts of a task are, words of its own say (section 2.4)."""
-        return Template("A end", "A B end", "last")
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The word table, then of each stack the numbers of distances, each layer, and the last norm."""
-        groups = [ParameterGroup((f"{self.encoder_name}/shared",))]
-        for side, layers in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
-            name = f"{self.encoder_name}/{side}"
-            groups.append(ParameterGroup((f"{name}/relative_positions",)))
-            groups += [ParameterGroup((f"{name}/layers",), layer) for layer in range(layers)]
-            groups.append(ParameterGroup((f"{name}/norm",)))
-        return tuple(groups)
-
     def with_dropout(self, rate: float) -> Self:
         """The same model with another dropout."""
         return dataclasses.replace(self, dropout_rate=rate)
-
-    def for_pretraining(self, execution: Execution) -> "T5ForConditionalGeneration":
-        """The encoder-decoder with the scores of the next token."""
-        return T5ForConditionalGeneration(self, execution)
-
-    def for_generation(self, execution: Execution) -> "T5ForConditionalGeneration":
-        """The module that pretraining trains."""
-        return self.for_pretraining(execution)
-
-    def encoder(self, execution: Execution, *, pooling: bool = False) -> "T5Model":
-        """Both stacks without a head, under the name that their parameters have in every other module."""
-        if pooling:
-            self._lacks("a pooler")
-        return T5Model(self, execution, name=self.encoder_name)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
         """The decoder's cache for rows of up to `room` tokens."""
@@ -285,13 +237,6 @@ class T5Config(ModelConfig):
         decoder += 2 * width * inner * source if target else 0
         head = width * self.vocab_size * target
         return 6.0 * batch_size * (self.num_layers * encoder + self.num_decoder_layers * decoder + head)
-
-
-def _layers(each: int) -> dict[str, int]:
-    return {"num_layers": each, "num_decoder_layers": each}
-
-
-_VERSION_1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 # --------------------------------------------------------------------------------------------------------- layers
@@ -588,7 +533,7 @@ class T5ForConditionalGeneration(TransformerForConditionalGeneration):
     def setup(self) -> None:
         """The model, and an output layer where the word table is none."""
         config, dtype = self.config, self.execution.dtype
-        self.model = config.encoder(self.execution)
+        self.model = config.module(Purpose.ENCODING, self.execution)
         if not config.tie_word_embeddings:
             init = config.normal(config.d_model)
             self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
@@ -599,3 +544,31 @@ class T5ForConditionalGeneration(TransformerForConditionalGeneration):
             return output.replace(scores=VocabularyScores(hidden, self.lm_head.embedding))
         hidden = hidden * jnp.asarray(self.config.d_model**-0.5, hidden.dtype)
         return output.replace(scores=VocabularyScores(hidden, self.model.shared.embedding))
+
+
+def _parts(config: T5Config) -> tuple[ParameterGroup, ...]:
+    """The word table, then of each stack the numbers of distances, each layer, and the last norm."""
+    groups = [ParameterGroup(("t5/shared",))]
+    for side, layers in (("encoder", config.num_layers), ("decoder", config.num_decoder_layers)):
+        groups.append(ParameterGroup((f"t5/{side}/relative_positions",)))
+        groups += [ParameterGroup((f"t5/{side}/layers",), layer) for layer in range(layers)]
+        groups.append(ParameterGroup((f"t5/{side}/norm",)))
+    return tuple(groups)
+
+
+SYSTEM = declare(
+    System(
+        T5Config,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.PRETRAINING: T5ForConditionalGeneration,
+            Purpose.WRITING: T5ForConditionalGeneration,
+            Purpose.TEXT_TO_TEXT: T5ForConditionalGeneration,
+            Purpose.ENCODING: T5Model,
+        },
+        name="t5",
+        # A text and the end token; the texts of a task stand behind words of their own (section 2.4).
+        template=lambda config: Template("A end", "A B end", "last"),
+        parts=_parts,
+    )
+)

@@ -16,29 +16,22 @@ Deviation: the tagger's own layers read the marks of a sentence's ends too, whic
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import declare
 from plmjax.models.elmo import ElmoModel
-from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
+from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput, upon_language_models
 
 
 @dataclasses.dataclass(frozen=True)
 class TaglmConfig(LanguageModelTaggerConfig):
     """Sizes; as `TaggerConfig`, with those of the language models."""
 
-    encoder_name: ClassVar[str] = "taglm"
-
     def multiplications(self, first: int = 0, second: int = 0) -> int:
         """Multiplications for one word; the second layer reads the language models too."""
         return super().multiplications(first, second + self.language_model.width)
-
-    def encoder(self, execution: Execution) -> "Taglm":
-        """The tagger without its labels."""
-        return Taglm(self, execution, name=self.encoder_name)
 
 
 class Taglm(TaggerModule):
@@ -68,3 +61,6 @@ class Taglm(TaggerModule):
         first = jnp.concatenate([first, language.last_hidden_state], axis=-1)
         last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
+
+
+SYSTEM = declare(upon_language_models(TaglmConfig, "taglm", Taglm))

@@ -33,7 +33,9 @@ import numpy as np
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
@@ -52,6 +54,12 @@ from plmjax.layers.words.vocabulary_scores import VocabularyScores
 LAYER_NORM_EPSILON = 1e-5
 """Added to the variance in layer normalisation, as in fairseq and in transformers."""
 ROW = ("batch", "length", "embed")
+
+
+def both_sides(**sizes: int) -> dict[str, int]:
+    """`layers`, `heads` and `inner` features -> the fields of the encoder and of the decoder."""
+    names = {"layers": "layers", "heads": "attention_heads", "inner": "ffn_dim"}
+    return {f"{side}_{names[name]}": size for name, size in sizes.items() for side in ("encoder", "decoder")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +103,6 @@ class EncoderDecoderConfig(ModelConfig):
     decoder_start_token_id: int = 3
     """Id of the token that a target begins with, as transformers writes it."""
 
-    encoder_needs_target: ClassVar[bool] = True
     output_bias: ClassVar[bool] = False
     field_names: ClassVar[dict[str, str]] = {
         "width": "d_model",
@@ -134,27 +141,9 @@ class EncoderDecoderConfig(ModelConfig):
         """Initializer of the kernel [N H D] behind attention."""
         return self.initializer
 
-    @property
-    def token_table(self) -> str:
-        """The word table."""
-        return f"{self.encoder_name}/words/embedding"
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The word table, each layer of the encoder and each of the decoder."""
-        name, sides = self.encoder_name, {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
-        layers = (
-            ParameterGroup((f"{name}/{side}_layers",), layer) for side, depth in sides.items() for layer in range(depth)
-        )
-        return ParameterGroup((f"{name}/words",)), *layers
-
     def with_dropout(self, rate: float) -> Self:
         """The same sizes with another dropout of vectors, sublayers and attention probabilities."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
-
-    def for_generation(self, execution: Execution) -> nn.Module:
-        """The module that pretraining trains."""
-        return self.for_pretraining(execution)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
         """A cache of the decoder for rows of up to `room` tokens."""
@@ -194,27 +183,14 @@ class TransformerConfig(EncoderDecoderConfig):
     output_bias: bool = False
     """Whether the scores of the next token have a bias, `final_logits_bias`, as those of Marian do."""
 
-    encoder_name: ClassVar[str] = "transformer"
-
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """63,082,496 parameters (table 3 of the paper)."""
-        return cls(**overrides)
-
-    @classmethod
-    def big(cls, **overrides: Any) -> Self:
-        """214,245,376 parameters (ibid.), with the dropout for English to German."""
-        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
-        inner = {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
-        return cls(**({"d_model": 1024, **heads, **inner, "dropout": 0.3} | overrides))
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128 on each side."""
-        layers = {"encoder_layers": 2, "decoder_layers": 2}
-        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        inner = {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
-        return cls(**({"d_model": 128, **layers, **heads, **inner} | overrides))
+    base = Size("63,082,496 parameters (table 3 of the paper).")
+    big = Size(
+        "214,245,376 parameters (ibid.), with the dropout for English to German.",
+        d_model=1024,
+        dropout=0.3,
+        **both_sides(heads=16, inner=4096),
+    )
+    tiny = Size("Two layers of 128 on each side.", d_model=128, **both_sides(layers=2, heads=2, inner=512))
 
     @property
     def initializer(self) -> Initializer:
@@ -235,19 +211,6 @@ class TransformerConfig(EncoderDecoderConfig):
     def joining_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] behind attention."""
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
-
-    @property
-    def template(self) -> Template:
-        """A text, or two, each followed by the end token."""
-        return Template("A end", "A end B end", "last")
-
-    def for_pretraining(self, execution: Execution) -> "TransformerForConditionalGeneration":
-        """Encoder and decoder with the scores of the next token."""
-        return TransformerForConditionalGeneration(self, execution)
-
-    def encoder(self, execution: Execution) -> "TransformerModel":
-        """Encoder and decoder alone, under the name that their parameters have in every other module."""
-        return TransformerModel(self, execution, name=self.encoder_name)
 
 
 def sinusoids(positions: int, features: int) -> np.ndarray:
@@ -526,7 +489,7 @@ class TransformerForConditionalGeneration(nn.Module):
 
     def setup(self) -> None:
         """The model, and the bias of the scores where there is one."""
-        self.model = self.config.encoder(self.execution)
+        self.model = self.config.module(Purpose.ENCODING, self.execution)
         if self.config.output_bias:
             init = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
             self.final_logits_bias = self.param("final_logits_bias", init, (self.config.vocab_size,))
@@ -559,3 +522,30 @@ class TransformerForConditionalGeneration(nn.Module):
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         bias = self.final_logits_bias if self.config.output_bias else None
         return output.replace(scores=output.scores.replace(bias=bias))
+
+
+def encoder_decoder_parts(config: EncoderDecoderConfig) -> tuple[ParameterGroup, ...]:
+    """The word table, each layer of the encoder and each of the decoder."""
+    name, sides = config.system.name, {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    layers = (
+        ParameterGroup((f"{name}/{side}_layers",), layer) for side, depth in sides.items() for layer in range(depth)
+    )
+    return ParameterGroup((f"{name}/words",)), *layers
+
+
+SYSTEM = declare(
+    System(
+        TransformerConfig,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.PRETRAINING: TransformerForConditionalGeneration,
+            Purpose.WRITING: TransformerForConditionalGeneration,
+            Purpose.TEXT_TO_TEXT: TransformerForConditionalGeneration,
+            Purpose.ENCODING: TransformerModel,
+        },
+        name="transformer",
+        template=lambda config: Template("A end", "A end B end", "last"),
+        parts=encoder_decoder_parts,
+        token_table="transformer/words/embedding",
+    )
+)

@@ -15,14 +15,15 @@ mean. There gensim divides the gradient of the sum by the number of words.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.initializers import uniform
 from plmjax.layers.words.embeddings import Embedding
@@ -39,26 +40,13 @@ class Word2VecConfig(ModelConfig):
 
     depth: ClassVar[int] = 1
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
-    token_table: ClassVar[str] = "input_vectors/embedding"
-    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (ParameterGroup(("input_vectors", "output_vectors")),)
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
-    @classmethod
-    def google_news(cls, **overrides: Any) -> Self:
-        """1,800,000,000 parameters, of which the 900,000,000 of the input table were published."""
-        return cls(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """100 numbers a word."""
-        return cls(**({"vocab_size": 8192, "vector_size": 100} | overrides))
-
-    def for_pretraining(self, execution: Execution) -> "Word2Vec":
-        """The two tables."""
-        return Word2Vec(self)
+    google_news = Size("1,800,000,000 parameters, of which the 900,000,000 of the input table were published.")
+    tiny = Size("100 numbers a word.", vocab_size=8192, vector_size=100)
 
 
 class Word2Vec(nn.Module):
@@ -162,3 +150,15 @@ class ContinuousBagOfWords(Architecture):
 
     def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
         return predictions[..., None] * differs
+
+
+SYSTEM = declare(
+    System(
+        Word2VecConfig,
+        Kind.WORD_VECTORS,
+        {Purpose.PRETRAINING: lambda config, execution: Word2Vec(config)},  # tables alone: all executions are the same
+        parts=lambda config: (ParameterGroup(("input_vectors", "output_vectors")),),
+        token_table="input_vectors/embedding",
+        instead="put a layer above its vectors with experiments/static_vectors.py",
+    )
+)

@@ -26,7 +26,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import FROM_0, check_ranges
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmOutput
 from plmjax.objectives.objective import Batch, Given, Objective, Sums

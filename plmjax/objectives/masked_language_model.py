@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
@@ -67,7 +68,7 @@ class MaskedLanguageModel(Objective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with its masked language model's head."""
-        return config.for_masked_language_model(execution)
+        return config.module(Purpose.MASKED_TOKENS, execution)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
         """P of a batch: room for every prediction of a full row, one more a sequence where several are packed."""

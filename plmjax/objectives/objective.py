@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.layers.words.embeddings import ROWS
 from plmjax.vocabulary import Vocabulary
 
@@ -99,7 +99,7 @@ class Objective:
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The linen module that this task trains, built from the model's config."""
-        return config.for_pretraining(execution)
+        return config.module(Purpose.PRETRAINING, execution)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Keyword arguments of the module's `__call__`, taken from a corrupted batch."""

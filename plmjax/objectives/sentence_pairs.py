@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.bert import BertOutput
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -55,7 +56,7 @@ class MaskedTokensAndPairs(MaskedLanguageModel):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with both heads."""
-        return config.for_pretraining(execution)
+        return config.module(Purpose.PRETRAINING, execution)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """As the masked language model, and where the packed sequences begin."""

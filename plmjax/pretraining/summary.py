@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import experiment, storage
+from plmjax.contracts.system import Purpose
 from plmjax.errors import NotInstalled
-from plmjax.generation.decoder import writes_text
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.report.runs import SAMPLES
 from plmjax.training import feed, loop
@@ -29,7 +29,7 @@ def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[
         _show_losses(result.metrics, objective.perplexity, say)
         if isinstance(objective, MaskedLanguageModel):
             _fill(result, source, workdir, say)
-    if writes_text(experiment.read(workdir / "experiment.json").model):
+    if Purpose.WRITING in experiment.read(workdir / "experiment.json").model.system:
         _generate(result, source, workdir, say)
     _export(workdir, say)
 

@@ -54,9 +54,9 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         raise UserError(
             "Expected no `finetuning` in an experiment of pretraining, found one; leave it out, or run plmjax finetune."
         )
-    if run.data.layout.backwards != run.model.backwards:
+    if run.data.layout.backwards != run.model.system.backwards:
         raise UserError(
-            f"Expected --data.layout.backwards {run.model.backwards}, as the model reads, found "
+            f"Expected --data.layout.backwards {run.model.system.backwards}, as the model reads, found "
             f"{run.data.layout.backwards}; set it, or --model.backwards."
         )
     resolved = phases.resolve(run)
@@ -74,7 +74,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
 
 def packing(run: Experiment, most: int, option: str) -> None:
     """Raises UserError for several sequences in a row, as `option` sets them, of a model that reads one."""
-    if most > 1 and not run.model.packs:
+    if most > 1 and not run.model.system.packs:
         raise UserError(
             f"Expected {option} 1 for {type(run.model).__name__}, which reads one sequence in a row, found {most}; "
             f"change it."

@@ -112,7 +112,7 @@ class WordVectors:
 def read(path: str | Path) -> WordVectors:
     """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec), or of a run.
 
-    Of a run directory or checkpoint they are the model's vectors of tokens (`ModelConfig.token_vectors`), the special
+    Of a run directory or checkpoint they are the model's vectors of tokens (`System.vectors`), the special
     tokens left out.
 
     Raises:
@@ -154,7 +154,10 @@ def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
 
 def _of_checkpoint(path: Path) -> WordVectors:
     params, description = checkpoints.load_parameters(path)
-    table = description.experiment.model.token_vectors(flax.traverse_util.flatten_dict(params, sep="/"))
+    system = description.experiment.model.system
+    if system.vectors is None:
+        system.refuse("has a vector for each token", f" in {path}")
+    table = system.vectors(flax.traverse_util.flatten_dict(params, sep="/"))
     words = words_of(start.tokenizer_of(description))
     return WordVectors(str(path), list(words.values()), np.asarray(table, np.float32)[list(words)])
 

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Experiment
-from plmjax.finetuning.tasks.of_module import task_of
 from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.generate import generate
@@ -51,9 +52,9 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     if run is not None:
         tokenizer = tokenizer.with_special(["start", "delimiter", "extract"])
         tokenizer.save(folder / "tokenizer")
-    module = config.for_generation(Execution())
+    module = config.module(Purpose.WRITING, Execution())
     params = parameters(module, ("", "decoder_") if run is None else ("",))
-    objective, data = huggingface.adapter_of(module).pretraining(module) or task_of(module, ())
+    objective, data = task_of(module)
     run = run or Experiment(model=config, objective=objective, data=data)
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
@@ -98,7 +99,10 @@ def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> Non
 def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     """No output of one batch tells it."""
     config = dataclasses.replace(TRANSLATOR, **IDS)
-    module, tokenizer = config.for_generation(Execution()), tokenizers.of_words(WORDS, tmp_path, lowercase=True)
+    module, tokenizer = (
+        config.module(Purpose.WRITING, Execution()),
+        tokenizers.of_words(WORDS, tmp_path, lowercase=True),
+    )
     params = parameters(module, ("", "decoder_"))
     huggingface.save(module, params, tmp_path)
     file = tmp_path / "config.json"

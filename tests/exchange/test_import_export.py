@@ -12,6 +12,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
@@ -137,7 +138,7 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
 @pytest.mark.parametrize("system", CHOOSING)
 def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
     config, architecture = CHOOSING[system]
-    module = config.encoder(Execution())
+    module = config.module(Purpose.ENCODING, Execution())
     params = {module.name: random_params(module)}
     run = Experiment(model=config, objective=BertPretraining(), data=Data(SentencePairs()))
     checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))

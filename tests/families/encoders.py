@@ -122,13 +122,9 @@ ORDER = "sop_logits"
 
 
 def albert_counts(name: str, encoder: int, pretraining: int) -> dict[str, tuple]:
-    """Of both versions; any number of layers has as many parameters."""
-    first, second = getattr(albert.AlbertConfig, name)(), getattr(albert.AlbertConfig, f"{name}_v2")()
-    configs = {
-        name: first,
-        f"{name}_v2": second,
-        f"{name} of 2 layers": dataclasses.replace(first, num_hidden_layers=2),
-    }
+    """Any number of layers has as many parameters."""
+    config = getattr(albert.AlbertConfig, name)()
+    configs = {name: config, f"{name} of 2 layers": dataclasses.replace(config, num_hidden_layers=2)}
     both = ((albert.AlbertModel, encoder), (albert.AlbertForPreTraining, pretraining))
     return {name: (config, both) for name, config in configs.items()}
 

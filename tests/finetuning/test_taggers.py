@@ -16,6 +16,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
@@ -81,7 +82,9 @@ def elmo_run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("elmo")
     tokenizers.train("word", ELMO.vocab_size, ["Paris New York was . " * 3], folder / "tokenizer", lowercase=False)
     random = np.random.default_rng(0)
-    shapes = parameter_shapes(ELMO.encoder(Execution()), {"characters": jnp.zeros((1, 1, 8), jnp.int32)})
+    shapes = parameter_shapes(
+        ELMO.module(Purpose.ENCODING, Execution()), {"characters": jnp.zeros((1, 1, 8), jnp.int32)}
+    )
     params = {f"elmo/{path}": random.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
     params["softmax_bias"] = np.zeros(ELMO.vocab_size, np.float32)
     run = Experiment(ELMO, BidirectionalLanguageModel(negatives=4), Data(TwoWayStreams(), sequence_length=8))
@@ -154,7 +157,7 @@ def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, mon
     assert [record["words"] for record in records] == [["Paris", "was"], ["New", "unseen", "York"]]
     assert all(label in ("B-LOC", "I-LOC", "O") for record in records for label in record["predictions"])
 
-    with pytest.raises(UserError, match=r"Expected a model with an encoder in .*, found ElmoTaggerConfig"):
+    with pytest.raises(UserError, match=r"Expected a model that embeds a text alone in .*, found ElmoTaggerConfig"):
         cli.run(["embed", "runs/elmo_tagger", "--input", "new.txt", "--output", "vectors.npz"])
 
     monkeypatch.setattr(loop, "train", saving)
@@ -197,8 +200,8 @@ def test_a_tagger_begins_with_the_vectors_of_words():
     model = start.model(origin)
     assert (model.vocab_size, model.word_dim, model.hidden_size) == (5, 6, 3)
     assert start.model(TaggerConfig(vocab_size=7, word_dim=4)).word_dim == 4  # of a table narrower than its layers
-    (name,) = start.map({origin.token_table: table}, origin, model)
-    assert name == model.token_table and not start.draws(name) and start.draws("tagger/words/filters")
+    (name,) = start.map({origin.system.token_table: table}, origin, model)
+    assert name == model.system.token_table and not start.draws(name) and start.draws("tagger/words/filters")
 
 
 def test_a_tagger_of_a_checkpoint_is_taken_as_it_is():
@@ -219,5 +222,8 @@ def test_a_checkpoint_without_both_directions_is_one_sentence(origin):
 def test_other_tasks_refuse_a_model_that_reads_characters(elmo_run, tmp_path):
     (tmp_path / "rows.tsv").write_text("label\tsentence\na\tParis was\nb\tNew York\n")
     files = [option for split in ("train", "validation") for option in (f"--data.{split}", str(tmp_path / "rows.tsv"))]
-    with pytest.raises(UserError, match="reads the characters of words; fine-tune another model, tag words"):
+    with pytest.raises(
+        UserError,
+        match=r"that labels texts, found ElmoConfig, an encoder, which .* and labels words; tag",
+    ):
         cli.run(["finetune", "finetune_sentences", "--from", str(elmo_run), "--workdir", str(tmp_path / "run"), *files])

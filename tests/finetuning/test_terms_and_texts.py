@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import Rows, TaskSource
@@ -50,7 +51,7 @@ class GPTClassifier(nn.Module):
     @nn.compact
     def __call__(self, input_ids, positions, segment_ids, cls_positions, *, deterministic):
         inputs = {"positions": positions, "segment_ids": segment_ids, "deterministic": deterministic}
-        tokens = self.config.encoder(Execution())(input_ids, **inputs).logits
+        tokens = self.config.module(Purpose.ENCODING, Execution())(input_ids, **inputs).logits
         hidden = Dropout(0.0)(gather_tokens(tokens, cls_positions), deterministic)
         init = self.config.initializer
         head = Projection((self.labels,), ("embed", None), init, jnp.float32, logits=True, name="classifier")

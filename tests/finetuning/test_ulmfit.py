@@ -61,7 +61,7 @@ def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
         np.testing.assert_array_equal(one, other)
     run = description.experiment
     assert run.optimizer.unfreeze_every == 2 and run.model.output_dropout == 0.4
-    assert run.model.backwards == run.model.template.backwards == bool(way)
+    assert run.model.system.backwards == run.model.template.backwards == bool(way)
     assert "output_bias" in below and "output_bias" not in classifier
     if not way:
         general, _ = parameters(stages / "general")
@@ -88,5 +88,5 @@ def test_rows_that_the_model_does_not_read_so_are_one_sentence(stages: Path) -> 
     with pytest.raises(UserError, match=r"Expected --data\.layout\.backwards False, as the model reads, found True"):
         cli.run([*command, "--data.input", str(stages / "train.jsonl"), "--workdir", str(stages / "wrong")])
     labelled = ["--data.train", "x.conllu", "--data.validation", "x.conllu", "--workdir", str(stages / "tags")]
-    with pytest.raises(UserError, match="whose vectors of tokens can be labelled, found AwdLstmConfig"):
+    with pytest.raises(UserError, match="Expected a model that labels words, found AwdLstmConfig"):
         cli.run(["finetune", "experiments/finetune_tagging.py", "--from", str(stages / "task"), *labelled])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.generation.writer import Writer
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -28,7 +29,7 @@ VOCABULARY = Vocabulary(size=CONFIG.vocab_size, end=END)
 
 @functools.cache
 def parameters() -> Any:
-    module = CONFIG.for_generation(Execution())
+    module = CONFIG.module(Purpose.WRITING, Execution())
     params = nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     positions = params["gpt2"]["position_embeddings"]
     positions["embedding"] = 60 * positions["embedding"]  # otherwise every text soon repeats one token
@@ -50,7 +51,7 @@ TRANSLATOR = TransformerConfig.tiny(
 
 @functools.cache
 def translator_parameters() -> Any:
-    module, token = TRANSLATOR.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    module, token = TRANSLATOR.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
     init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
     params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
     flat = flax.traverse_util.flatten_dict(params, sep="/")
@@ -73,7 +74,7 @@ T5 = T5Config.tiny(
 
 @functools.cache
 def t5_parameters() -> Any:
-    module, token = T5.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    module, token = T5.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
     init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
     params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
     flat = flax.traverse_util.flatten_dict(params, sep="/")
@@ -91,6 +92,6 @@ BART = BartConfig.tiny(
 
 @functools.cache
 def bart_parameters() -> Any:
-    module, token = BART.for_generation(Execution()), jnp.zeros((1, 1), jnp.int32)
+    module, token = BART.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
     init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
     return nn.meta.unbox(init(jax.random.key(0), token))["params"]

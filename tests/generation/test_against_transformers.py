@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
 from plmjax.interop import huggingface
@@ -35,7 +36,7 @@ NEW = 12
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """transformers' model with the parameters of `writer`."""
     folder = tmp_path_factory.mktemp("reference")
-    huggingface.save(CONFIG.for_generation(Execution()), parameters(), folder)
+    huggingface.save(CONFIG.module(Purpose.WRITING, Execution()), parameters(), folder)
     return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
 
 
@@ -107,7 +108,7 @@ def test_beams_with_constraints(reference: Any) -> None:
 def reference_translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """transformers' model with the parameters of `translator`."""
     folder = tmp_path_factory.mktemp("translator")
-    huggingface.save(TRANSLATOR.for_generation(Execution()), translator_parameters(), folder)
+    huggingface.save(TRANSLATOR.module(Purpose.WRITING, Execution()), translator_parameters(), folder)
     return transformers.MarianMTModel.from_pretrained(folder).eval()
 
 
@@ -130,7 +131,7 @@ def test_texts_of_sources(case: str, reference_translator: Any) -> None:
 @pytest.mark.parametrize("case", OF_SOURCES)
 def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     """Its distances count on in cached decoding, and its sources have no limit."""
-    huggingface.save(T5.for_generation(Execution()), t5_parameters(), tmp_path)
+    huggingface.save(T5.module(Purpose.WRITING, Execution()), t5_parameters(), tmp_path)
     model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
     settings, options = OF_SOURCES[case]
     check(settings, model, Writer(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
@@ -138,7 +139,7 @@ def test_texts_of_t5(case: str, tmp_path: Path) -> None:
 
 def test_texts_of_bart(tmp_path: Path) -> None:
     """Their first token is forced, at no cost in the score of a beam."""
-    huggingface.save(BART.for_generation(Execution()), bart_parameters(), tmp_path)
+    huggingface.save(BART.module(Purpose.WRITING, Execution()), bart_parameters(), tmp_path)
     model = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).eval()
     settings, options = OF_SOURCES["beams"]
     settings, options = dataclasses.replace(settings, forced_bos_token_id=5), options | {"forced_bos_token_id": 5}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.generation import command
 from plmjax.generation.generate import Generator, generate, printable
@@ -158,7 +159,9 @@ def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose:
     config = Gpt2Config.tiny(
         vocab_size=tokenizer.vocabulary.size, n_embd=8, n_layer=1, n_positions=40, bos_token_id=None, eos_token_id=None
     )
-    params = nn.meta.unbox(config.for_pretraining(Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = nn.meta.unbox(
+        config.module(Purpose.PRETRAINING, Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    )
     run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=8))
     files = checkpoints.tokenizer_files(tmp_path / "tokenizer")
     checkpoints.save_parameters(tmp_path / "run", params["params"], run, files)

@@ -12,10 +12,10 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.decoder import writes_text
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.awd_lstm import AwdLstmConfig
@@ -32,7 +32,7 @@ MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM], ids=["awd_lstm", "n
 
 @functools.cache
 def parameters(config: ModelConfig) -> Any:
-    module = config.for_generation(Execution())
+    module = config.module(Purpose.WRITING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
     flat = flax.traverse_util.flatten_dict(params, sep="/")  # larger ones, or every text soon repeats one token
     flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
@@ -42,7 +42,7 @@ def parameters(config: ModelConfig) -> Any:
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
     """float32 [T V]: of the token after each of a row, which is read at once."""
     padded = jnp.asarray([row + [0] * (32 - len(row))])
-    logits = jax.jit(config.for_generation(Execution()).apply)({"params": parameters(config)}, padded).logits
+    logits = jax.jit(config.module(Purpose.WRITING, Execution()).apply)({"params": parameters(config)}, padded).logits
     return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
 
 
@@ -73,11 +73,10 @@ def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
 
 def test_a_model_that_reads_from_the_end_writes_nothing() -> None:
     config = AwdLstmConfig.tiny(vocab_size=29, backwards=True)
-    assert not writes_text(config)
-    with pytest.raises(UserError, match=r"a direction from the beginning of a text .* found AwdLstmConfig"):
+    with pytest.raises(UserError, match=r"writes text, found AwdLstmConfig, a decoder that reads texts from their end"):
         Writer(config, {}, VOCABULARY)
 
 
 def test_a_language_model_alone_does_not_write_one_text_given_another() -> None:
-    with pytest.raises(UserError, match=r"given another, found AwdLstmConfig, a decoder, which only goes on from one"):
-        Translation().check_model(AWD_LSTM)
+    with pytest.raises(UserError, match=r"given another, found AwdLstmConfig, a decoder, which .* writes text, "):
+        Translation().module(AWD_LSTM, Execution())

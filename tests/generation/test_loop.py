@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop
@@ -32,7 +33,7 @@ NEW = 12
 
 
 def test_cached_equals_uncached() -> None:
-    module, params = CONFIG.for_generation(Execution()), parameters()
+    module, params = CONFIG.module(Purpose.WRITING, Execution()), parameters()
 
     @jax.jit
     def next_token(row: jax.Array, length: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.exchange.run_directories import export_checkpoint
 from plmjax.generation.generate import Generator
 from plmjax.generation.writer import Settings, Writer
@@ -16,7 +17,7 @@ NEW = 10
 
 
 def test_cached_equals_the_whole_text_read_with_the_prompt_as_prefix() -> None:
-    module, params = CONFIG.for_generation(Execution()), parameters()
+    module, params = CONFIG.module(Purpose.WRITING, Execution()), parameters()
 
     @jax.jit
     def next_token(row: jax.Array, length: jax.Array, prefix: jax.Array) -> tuple[jax.Array, jax.Array]:

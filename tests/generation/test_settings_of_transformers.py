@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.generation.writer import Writer, settings_of
 from plmjax.interop import generation_settings, huggingface
 from tests.generation import model as small
@@ -59,7 +60,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def of(system: str) -> Any:
         config, parameters, kind = SYSTEMS[system]
         folder = tmp_path_factory.mktemp(system)
-        huggingface.save(config.for_generation(Execution()), parameters(), folder)
+        huggingface.save(config.module(Purpose.WRITING, Execution()), parameters(), folder)
         return getattr(transformers, kind).from_pretrained(folder).eval()
 
     return of

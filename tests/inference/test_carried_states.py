@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams, Windows
 from plmjax.errors import UserError
@@ -51,7 +52,7 @@ def saved(text: Path, run: Experiment, params: Any, name: str) -> Path:
 
 def test_every_token_is_told_from_all_before_it_in_its_document(text: Path) -> None:
     config = AwdLstmConfig(vocab_size=SIZE, embedding_size=6, hidden_size=10, num_layers=1)
-    module = config.for_pretraining(Execution())
+    module = config.module(Purpose.PRETRAINING, Execution())
     params = random_params(module)
     data = Data(layout=Windows(overlap=3), sequence_length=9)
     run = saved(text, Experiment(config, AwdLstmPretraining(), data), params, "awd_lstm")
@@ -73,7 +74,11 @@ def test_a_model_that_reads_both_ways_has_a_perplexity_for_each(text: Path, monk
     """The text, with its sentences' ends, is told twice."""
     config = dataclasses.replace(SMALL, vocab_size=SIZE, n_layers=1)
     kernel = 9 * np.random.default_rng(0).normal(size=(SIZE, config.projection_dim)).astype(np.float32)
-    params = {"elmo": drawn(config.encoder(Execution())), "softmax_kernel": kernel, "softmax_bias": 0 * kernel[:, 0]}
+    params = {
+        "elmo": drawn(config.module(Purpose.ENCODING, Execution())),
+        "softmax_kernel": kernel,
+        "softmax_bias": 0 * kernel[:, 0],
+    }
     data = Data(layout=TwoWayStreams(), sequence_length=7)
     run = saved(text, Experiment(config, BidirectionalLanguageModel(negatives=4), data), params, "elmo")
     spelling = np.random.default_rng(1).integers(1, 200, (SIZE, config.max_characters_per_token))

@@ -14,6 +14,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
@@ -49,7 +50,9 @@ def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         beginning = vocabulary.pad if system == "t5" else vocabulary.document_end
         model = config.tiny(vocab_size=vocabulary.size, decoder_start_token_id=beginning, **special, **SIZES[system])
         token = jnp.zeros((1, 1), jnp.int32)
-        params = jax.jit(model.for_generation(Execution()).init)(jax.random.key(0), token, decoder_input_ids=token)
+        params = jax.jit(model.module(Purpose.WRITING, Execution()).init)(
+            jax.random.key(0), token, decoder_input_ids=token
+        )
         flat = flax.traverse_util.flatten_dict(nn.meta.unbox(params)["params"], sep="/")
         flat = {name: 3 * array if name.endswith(("kernel", "embedding")) else array for name, array in flat.items()}
         files = checkpoints.tokenizer_files(folder / "tokenizer")
@@ -67,7 +70,7 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
     params, description = checkpoints.load_parameters(checkpoint)
     model = description.experiment.model
     decoder = jnp.array([[model.decoder_start_token_id, *written[:-1]]])
-    read = jax.jit(model.for_generation(Execution()).apply)
+    read = jax.jit(model.module(Purpose.WRITING, Execution()).apply)
     logits = read(
         {"params": params},
         jnp.array([source]),

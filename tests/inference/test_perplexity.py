@@ -9,6 +9,7 @@ import pytest
 
 from plmjax import cli, experiment
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers
 from plmjax.data.prepare import prepare
 from plmjax.errors import UserError
@@ -58,7 +59,7 @@ def test_a_prefix_language_model_takes_what_is_not_asked_for_as_its_prefix(
     decoder_run, prefix_run, text, tokens, window, stride
 ):
     params, description = checkpoints.load_parameters(prefix_run)
-    module, expected = description.experiment.model.for_pretraining(Execution()), 0.0
+    module, expected = description.experiment.model.module(Purpose.PRETRAINING, Execution()), 0.0
 
     @jax.jit
     def nats(row, place, prefix):

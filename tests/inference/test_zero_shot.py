@@ -11,6 +11,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
@@ -70,7 +71,7 @@ def passages(prose: Path, tokenizer, oracle) -> list[str]:
 def test_a_prefix_language_model_reads_the_passage_from_both_sides(prefix_run, tokenizer, passages, tmp_path):
     (tmp_path / "lambada.txt").write_text("\n".join(passages[:2]) + "\n", encoding="utf-8")
     params, description = checkpoints.load_parameters(prefix_run)
-    module, nats = description.experiment.model.for_pretraining(Execution()), []
+    module, nats = description.experiment.model.module(Purpose.PRETRAINING, Execution()), []
     for passage in passages[:2]:
         ids = [tokenizer.vocabulary.end, *tokenizer.encode(passage)]
         last = len(ids) - 1 - len(tokenizer.encode(passage.rpartition(" ")[0]))

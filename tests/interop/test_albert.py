@@ -9,6 +9,7 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentenceOrder
 from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.interop import huggingface
 from plmjax.interop.albert import ADAPTER
@@ -20,6 +21,7 @@ from plmjax.models.albert import (
     AlbertModel,
 )
 from plmjax.objectives.albert import AlbertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite, set_config
 from tests.optional import needs_torch
@@ -101,9 +103,10 @@ def test_a_change_of_depth_is_no_change_of_tensors(tmp_path):
 
 
 def test_an_imported_model_is_trained_by_its_own_task():
-    objective, data = ADAPTER.pretraining(MODULES["AlbertForPreTraining"])
+    objective, data = task_of(MODULES["AlbertForPreTraining"])
     assert isinstance(objective, AlbertPretraining) and data.layout == SentenceOrder() and data.sequence_length == 19
-    assert ADAPTER.pretraining(MODULES["AlbertForSequenceClassification"]) is None
+    objective, _ = task_of(MODULES["AlbertForMaskedLM"])
+    assert isinstance(objective, MaskedLanguageModel)
 
 
 def test_a_vocabulary_alone_is_spelt_as_albert_spells(tmp_path):

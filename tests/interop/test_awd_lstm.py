@@ -11,6 +11,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import awd_lstm, libraries
@@ -64,7 +65,7 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     config = description.experiment.model
     assert config == AwdLstmConfig.ulmfit(vocab_size=size, **SIZES)
     ids = np.array([[1, 5, 3, 2, 4]])
-    found = config.for_pretraining(Execution()).apply({"params": params}, ids)
+    found = config.module(Purpose.PRETRAINING, Execution()).apply({"params": params}, ids)
     x = state["0.encoder.weight"][torch.tensor(ids)]
     for layer, (below, own) in enumerate(((6, 10), (10, 6))):
         module, prefix = torch.nn.LSTM(below, own, batch_first=True), f"0.rnns.{layer}"
@@ -125,6 +126,6 @@ def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
 
 def test_a_classifier_has_no_scores_of_the_next_token(tmp_path: Path) -> None:
     config = AwdLstmConfig(vocab_size=9, **SIZES)
-    params = random_params(config.for_sequence_classification(2, Execution()))
+    params = random_params(config.module(Purpose.TEXT_LABELS, Execution(), 2))
     with pytest.raises(UserError, match="found output_bias missing"):
-        awd_lstm.save(config.for_pretraining(Execution()), params, tmp_path)
+        awd_lstm.save(config.module(Purpose.PRETRAINING, Execution()), params, tmp_path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
 from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
@@ -96,7 +97,7 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     assert isinstance(run.data.layout, Segments)
     if module is ElectraForMaskedLM:
         assert isinstance(run.objective, MaskedLanguageModel)
-        assert type(run.model.for_masked_language_model(Execution())) is module
+        assert type(run.model.module(Purpose.MASKED_TOKENS, Execution())) is module
         return
     assert isinstance(run.objective, ElectraPretraining)
     task = SequenceClassification(labels=("no", "yes"))

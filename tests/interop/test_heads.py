@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
-from plmjax.finetuning.tasks.of_module import task_of
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
@@ -35,7 +36,6 @@ def test_heads_that_all_share_are_written_and_read(tmp_path, system, kind):
     again, loaded = huggingface.load(tmp_path)
     assert type(again) is kind and again.config == model.config
     assert_same_bits(params, loaded)
-    assert huggingface.adapter_of(again).pretraining(again) is None
     objective, _ = task_of(again)
     assert isinstance(objective, TokenTagging if kind is TokenClassification else SpanExtraction)
     assert dataclasses.replace(objective).module(model.config, model.execution) == model
@@ -51,9 +51,10 @@ def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
     if system == "electra":
         config = dataclasses.replace(config, summary_last_dropout=0.2)
     chosen = kind == "choices"
-    model = config.for_multiple_choice(Execution()) if chosen else config.for_sequence_classification(4, Execution())
+    model = (
+        config.module(Purpose.CHOICES, Execution()) if chosen else config.module(Purpose.TEXT_LABELS, Execution(), 4)
+    )
     assert_nothing_is_lost(model, tmp_path)
-    assert huggingface.adapter_of(model).pretraining(model) is None
     objective, data = task_of(model)
     assert isinstance(objective, MultipleChoice if chosen else SequenceClassification)
     assert isinstance(data, Choices) == chosen
@@ -61,7 +62,7 @@ def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
 
 
 def test_a_summary_of_another_kind_is_refused(tmp_path):
-    model = CONFIGS["electra"].for_multiple_choice(Execution())
+    model = CONFIGS["electra"].module(Purpose.CHOICES, Execution())
     huggingface.save(model, random_params(model), tmp_path)
     set_config(tmp_path, summary_type="mean")
     with pytest.raises(UserError, match=r"summary_type = 'first' .*, found 'mean'"):

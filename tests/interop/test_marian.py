@@ -9,6 +9,8 @@ import pytest
 import safetensors.numpy
 
 from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
+from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.interop import huggingface, marian
 from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel, sinusoids
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER
@@ -47,8 +49,9 @@ def test_settings_of_a_published_model_are_read() -> None:
     config = marian.read_config(PUBLISHED)
     assert (config.activation_function, config.longest, config.vocab_size) == ("swish", 512, 58101)
     assert config.scale_embedding and config.output_bias
-    assert marian.pretraining(TransformerForConditionalGeneration(config)) is None
-    objective, data = marian.pretraining(TransformerModel(config))
+    translation, _ = task_of(TransformerForConditionalGeneration(config))
+    assert isinstance(translation, Translation)
+    objective, data = task_of(TransformerModel(config))
     assert (objective.label_smoothing, data.layout.start, data.sequence_length) == (0.1, "pad", 128)
 
 

@@ -3,8 +3,8 @@
 import json
 
 from plmjax.data.layouts import FullSentences
+from plmjax.exchange.default_tasks import task_of
 from plmjax.interop import huggingface
-from plmjax.interop.roberta import ADAPTER
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -75,6 +75,5 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
 
 
 def test_an_imported_model_is_trained_by_its_own_task():
-    objective, data = ADAPTER.pretraining(MODULES["masked language model"])
+    objective, data = task_of(MODULES["masked language model"])
     assert isinstance(objective, RobertaPretraining) and data.layout == FullSentences() and data.sequence_length == 19
-    assert ADAPTER.pretraining(MODULES["classifier"]) is None

@@ -1,15 +1,16 @@
 """What transformers' T5 is here besides its parameters, which tests/systems compares."""
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks
-from plmjax.interop import t5
+from plmjax.exchange.default_tasks import task_of
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 
 
 def test_a_checkpoint_is_evaluated_and_trained_on_as_it_was_pretrained() -> None:
     """The released code's rows: 568 tokens of text, of which sources of 512 and targets of 114 are made."""
-    objective, data = t5.pretraining(T5Config.tiny().for_pretraining(Execution()))
+    objective, data = task_of(T5Config.tiny().module(Purpose.PRETRAINING, Execution()))
     assert objective == SpanCorruption(z_loss=1e-4)
     assert (data.layout, data.sequence_length) == (Blocks(), 568)
     assert objective.lengths(data.sequence_length) == (512, 114)

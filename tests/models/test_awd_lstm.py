@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout, drawn_rate
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
@@ -44,7 +45,7 @@ COUNTS = {"penn_treebank": 24_221_600, "wikitext2": 33_556_078, "wikitext103": 1
 
 @pytest.mark.parametrize("size", COUNTS)
 def test_published_sizes_have_their_parameters(size: str) -> None:
-    module = getattr(AwdLstmConfig, size)().for_pretraining(Execution())
+    module = getattr(AwdLstmConfig, size)().module(Purpose.PRETRAINING, Execution())
     params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == COUNTS[size]
 
@@ -247,6 +248,6 @@ def test_settings_out_of_range_are_one_sentence(field: str, value: float, said: 
 
 def test_train_flops_are_those_of_the_products() -> None:
     inputs = {"input_ids": np.zeros((3, 13), np.int32)}
-    module = CONFIG.for_pretraining(Execution())
+    module = CONFIG.module(Purpose.PRETRAINING, Execution())
     assert TASK.train_flops(CONFIG, inputs) == step_flops(module, lambda outputs: outputs.scores.logits(), **inputs)
-    assert CONFIG.train_flops(3, 13, 0) == step_flops(CONFIG.encoder(Execution()), **inputs)
+    assert CONFIG.train_flops(3, 13, 0) == step_flops(CONFIG.module(Purpose.ENCODING, Execution()), **inputs)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.electra import (
     ElectraConfig,
@@ -63,7 +64,7 @@ def test_the_two_networks_share_their_embeddings_and_nothing_else() -> None:
     np.testing.assert_array_equal(generated.logits, outputs(ElectraForMaskedLM(ELECTRA), params, INPUTS).logits)
     alone = outputs(ElectraForReplacedTokenDetection(ELECTRA), params, INPUTS)
     np.testing.assert_array_equal(scored.logits, alone.logits)
-    encoder = ELECTRA.encoder(Execution())
+    encoder = ELECTRA.module(Purpose.ENCODING, Execution())
     hidden = outputs(encoder, params[encoder.name], INPUTS).last_hidden_state
     np.testing.assert_array_equal(hidden, scored.last_hidden_state)
 

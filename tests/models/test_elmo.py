@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop import elmo as interop
 from plmjax.interop.conversion import parameter_shapes, write_tensors
@@ -124,7 +125,7 @@ def test_layers_and_gradients_equal_torch_on_padded_rows(config: ElmoConfig) -> 
 
 def test_the_published_size() -> None:
     config = ElmoConfig.original()
-    module = config.for_pretraining(Execution())
+    module = config.module(Purpose.PRETRAINING, Execution())
 
     def init(key: jax.Array) -> Any:
         inputs = np.ones((1, 1, config.max_characters_per_token), np.int32), np.zeros((1, 1), bool)
@@ -177,7 +178,7 @@ def test_each_direction_sees_its_side_alone() -> None:
 def test_directions_and_layers_draw_dropout_of_their_own() -> None:
     """Both directions have the same parameters and read the same words; a layer's own draws show in its output."""
     config = ElmoConfig(**(vars(PLAIN) | {"dropout": 0.5, "cell_clip": 9.0, "proj_clip": 9.0}))
-    module = config.for_pretraining(Execution())
+    module = config.module(Purpose.PRETRAINING, Execution())
     spellings, flags = {way: characters() for way in DIRECTIONS}, {way: np.zeros((2, 7), bool) for way in DIRECTIONS}
     inputs = spellings, flags, {way: ~flags[way] for way in DIRECTIONS}, config.zero_states(2)
     random, shapes = np.random.default_rng(0), jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs)["params"])
@@ -229,5 +230,5 @@ def test_sizes_that_cannot_be_are_named(sizes: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize("config", [SMALL, PLAIN], ids=["small", "plain"])
 def test_the_flops_of_the_layers_are_those_of_their_products(config: ElmoConfig) -> None:
     """tests/objectives/test_bidirectional_language_model.py has those of pretraining."""
-    found = step_flops(config.encoder(Execution()), characters=np.zeros((2, 7, 9), np.int32))
+    found = step_flops(config.module(Purpose.ENCODING, Execution()), characters=np.zeros((2, 7, 9), np.int32))
     assert config.train_flops(2, 7, 0) == found

@@ -11,6 +11,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import cooccurrence
 from plmjax.models.glove import GloveConfig
 from plmjax.training import metrics
@@ -27,9 +28,15 @@ OPTIONS = (
 
 def test_the_published_size_and_the_first_values():
     ids = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(GloveConfig.six_billion().for_pretraining(Execution()).init, jax.random.key(0), ids, ids)
+    shapes = jax.eval_shape(
+        GloveConfig.six_billion().module(Purpose.PRETRAINING, Execution()).init, jax.random.key(0), ids, ids
+    )
     assert sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(shapes))) == 2 * 400_000 * 301
-    params = GloveConfig(vocab_size=500, vector_size=9).for_pretraining(Execution()).init(jax.random.key(0), ids, ids)
+    params = (
+        GloveConfig(vocab_size=500, vector_size=9)
+        .module(Purpose.PRETRAINING, Execution())
+        .init(jax.random.key(0), ids, ids)
+    )
     for leaf in jax.tree.leaves(nn.meta.unbox(params)):
         assert -0.05 <= leaf.min() < -0.048 and 0.048 < leaf.max() <= 0.05
 

@@ -17,7 +17,7 @@ def test_tokens_and_positions_are_one_table() -> None:
     shapes = boxed_shapes(GptForCausalLM(GPT))
     assert set(shapes) == {"gpt"} and set(shapes["gpt"]) == {"table", "layers"}
     assert shapes["gpt"]["table"]["embedding"].value.shape == (53 + 19, 24)
-    assert GPT.token_table == "gpt/table/embedding"
+    assert GPT.system.token_table == "gpt/table/embedding"
 
 
 def test_dropout_falls_on_the_table_before_tokens_are_looked_up() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from tests.families import FAMILIES
 from tests.systems.modules import dropped, outputs, random_params
 
@@ -19,7 +20,7 @@ RATES = {
     "gpt2": "summary_first_dropout",
 }
 """System with a head for choices -> the field of its dropout."""
-MODULES = {name: FAMILIES[name].heads[0].module.config.for_multiple_choice(Execution()) for name in RATES}
+MODULES = {name: FAMILIES[name].heads[0].module.config.module(Purpose.CHOICES, Execution()) for name in RATES}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -14,6 +14,7 @@ import pytest
 
 from plmjax import cli, experiment
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.nnlm import Nnlm, NnlmConfig
 from plmjax.training import loop, metrics
@@ -232,6 +233,6 @@ def test_bfloat16_computes_close_by_with_float32_parameters() -> None:
 
 @every_switch
 def test_train_flops_are_those_of_the_products(config: NnlmConfig) -> None:
-    module, ids = config.for_pretraining(Execution()), np.zeros((3, 13), np.int32)
+    module, ids = config.module(Purpose.PRETRAINING, Execution()), np.zeros((3, 13), np.int32)
     found = step_flops(module, lambda outputs: outputs.scores.logits(), input_ids=ids)
     assert config.train_flops(3, 13, 13) == found

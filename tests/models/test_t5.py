@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 from plmjax.interop import t5 as t5_interop
@@ -160,7 +161,7 @@ def test_both_sides_must_be_packed_or_none() -> None:
 @pytest.mark.parametrize("version", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}])
 def test_train_flops_are_those_of_the_products(version: dict) -> None:
     config, ids, targets = dataclasses.replace(CONFIG, **version), np.zeros((2, 17), int), np.zeros((2, 13), int)
-    module = config.for_pretraining(Execution())
+    module = config.module(Purpose.PRETRAINING, Execution())
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), ids, decoder_input_ids=targets))
     written = 3 * flops(lambda params: module.apply(params, ids, decoder_input_ids=targets).scores.logits(), params)
     read = 3 * flops(lambda params: module.apply(params, ids, method="encode"), params)

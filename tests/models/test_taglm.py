@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
@@ -64,7 +65,7 @@ IDS = [np.random.default_rng(1).integers(0, 11, len(characters)) for characters 
 def drawn(config: TaggerConfig) -> dict[str, np.ndarray]:
     """Parameters by path, far from their initial values; all taggers have the same language models."""
     random, example = np.random.default_rng(0), rows([[1]], 3)
-    shapes = parameter_shapes(config.encoder(Execution()), example)
+    shapes = parameter_shapes(config.module(Purpose.ENCODING, Execution()), example)
     paths = sorted(shapes, key=lambda path: not path.startswith("language_model/"))
     return {path: 0.5 * random.standard_normal(shapes[path], np.float32) for path in paths}
 
@@ -147,7 +148,7 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
     """Two sentences share a row; what the language models say is proved in test_elmo.py, and taken from there."""
     config, batch = CONFIGS[kind], rows([[0, 1], [2]], 12)
     params = drawn(config)
-    module = config.encoder(Execution())
+    module = config.module(Purpose.ENCODING, Execution())
     weights = [np.random.default_rng(2).normal(size=(len(ids), config.width)).astype(np.float32) for ids in IDS]
     placed = np.zeros((2, 12, config.width), np.float32)
     placed[0, :6], placed[0, 6:9], placed[1, :5] = weights
@@ -184,7 +185,10 @@ def test_states_and_gradients_equal_torch_sentence_by_sentence(kind):
 )
 def test_dropout_falls_on_what_each_layer_reads(kind, sizes):
     config = CONFIGS[kind].with_dropout(0.5)
-    module, params = config.encoder(Execution()), flax.traverse_util.unflatten_dict(drawn(config), sep="/")
+    module, params = (
+        config.module(Purpose.ENCODING, Execution()),
+        flax.traverse_util.unflatten_dict(drawn(config), sep="/"),
+    )
     rngs = {"dropout": jax.random.key(0)}
     with recorded_draws() as found:
         jax.eval_shape(lambda: module.apply({"params": params}, **rows([[1]], 3), deterministic=False, rngs=rngs))
@@ -199,7 +203,9 @@ def test_language_models_have_no_dropout_in_training(kind):
     config = dataclasses.replace(CONFIGS[kind].with_dropout(0.0), language_model=dataclasses.replace(ELMO, dropout=0.5))
     config = dataclasses.replace(config, elmo_dropout=0.0) if kind == "elmo_tagger" else config
     params = flax.traverse_util.unflatten_dict(drawn(config), sep="/")
-    read = functools.partial(config.encoder(Execution()).apply, {"params": params}, **rows([[0, 1], [2]], 12))
+    read = functools.partial(
+        config.module(Purpose.ENCODING, Execution()).apply, {"params": params}, **rows([[0, 1], [2]], 12)
+    )
     trained = functools.partial(read, deterministic=False, rngs={"dropout": jax.random.key(0)})
     found, expected = (jax.jit(each)().last_hidden_state for each in (trained, read))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -220,7 +226,7 @@ def test_words_are_read_as_the_language_models_read_them():
 def test_train_flops_are_those_of_the_products(kind):
     """Language models, which are not trained, only forward, and without the means of their layers."""
     config, batch = CONFIGS[kind], rows([[0], [1]], 6)
-    found = step_flops(config.encoder(Execution()), **batch)
+    found = step_flops(config.module(Purpose.ENCODING, Execution()), **batch)
     if kind in HELPED:
         inputs = {name: batch[name] for name in ("characters", "segment_ids")}
         found -= 2 / 3 * step_flops(ElmoModel(ELMO), **inputs)

@@ -12,6 +12,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
 from plmjax.models.word2vec import Word2VecConfig
@@ -30,9 +31,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "word_vectors.md"
 
 def test_the_published_size_and_the_first_vectors():
     ids = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Word2VecConfig.google_news().for_pretraining(Execution()).init, jax.random.key(0), ids, ids)
+    shapes = jax.eval_shape(
+        Word2VecConfig.google_news().module(Purpose.PRETRAINING, Execution()).init, jax.random.key(0), ids, ids
+    )
     assert sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(shapes))) == 1_800_000_000
-    module = Word2VecConfig(vocab_size=50, vector_size=40).for_pretraining(Execution())
+    module = Word2VecConfig(vocab_size=50, vector_size=40).module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
     inputs = np.asarray(params["input_vectors"]["embedding"])
     assert -1 / 80 <= inputs.min() < -0.012 and 0.012 < inputs.max() <= 1 / 80

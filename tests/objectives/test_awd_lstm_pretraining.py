@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -19,7 +20,7 @@ from tests.systems.modules import random_params
 
 WORDS = Vocabulary.placeholder(30)
 CONFIG = AwdLstmConfig(vocab_size=30, embedding_size=5, hidden_size=6, num_layers=2).with_dropout(0.0)
-MODULE = CONFIG.for_pretraining(Execution())
+MODULE = CONFIG.module(Purpose.PRETRAINING, Execution())
 TASK = AwdLstmPretraining(length_deviation=6.0)
 BATCH, LENGTH, OVERLAP, STEPS = 2, 24, 8, 12
 STRIDE = LENGTH - OVERLAP

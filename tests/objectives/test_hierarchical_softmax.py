@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax, huffman_paths
@@ -79,7 +80,7 @@ def test_the_probabilities_of_all_words_add_up_to_one(architecture):
     objective = HierarchicalSoftmax(architecture=architecture, window=1, threshold=0.0, longest_path=9)
     tables = nn.meta.unbox(objective.constants(None, MATERIALS))
     np.testing.assert_array_equal(np.abs(tables["turns"]).any(axis=1), np.isin(np.arange(len(COUNTS)), LEARNED))
-    module = Word2VecConfig(vocab_size=len(COUNTS), vector_size=6).for_pretraining(Execution())
+    module = Word2VecConfig(vocab_size=len(COUNTS), vector_size=6).module(Purpose.PRETRAINING, Execution())
     ids = np.stack([np.full(len(LEARNED), 9), LEARNED], axis=1)  # the neighbour, the word
     params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
     params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)

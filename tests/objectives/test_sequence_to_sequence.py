@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import PairedStreams
 from plmjax.errors import UserError
 from plmjax.models.transformer import TransformerConfig
@@ -31,7 +32,7 @@ CONFIG = TransformerConfig(
     eos_token_id=1,
     decoder_start_token_id=1,
 )
-MODULE = CONFIG.for_pretraining(Execution())
+MODULE = CONFIG.module(Purpose.PRETRAINING, Execution())
 BATCH = PairedStreams().synthetic(ROWS, LENGTH, 19, 0)
 WEIGHTS = (np.arange(LENGTH) < np.array([[6], [4], [1]])).astype(np.float32)
 BATCH |= {"next_weights": WEIGHTS}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Cooccurrences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -109,7 +110,7 @@ def test_a_batch_moves_by_the_sum_of_its_cells():
 
 
 def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
-    module = CONFIG.for_pretraining(Execution())
+    module = CONFIG.module(Purpose.PRETRAINING, Execution())
     cells = cells_of(np.random.default_rng(2), 5)
     batch = batch_of(cells)
     filled = {name: np.pad(array, ((0, 1), (0, 0))) if array.ndim == 2 else array for name, array in batch.items()}

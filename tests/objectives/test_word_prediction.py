@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -178,7 +179,7 @@ def test_windows_reach_into_the_stretches_beside_their_own():
 def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
     """Its gradient is `row_updates` times the mean over its updates; that of other rows is the sum."""
     ids = np.array([[7, 8] * 4, [9, 7, 10, 11, 7, 12, 13, 14]])
-    module = Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=4).for_pretraining(Execution())
+    module = Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=4).module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
     params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
 

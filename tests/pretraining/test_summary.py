@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Windows
 from plmjax.experiment import Data, Experiment
 from plmjax.models.awd_lstm import AwdLstmConfig
@@ -38,7 +39,7 @@ def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
 ) -> None:
     config = AwdLstmConfig(vocab_size=9, embedding_size=6, hidden_size=10, num_layers=2)
     run = Experiment(model=config, objective=AwdLstmPretraining(), data=Data(Windows()))
-    checkpoints.save_parameters(tmp_path, random_params(config.for_pretraining(Execution())), run, {})
+    checkpoints.save_parameters(tmp_path, random_params(config.module(Purpose.PRETRAINING, Execution())), run, {})
     found, said = importlib.util.find_spec, []
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.words.embeddings import Embedding
@@ -25,9 +26,6 @@ class RecurrentConfig(ModelConfig):
     width: int = 16
     depth: int = 2
     dropout: float = 0.1
-
-    def for_pretraining(self, execution: Execution) -> "RecurrentModel":
-        return RecurrentModel(self, execution)
 
 
 class LongShortTermMemory(nn.Module):
@@ -69,6 +67,9 @@ class RecurrentModel(nn.Module):
         layers = nn.scan(lambda layer, *x: layer(*x), {"params": 0}, split_rngs=rngs, metadata_params=named)
         x, state = layers(layer, words(input_ids), state)
         return words.attend(x), state
+
+
+SYSTEM = declare(System(RecurrentConfig, Kind.DECODER, {Purpose.PRETRAINING: RecurrentModel}))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.experiment import Start
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
@@ -45,7 +46,7 @@ class Distillation(NextToken):
 
     @property
     def _teacher(self) -> nn.Module:
-        return self.teacher.for_pretraining(Execution())
+        return self.teacher.module(Purpose.PRETRAINING, Execution())
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         weight = super().weights(batch)["next_token"]

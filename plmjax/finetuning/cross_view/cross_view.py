@@ -33,6 +33,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
 from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
@@ -135,7 +136,7 @@ class CrossViewLearning(TaskObjective):
 
     task_class: ClassVar[type[Task]] = TasksWithText
     per_token: ClassVar[bool] = True
-    spells: ClassVar[bool] = True
+    purpose: ClassVar[Purpose] = Purpose.VIEWS
 
     tasks: tuple[CrossViewTask, ...] = ()
     """The objective of the modules of each of the data's tasks."""
@@ -165,20 +166,12 @@ class CrossViewLearning(TaskObjective):
         chosen = [one.name for one in task.chosen]
         return reported({one.name: one.metric_names for one in self.tasks if one.name in chosen})
 
-    def check_model(self, config: Any) -> None:
-        """Raises UserError for a model without restricted views."""
-        if not isinstance(config, CvtConfig):
-            raise UserError(
-                f"Expected a model with restricted views of a sentence, found {type(config).__name__}; begin with "
-                f"experiments/cvt.py."
-            )
-
     def module(self, config: CvtConfig, execution: Execution) -> nn.Module:
         """The encoder and the modules of all tasks."""
         heads = [
             Head(task.name, functools.partial(task.modules, config, execution.dtype), task.views) for task in self.tasks
         ]
-        return CvtForTasks(config, execution, tuple(heads))
+        return config.module(Purpose.VIEWS, execution, tuple(heads))
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText) -> Encoded:
         """The sentences of one task after the other, in the fields of their own; those of other tasks are 0."""

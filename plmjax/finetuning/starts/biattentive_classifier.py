@@ -50,4 +50,4 @@ class BiattentiveClassifier(Start):
         """The encoder alone, or its table."""
         if not self.contextual and not isinstance(origin, BiattentiveConfig):
             return FromTokenEmbeddings().map(params, origin, model.vectors)
-        return {name: array for name, array in params.items() if name.startswith(f"{model.encoder_name}/")}
+        return {name: array for name, array in params.items() if name.startswith(f"{model.system.name}/")}

@@ -24,7 +24,7 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, 
     plmjax.data.tokenizers.Tokenizer. All are the same where nothing is missing, or the model takes no further tokens.
     """
     model = run.model
-    missing = model.template.missing(tokenizer.vocabulary) if model.token_table is not None else []
+    missing = model.template.missing(tokenizer.vocabulary) if model.system.token_table is not None else []
     if not missing or "document_end" in missing:  # which pretraining has; the row's own check says what to do
         return run, params, tokenizer
     first = tokenizer.vocabulary.size
@@ -39,8 +39,8 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, 
 def _with_rows(params: Any, model: ModelConfig, first: int, stop: int, seed: int) -> Any:
     """The parameters with new vectors for the tokens first .. stop - 1, some of which the table may have rows for."""
     flat = flax.traverse_util.flatten_dict(params, sep="/")
-    table = flat[model.token_table]
+    table = flat[model.system.token_table]
     drawn = model.initializer(jax.random.key(seed), (stop - first, table.shape[1]), jnp.float32)
     tokens, behind = np.split(table, [model.vocab_size])
-    flat[model.token_table] = np.concatenate([tokens[:first], drawn, tokens[stop:], behind])
+    flat[model.system.token_table] = np.concatenate([tokens[:first], drawn, tokens[stop:], behind])
     return flax.traverse_util.unflatten_dict(flat, sep="/")

@@ -48,8 +48,8 @@ class FromLanguageModel(Start):
         """The language models without their softmax, below the tagger's name."""
         if isinstance(origin, type(self.tagger)):
             return params
-        within = f"{origin.encoder_name}/"
-        names = {name: f"{model.encoder_name}/{LANGUAGE_MODEL}/" for name in params if name.startswith(within)}
+        within = f"{origin.system.name}/"
+        names = {name: f"{model.system.name}/{LANGUAGE_MODEL}/" for name in params if name.startswith(within)}
         return {there + name.removeprefix(within): params[name] for name, there in names.items()}
 
     def draws(self, parameter: str) -> bool:
@@ -78,8 +78,8 @@ class FromWordVectors(Start):
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone."""
-        return {model.token_table: origin.token_vectors(params)[: model.vocab_size]}
+        return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
     def draws(self, parameter: str) -> bool:
         """All but the table."""
-        return parameter != self.tagger.token_table
+        return parameter != self.tagger.system.token_table

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.errors import UserError
 from plmjax.experiment import Start
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 
@@ -31,12 +30,10 @@ class FromTokenEmbeddings(Start):
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """The table alone; rows that are of no token, such as those of positions, are left out."""
-        return {model.token_table: origin.token_vectors(params)[: model.vocab_size]}
+        return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
 
 def check_vectors(origin: ModelConfig) -> None:
     """Raises UserError for a model that has no vector for each token."""
-    if not origin.has_token_vectors:
-        raise UserError(
-            f"Expected a model with a table of tokens, found {type(origin).__name__}; name another checkpoint."
-        )
+    if origin.system.vectors is None:
+        origin.system.refuse("has a vector for each token", advice="name another checkpoint")

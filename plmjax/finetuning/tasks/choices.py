@@ -16,6 +16,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import tables
@@ -94,11 +95,12 @@ class MultipleChoice(SequenceObjective):
     """Cross entropy of the softmax over a question's choices."""
 
     task_class: ClassVar[type[Task]] = Choices
+    purpose: ClassVar[Purpose] = Purpose.CHOICES
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The model with a head that gives every choice a number."""
-        return config.for_multiple_choice(execution)
+        return config.module(Purpose.CHOICES, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """A sequence for every choice; those of one question are neighbours."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.files import tables, text_files, word_columns
@@ -118,8 +119,8 @@ class DependencyParsing(TaskObjective):
     """
 
     task_class: ClassVar[type[Task]] = Parsing
+    purpose: ClassVar[Purpose] = Purpose.VIEWS
     per_token: ClassVar[bool] = True
-    spells: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("las", "uas")
 
     relations: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import json_file, tables
@@ -30,7 +31,6 @@ from plmjax.finetuning.metrics import question_answering
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
-from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.objectives.objective import Batch
 
 SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
@@ -169,6 +169,7 @@ class SpanExtraction(TaskObjective):
     """Mean of the nats of the answer's first and of its last token."""
 
     task_class: ClassVar[type[Task]] = Questions
+    purpose: ClassVar[Purpose] = Purpose.ANSWERS
     prediction_settings: ClassVar[tuple[str, ...]] = ("null_threshold", "best", "answer_length")
     per_token: ClassVar[bool] = True
 
@@ -189,14 +190,6 @@ class SpanExtraction(TaskObjective):
         kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
         return ("exact", "f1", *kinds)
 
-    def check_model(self, config: Any) -> None:
-        """Raises UserError for an encoder-decoder that reads no row without a target."""
-        if config.encoder_needs_target:
-            raise UserError(
-                f"Expected a model that reads a text alone, to find answers in it, found {config.kind}; "
-                f"fine-tune an encoder, a GPT or a BART."
-            )
-
     def fit_labels(self, train: QuestionExamples) -> Self:
         """The objective, which then knows whether some questions have no answer."""
         check_choice("--objective.language", self.language, SCORES)
@@ -204,7 +197,7 @@ class SpanExtraction(TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with two scores a token."""
-        return QuestionAnswering(config, execution)
+        return config.module(Purpose.ANSWERS, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
         """The windows of every question's text, in the order of the file.

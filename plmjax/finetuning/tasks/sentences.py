@@ -17,6 +17,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.decimals import decimal
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
@@ -84,6 +85,7 @@ class SentenceObjective(SequenceObjective):
     """Base of those that label single sentences or pairs of them."""
 
     task_class: ClassVar[type[Task]] = Sentences
+    purpose: ClassVar[Purpose] = Purpose.TEXT_LABELS
 
     @property
     def outputs(self) -> int:
@@ -104,7 +106,7 @@ class SentenceObjective(SequenceObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The model with a new head for whole sequences."""
-        return config.for_sequence_classification(self.outputs, execution)
+        return config.module(Purpose.TEXT_LABELS, execution, self.outputs)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """A row for every sentence or pair; of a template with both orders, two for every pair."""

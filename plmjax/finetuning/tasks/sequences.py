@@ -36,10 +36,10 @@ class SequenceObjective(TaskObjective):
 
     def check_model(self, config: Any) -> None:
         """Raises UserError where the model is asked for the next token and does not tell it."""
-        if self.language_model and not config.scores_next_token:
+        if self.language_model and "scores" not in config.system.returns:
             raise UserError(
                 f"Expected a model that reads from left to right for --objective.language_model "
-                f"{self.language_model:g}, found {config.kind}; set it to 0, or fine-tune a GPT."
+                f"{self.language_model:g}, found {config.system}; set it to 0, or fine-tune a GPT."
             )
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import TokenRow
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
@@ -24,7 +25,7 @@ from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.sentences import numbered, softmax
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
 from plmjax.layers.words.characters import sentence_marks, spelled
-from plmjax.models.families.task_heads import TaggingOutput, TokenClassification
+from plmjax.models.families.task_heads import TaggingOutput
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
@@ -186,8 +187,8 @@ class TokenTagging(TaskObjective):
     """Cross entropy of the label of each word's first piece."""
 
     task_class: ClassVar[type[Task]] = Tagging
+    purpose: ClassVar[Purpose] = Purpose.TOKEN_LABELS
     per_token: ClassVar[bool] = True
-    spells: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
@@ -214,17 +215,9 @@ class TokenTagging(TaskObjective):
             )
         return dataclasses.replace(self, labels=labels)
 
-    def check_model(self, config: Any) -> None:
-        """Raises UserError for a model that reads from left to right, as the decoder of an encoder-decoder does."""
-        if config.scores_next_token or config.decoder_start_token_id is not None:
-            raise UserError(
-                f"Expected a model that sees both sides of a word, to label words, found {config.kind}; fine-tune an "
-                f"encoder."
-            )
-
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The encoder with a linear layer on every token."""
-        return TokenClassification(config, execution, len(self.labels), self.mix)
+        return config.module(Purpose.TOKEN_LABELS, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""

@@ -28,6 +28,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
@@ -197,14 +198,14 @@ class TaskObjective(Objective):
 
     task_class: ClassVar[type[Task]]
     """The kind of task that it is for."""
+    purpose: ClassVar[Purpose]
+    """The purpose of the model's module that it trains; models without one are refused."""
     per_token: ClassVar[bool] = False
     """Whether the model's outputs are [R T ...], of tokens, rather than [R K ...], of sequences."""
     generates: ClassVar[bool] = False
     """Whether predictions are made from text that the model writes (`writing`), rather than from its outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
     """Metrics of a whole file, the same for every task of the kind."""
-    spells: ClassVar[bool] = False
-    """Whether `encode` gives the characters of words to a model that reads them."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that only choose the prediction made from the outputs, and can be set when predicting."""
 
@@ -232,7 +233,7 @@ class TaskObjective(Objective):
         return model.template
 
     def check_model(self, config: Any) -> None:
-        """Raises UserError where a model with this config cannot be trained on the task."""
+        """Raises UserError where the settings do not fit a model that has the purpose."""
 
     def encode(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """The examples as rows of the model's template; UserError names a bad line.

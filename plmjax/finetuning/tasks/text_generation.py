@@ -27,13 +27,13 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, options_named
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge, Rouge
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
-from plmjax.generation.decoder import writes_text
 from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -68,6 +68,7 @@ class TextGeneration(Decoding, TaskObjective):
     """
 
     task_class: ClassVar[type[Task]] = TextPairs
+    purpose: ClassVar[Purpose] = Purpose.TEXT_TO_TEXT
     generates: ClassVar[bool] = True
     judge: ClassVar[Judge]
     """The metrics of the texts that were written; a field of objectives with one task."""
@@ -113,25 +114,16 @@ class TextGeneration(Decoding, TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """The module that writes text."""
-        return config.for_generation(execution)
+        return config.module(Purpose.TEXT_TO_TEXT, execution)
 
     def check_model(self, config: ModelConfig) -> None:
-        """Raises UserError for a model that writes no text, or that has no positions for as much.
+        """Raises UserError for a model that has no positions for as much text.
 
         So it does for options of which one has no effect beside another.
         """
         decoding = self.decoding()
         if decoding.beams != 1:  # with one beam, the settings that an experiment has for its search wait for more
             decoding.check_effects("objective.")
-        if writes_text(config) and config.decoder_start_token_id is None and not config.scores_next_token:
-            raise UserError(
-                f"Expected a model that writes a text given another, found {config.kind}, which only goes on from one; "
-                f"fine-tune an encoder-decoder, a GPT or a GPT-2."
-            )
-        if not writes_text(config):
-            raise UserError(
-                f"Expected a model that writes text, found {config.kind}; fine-tune an encoder-decoder or a decoder."
-            )
         most = self.decoding().max_new_tokens
         if config.longest is not None and most >= config.longest:
             raise UserError(
@@ -141,7 +133,7 @@ class TextGeneration(Decoding, TaskObjective):
 
     def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
         """A row of the source and one of the target for every pair, or for a decoder one of both."""
-        apart = model.decoder_start_token_id is not None
+        apart = model.system.kind is Kind.ENCODER_DECODER
         if apart != (task.target_length > 0):
             kind, needed = ("an encoder-decoder", "above 0") if apart else ("a decoder", "0")
             raise UserError(
@@ -212,7 +204,7 @@ class TextGeneration(Decoding, TaskObjective):
 
     def template(self, model: ModelConfig) -> Template:
         """As the model's; of a decoder, which writes the target in the row of its source, `DECODER_ROW`."""
-        return DECODER_ROW if model.decoder_start_token_id is None else model.template
+        return model.template if model.system.kind is Kind.ENCODER_DECODER else DECODER_ROW
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """The tokens of one row or of both, with their places in the packed pairs."""

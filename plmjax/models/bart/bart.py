@@ -17,7 +17,7 @@ Deviation: rows may hold several packed texts (`segment_ids`, `decoder_segment_i
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -26,19 +26,23 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, SHARE, check_ranges
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.tokens import last_tokens
 from plmjax.layers.words.embeddings import Embedding, check_ids
+from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.models.roberta import ClassificationHead
 from plmjax.models.transformer import (
     LAYER_NORM_EPSILON,
     EncoderDecoderConfig,
     TransformerForConditionalGeneration,
     TransformerModel,
+    both_sides,
+    encoder_decoder_parts,
 )
 
 FIRST_POSITION = 2
@@ -79,34 +83,14 @@ class BartConfig(EncoderDecoderConfig):
     decoder_start_token_id: int = 2
     """Id that the decoder reads first: </s>."""
 
-    encoder_name: ClassVar[str] = "bart"
-    encoder_needs_target: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         """As every encoder-decoder's, and what is BART's own."""
         super().__post_init__()
         check_ranges("model", self, classifier_dropout=SHARE, init_std=FROM_0)
 
-    @classmethod
-    def base(cls, **overrides: Any) -> Self:
-        """139,420,416 parameters."""
-        return cls(**overrides)
-
-    @classmethod
-    def large(cls, **overrides: Any) -> Self:
-        """406,291,456 parameters."""
-        layers = {"encoder_layers": 12, "decoder_layers": 12}
-        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
-        inner = {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
-        return cls(**({"d_model": 1024, **layers, **heads, **inner} | overrides))
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Two layers of 128 on each side."""
-        layers = {"encoder_layers": 2, "decoder_layers": 2}
-        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        inner = {"encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
-        return cls(**({"d_model": 128, **layers, **heads, **inner} | overrides))
+    base = Size("139,420,416 parameters.")
+    large = Size("406,291,456 parameters.", d_model=1024, **both_sides(layers=12, heads=16, inner=4096))
+    tiny = Size("Two layers of 128 on each side.", d_model=128, **both_sides(layers=2, heads=2, inner=512))
 
     @property
     def initializer(self) -> Initializer:
@@ -118,34 +102,10 @@ class BartConfig(EncoderDecoderConfig):
         """Dropout of the input of a downstream task's head."""
         return self.classifier_dropout
 
-    @property
-    def template(self) -> Template:
-        """<s> A </s>, and <s> A </s></s> B </s>."""
-        return Template("cls A sep", "cls A sep sep B sep", "last")
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Tables and norms of the embeddings, each layer of the encoder and each of the decoder."""
-        words, *layers = super().parameter_groups
-        own = (f"{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm"))
-        return ParameterGroup((*words.prefixes, *(f"{self.encoder_name}/{name}" for name in own))), *layers
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """As every encoder-decoder's; with 0 predictions both sides read the row, as for the head of a task."""
         read = 6.0 * batch_size * self.layers_products(sequence_length, sequence_length)
         return super().train_flops(batch_size, sequence_length, predictions) if predictions else read
-
-    def for_pretraining(self, execution: Execution) -> "BartForConditionalGeneration":
-        """Encoder and decoder with the scores of the next token."""
-        return BartForConditionalGeneration(self, execution)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BartForSequenceClassification":
-        """The module that labels whole rows, or gives each `outputs` numbers."""
-        return BartForSequenceClassification(self, execution, outputs)
-
-    def encoder(self, execution: Execution) -> "BartModel":
-        """Encoder and decoder alone, under the name that their parameters have in every other module."""
-        return BartModel(self, execution, name=self.encoder_name)
 
 
 @flax.struct.dataclass
@@ -219,7 +179,7 @@ class BartForSequenceClassification(nn.Module):
 
     def setup(self) -> None:
         """The model and the head."""
-        self.model = self.config.encoder(self.execution)
+        self.model = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def __call__(
@@ -236,3 +196,31 @@ class BartForSequenceClassification(nn.Module):
         last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
         fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
         return BartClassificationOutput(**fields, logits=self.classifier(last, deterministic))
+
+
+def bart_parts(config: BartConfig) -> tuple[ParameterGroup, ...]:
+    """Tables and norms of the embeddings, each layer of the encoder and each of the decoder."""
+    words, *layers = encoder_decoder_parts(config)
+    own = (f"bart/{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm"))
+    return ParameterGroup((*words.prefixes, *own)), *layers
+
+
+SYSTEM = declare(
+    System(
+        BartConfig,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.PRETRAINING: BartForConditionalGeneration,
+            Purpose.WRITING: BartForConditionalGeneration,
+            Purpose.TEXT_TO_TEXT: BartForConditionalGeneration,
+            Purpose.ENCODING: BartModel,
+            Purpose.EMBEDDING: BartModel,
+            Purpose.TEXT_LABELS: BartForSequenceClassification,
+            Purpose.ANSWERS: QuestionAnswering,
+        },
+        name="bart",
+        template=lambda config: Template("cls A sep", "cls A sep sep B sep", "last"),  # <s> A </s></s> B </s>
+        parts=bart_parts,
+        token_table="bart/words/embedding",
+    )
+)

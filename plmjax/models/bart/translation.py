@@ -19,19 +19,20 @@ layers of the sizes of BART's.
 """
 
 import dataclasses
-from typing import ClassVar, NoReturn, Self
+from typing import Self
 
 import flax.linen as nn
 import jax
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel
+from plmjax.models.bart import bart
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel, bart_parts
 from plmjax.models.transformer import LAYER_NORM_EPSILON, EncoderLayer, encoded
 
 SOURCE_ENCODER = "source_encoder"
@@ -57,8 +58,6 @@ class BartTranslationConfig(BartConfig):
     source_layers: int = 6
     """Layers of the source encoder, M."""
 
-    encoder_needs_target: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         """As BART's, and the layers."""
         super().__post_init__()
@@ -69,30 +68,11 @@ class BartTranslationConfig(BartConfig):
         """That of a BART with so many new layers before it."""
         return cls(**dataclasses.asdict(bart), source_layers=source_layers)
 
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The source encoder's tables and norm, each of its layers, then BART's."""
-        tables = ParameterGroup(tuple(f"{SOURCE_ENCODER}/{part}" for part in ("words", "positions", "layer_norm")))
-        layers = (ParameterGroup((f"{SOURCE_ENCODER}/layers",), layer) for layer in range(self.source_layers))
-        return tables, *layers, *super().parameter_groups
-
     def layers_products(self, source: int, target: int) -> int:
         """As BART's, with the layers of the source encoder."""
         size = self.d_model
         layer = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
         return super().layers_products(source, target) + self.source_layers * layer
-
-    def for_generation(self, execution: Execution) -> "BartForTranslation":
-        """Source encoder and BART with the scores of the next token."""
-        return BartForTranslation(self, execution)
-
-    def for_pretraining(self, execution: Execution) -> NoReturn:
-        """UserError: BART is pretrained without it."""
-        self._lacks("a pretraining task")
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> NoReturn:
-        """UserError: it translates."""
-        self._lacks("a head for whole sequences")
 
 
 class SourceEncoder(nn.Module):
@@ -153,4 +133,28 @@ class BartForTranslation(BartForConditionalGeneration):
     def setup(self) -> None:
         """The source encoder, and the model that reads it."""
         self.source_encoder = SourceEncoder(self.config, self.execution)
-        self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.encoder_name)
+        self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.system.name)
+
+
+def _parts(config: BartTranslationConfig) -> tuple[ParameterGroup, ...]:
+    """The source encoder's tables and norm, each of its layers, then BART's."""
+    tables = ParameterGroup(tuple(f"{SOURCE_ENCODER}/{part}" for part in ("words", "positions", "layer_norm")))
+    layers = (ParameterGroup((f"{SOURCE_ENCODER}/layers",), layer) for layer in range(config.source_layers))
+    return tables, *layers, *bart_parts(config)
+
+
+SYSTEM = declare(
+    System(
+        BartTranslationConfig,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.WRITING: BartForTranslation,
+            Purpose.TEXT_TO_TEXT: BartForTranslation,
+            Purpose.ENCODING: BartModel,
+        },
+        name=bart.SYSTEM.name,
+        template=bart.SYSTEM.template,
+        parts=_parts,
+        token_table=bart.SYSTEM.token_table,
+    )
+)

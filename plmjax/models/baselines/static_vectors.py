@@ -21,7 +21,8 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -29,6 +30,7 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.bert import BertOutput
+from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,7 @@ class StaticVectorsConfig(ModelConfig):
     """Dropout of the input of a task's head."""
 
     depth: ClassVar[int] = 0
-    encoder_name: ClassVar[str] = "static_vectors"
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
-    token_table: ClassVar[str] = "static_vectors/words/embedding"
-    parameter_groups: ClassVar[tuple[ParameterGroup, ...]] = (ParameterGroup(("static_vectors",)),)
-    template: ClassVar[Template] = Template("A", "A B:1")
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
@@ -68,20 +66,6 @@ class StaticVectorsConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """0: there are no matrix products below the head."""
         return 0.0
-
-    def encoder(self, execution: Execution) -> "StaticVectors":
-        """The table, under the name that its parameters have in every module."""
-        return StaticVectors(self, execution, name=self.encoder_name)
-
-    def for_sequence_classification(
-        self, outputs: int, execution: Execution
-    ) -> "StaticVectorsForSequenceClassification":
-        """The module that gives every text or pair `outputs` numbers."""
-        return StaticVectorsForSequenceClassification(self, execution, outputs)
-
-    def for_multiple_choice(self, execution: Execution) -> "StaticVectorsForMultipleChoice":
-        """The module that gives every choice of a question one number."""
-        return StaticVectorsForMultipleChoice(self, execution, 1)
 
 
 class StaticVectors(nn.Module):
@@ -124,7 +108,7 @@ class StaticVectorsForSequenceClassification(nn.Module):
     def setup(self) -> None:
         """The table, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
-        self.encoder = config.encoder(self.execution)
+        self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
 
@@ -165,6 +149,8 @@ class StaticVectorsForSequenceClassification(nn.Module):
 class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
     """A linear layer that gives every pair of a question and a choice one number."""
 
+    num_labels: int = 1
+
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None) -> BertOutput:
         """The C choices of a question side by side: int [B C T] -> logits [B C], or [B C K] of packed questions."""
         rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
@@ -185,3 +171,22 @@ def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:
         means.append(jnp.einsum("BKT,BTD->BKD", mask, vectors.astype(jnp.float32)) / jnp.maximum(sizes[-1], 1))
     first, second = means
     return jnp.concatenate([first, second, jnp.abs(first - second) * (sizes[1] > 0), first * second], axis=-1)
+
+
+SYSTEM = declare(
+    System(
+        StaticVectorsConfig,
+        Kind.WORD_VECTORS,
+        {
+            Purpose.ENCODING: StaticVectors,
+            Purpose.EMBEDDING: StaticVectors,
+            Purpose.TEXT_LABELS: StaticVectorsForSequenceClassification,
+            Purpose.CHOICES: StaticVectorsForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+        name="static_vectors",
+        template=lambda config: Template("A", "A B:1"),
+        parts=lambda config: (ParameterGroup(("static_vectors",)),),
+        token_table="static_vectors/words/embedding",
+    )
+)

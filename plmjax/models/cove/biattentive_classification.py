@@ -18,7 +18,7 @@ Deviation: the scores of the last pooling have no bias, which their softmax woul
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -26,8 +26,8 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
-from plmjax.contracts.template import Template
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
@@ -36,6 +36,7 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertOutput
+from plmjax.models.cove import cove
 from plmjax.models.cove.cove import UNSEEN, CoveConfig, text_starts, visible_tokens
 from plmjax.models.families.task_heads import HEAD
 
@@ -56,12 +57,15 @@ class BiattentiveConfig(ModelConfig):
     dropout: float = 0.2
     """Dropout of the inputs of each layer but the biLSTM upon the words."""
 
-    packs: ClassVar[bool] = False
-    template: ClassVar[Template] = CoveConfig.template
-
     def __post_init__(self) -> None:
         """Checks the sizes and the rate."""
         check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=SHARE)
+
+    @property
+    def system(self) -> System:
+        """The declaration, with the encoder's name and the words of the model whose vectors are read."""
+        below = self.vectors.system
+        return dataclasses.replace(SYSTEM, name=below.name, token_table=below.token_table)
 
     @property
     def vocab_size(self) -> int:
@@ -79,25 +83,9 @@ class BiattentiveConfig(ModelConfig):
         return self.vectors.depth
 
     @property
-    def encoder_name(self) -> str:
-        """That of the model whose vectors are read."""
-        return self.vectors.encoder_name
-
-    @property
-    def token_table(self) -> str:
-        """The words' vectors."""
-        return self.vectors.token_table
-
-    @property
     def token_width(self) -> int:
         """Numbers of a word's vector."""
         return self.vectors.token_width
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """Those of the vectors; the network is the head."""
-        name = self.encoder_name
-        return tuple(group for group in self.vectors.parameter_groups if group.prefixes[0].split("/")[0] == name)
 
     @property
     def features(self) -> int:
@@ -122,14 +110,6 @@ class BiattentiveConfig(ModelConfig):
         row = self.pieces * (4 * POOLINGS * size * 4 * size + 4 * size * 2 * size)
         own = 6.0 * batch_size * (sequence_length * token + row)
         return own + self.vectors.train_flops(batch_size, sequence_length, 0)
-
-    def encoder(self, execution: Execution) -> nn.Module:
-        """The model whose vectors are read."""
-        return self.vectors.encoder(execution)
-
-    def for_sequence_classification(self, outputs: int, execution: Execution) -> "BiattentiveForSequenceClassification":
-        """The network upon its vectors."""
-        return BiattentiveForSequenceClassification(self, execution, outputs)
 
 
 class SelfAttentivePooling(nn.Module):
@@ -238,7 +218,7 @@ class BiattentiveForSequenceClassification(nn.Module):
             deterministic: without dropout.
         """
         rows = (attention_mask, token_type_ids, positions, segment_ids)
-        output = self.config.encoder(self.execution)(input_ids, *rows, output_hidden_states=True)
+        output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, *rows, output_hidden_states=True)
         words, context = output.hidden_states[0], output.last_hidden_state
         x = jnp.concatenate([words, context], axis=-1) if self.config.depth else words
         visible = visible_tokens(attention_mask, segment_ids)
@@ -249,3 +229,30 @@ class BiattentiveForSequenceClassification(nn.Module):
         network = BiattentiveNetwork(self.config, self.execution, self.num_labels, name=HEAD)
         logits = network(x, first, second, text_starts(types), deterministic=deterministic)
         return BertOutput(context, logits=logits if cls_positions is None else logits[:, None])
+
+
+def _parts(config: BiattentiveConfig) -> tuple[ParameterGroup, ...]:
+    """Those of the vectors; the network is the head."""
+    groups = config.vectors.parameter_groups
+    return tuple(group for group in groups if group.prefixes[0].split("/")[0] == config.system.name)
+
+
+def _encoder(config: BiattentiveConfig, execution: Execution, **options: Any) -> nn.Module:
+    """The model whose vectors are read."""
+    return config.vectors.system.modules[Purpose.ENCODING](config.vectors, execution, **options)
+
+
+SYSTEM = declare(
+    System(
+        BiattentiveConfig,
+        Kind.ENCODER,
+        {
+            Purpose.ENCODING: _encoder,
+            Purpose.EMBEDDING: _encoder,
+            Purpose.TEXT_LABELS: BiattentiveForSequenceClassification,
+        },
+        template=cove.SYSTEM.template,
+        parts=_parts,
+        packs=False,
+    )
+)

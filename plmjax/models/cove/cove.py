@@ -29,7 +29,7 @@ Deviation: a row holds one pair, since the decoder begins with the last state of
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -38,7 +38,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -50,6 +52,7 @@ from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, State
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.task_heads import QuestionAnswering
 
 ATTENTIONS = ("general", "dot")
 ENCODER = "cove"
@@ -80,11 +83,7 @@ class CoveConfig(ModelConfig):
     decoder_start_token_id: int = 2
     """Id of the token that a target begins with."""
 
-    packs: ClassVar[bool] = False
-    encoder_name: ClassVar[str] = ENCODER
     field_names: ClassVar[dict[str, str]] = {"depth": "num_layers"}
-    token_table: ClassVar[str] = f"{ENCODER}/words/embedding"
-    template: ClassVar[Template] = Template("A end", "A end B:1 end:1", "last")
 
     def __post_init__(self) -> None:
         """Checks the sizes, the rate and the attention."""
@@ -92,15 +91,12 @@ class CoveConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE, initializer_range=FROM_0)
         check_choice("--model.attention", self.attention, ATTENTIONS)
 
-    @classmethod
-    def original(cls, **overrides: Any) -> Self:
-        """3,609,600 parameters in the encoder and 7,569,600 in the decoder, without words and the output layer."""
-        return cls(**overrides)
-
-    @classmethod
-    def tiny(cls, **overrides: Any) -> Self:
-        """Vectors of 100 numbers, cells of 64 in each direction."""
-        return cls(**({"vocab_size": 8192, "vector_size": 100, "hidden_size": 64} | overrides))
+    original = Size(
+        "3,609,600 parameters in the encoder and 7,569,600 in the decoder, without words and the output layer."
+    )
+    tiny = Size(
+        "Vectors of 100 numbers, cells of 64 in each direction.", vocab_size=8192, vector_size=100, hidden_size=64
+    )
 
     @property
     def width(self) -> int:
@@ -117,27 +113,9 @@ class CoveConfig(ModelConfig):
         """Uniform; of the decoder's words, and of all kernels and biases."""
         return uniform(self.initializer_range)
 
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The words, each layer of the encoder, and the decoder."""
-        layers = (ParameterGroup((f"{ENCODER}/layer_{layer}",)) for layer in range(self.num_layers))
-        return ParameterGroup((f"{ENCODER}/words",)), *layers, ParameterGroup(("decoder",))
-
     def with_dropout(self, rate: float) -> Self:
         """The same sizes with another rate."""
         return dataclasses.replace(self, dropout=rate)
-
-    def encoder(self, execution: Execution) -> "MtLstm":
-        """The MT-LSTM, under the name that its parameters have in every module."""
-        return MtLstm(self, execution, name=ENCODER)
-
-    def for_pretraining(self, execution: Execution) -> "CoveForTranslation":
-        """Encoder and decoder."""
-        return CoveForTranslation(self, execution)
-
-    def for_generation(self, execution: Execution) -> "CoveForTranslation":
-        """The same."""
-        return CoveForTranslation(self, execution)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> None:
         """None: the decoder begins with the state that its source ends with."""
@@ -387,7 +365,7 @@ class CoveForTranslation(nn.Module):
     def setup(self) -> None:
         """Both sides and the output layer."""
         config, init = self.config, self.config.initializer
-        self.encoder = config.encoder(self.execution)
+        self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.decoder = Decoder(config, self.execution)
         self.dropout = Dropout(config.dropout)
         kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
@@ -465,3 +443,30 @@ class CoveForTranslation(nn.Module):
         spoken, after = self.decoder(input_ids, visible, source, before, deterministic=deterministic)
         scores = VocabularyScores(spoken, self.generator, self.generator_bias)
         return TranslationOutput(spoken, None, scores, after)
+
+
+def _parts(config: CoveConfig) -> tuple[ParameterGroup, ...]:
+    """The words, each layer of the encoder, and the decoder."""
+    layers = (ParameterGroup((f"{ENCODER}/layer_{layer}",)) for layer in range(config.num_layers))
+    return ParameterGroup((f"{ENCODER}/words",)), *layers, ParameterGroup(("decoder",))
+
+
+SYSTEM = declare(
+    System(
+        CoveConfig,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.PRETRAINING: CoveForTranslation,
+            Purpose.WRITING: CoveForTranslation,
+            Purpose.TEXT_TO_TEXT: CoveForTranslation,
+            Purpose.ENCODING: MtLstm,
+            Purpose.EMBEDDING: MtLstm,
+            Purpose.ANSWERS: QuestionAnswering,
+        },
+        name=ENCODER,
+        template=lambda config: Template("A end", "A end B:1 end:1", "last"),
+        parts=_parts,
+        token_table=f"{ENCODER}/words/embedding",
+        packs=False,
+    )
+)

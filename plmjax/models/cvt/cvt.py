@@ -35,7 +35,8 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -47,6 +48,7 @@ from plmjax.layers.words.character_filters import strongest
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.task_heads import TokenClassification
 
 PRIMARY = "primary"
 TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
@@ -90,10 +92,7 @@ class CvtConfig(ModelConfig):
     """Of the weights of attention, in the view of translation that sees a part of the source."""
 
     depth: ClassVar[int] = 2
-    encoder_name: ClassVar[str] = "cvt"
-    token_inputs: ClassVar[tuple[str, ...]] = ("input_ids", "characters")
-    token_table: ClassVar[str] = "cvt/words/embedding"
-    template: ClassVar[Template] = Template("A", "A B")
+    field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -123,19 +122,6 @@ class CvtConfig(ModelConfig):
         """Glorot's, of everything but the tables."""
         return nn.initializers.glorot_uniform()
 
-    @property
-    def characters(self) -> int:
-        """The model reads spellings, of so many characters a word."""
-        return self.max_characters_per_token
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The words with their characters, then both LSTMs."""
-        name = self.encoder_name
-        parts = (f"{part}_{number}" for number in range(len(self.filter_widths)) for part in ("filters", "filter_bias"))
-        words = ParameterGroup(tuple(f"{name}/{part}" for part in ("words", "word_scale", "characters", *parts)))
-        return words, *(ParameterGroup((f"{name}/lstm_{layer}",)) for layer in (1, 2))
-
     def with_dropout(self, rate: float) -> Self:
         """The same sizes with another rate, for both kinds of sentences; what views see stays as it is."""
         return dataclasses.replace(self, dropout=rate, unlabelled_dropout=rate)
@@ -149,10 +135,6 @@ class CvtConfig(ModelConfig):
         layers = (inputs, self.first_size, first), (2 * first, self.second_size, second)
         lstms = sum(2 * (4 * cell * (below + out) + cell * out) for below, cell, out in layers)
         return 6.0 * batch_size * sequence_length * (words + lstms)
-
-    def encoder(self, execution: Execution) -> "Cvt":
-        """The encoder without its modules."""
-        return Cvt(self, execution, name=self.encoder_name)
 
 
 class DropoutOfKind(nn.Module):
@@ -361,3 +343,25 @@ class CvtForTasks(nn.Module):
     def write(self, task: str, *given: Any) -> Any:
         """As `TranslationModules.write`, of one task."""
         return self.classifier(task, *given, method="write")
+
+
+def _parts(config: CvtConfig) -> tuple[ParameterGroup, ...]:
+    """The words with their characters, then both LSTMs."""
+    filters = range(len(config.filter_widths))
+    parts = (f"{part}_{number}" for number in filters for part in ("filters", "filter_bias"))
+    words = ParameterGroup(tuple(f"cvt/{part}" for part in ("words", "word_scale", "characters", *parts)))
+    return words, *(ParameterGroup((f"cvt/lstm_{layer}",)) for layer in (1, 2))
+
+
+SYSTEM = declare(
+    System(
+        CvtConfig,
+        Kind.ENCODER,
+        {Purpose.VIEWS: CvtForTasks, Purpose.ENCODING: Cvt, Purpose.TOKEN_LABELS: TokenClassification},
+        name="cvt",
+        reads=("input_ids", "characters"),
+        template=lambda config: Template("A", "A B"),
+        parts=_parts,
+        token_table="cvt/words/embedding",
+    )
+)

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from plmjax.layers.crf import Possible, Scores, TransitionScores
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.scalar_mix import ScalarMix
-from plmjax.models.bert import EncoderConfig
 
 HEAD = "classifier"
 MIX = "scalar_mix"
@@ -52,7 +53,7 @@ class TokenClassification(nn.Module):
     mix: x is a learned mix of all layers, as in ELMo, instead of the last layer.
     """
 
-    config: EncoderConfig
+    config: ModelConfig
     execution: Execution = Execution()
     num_labels: int = 2
     mix: bool = False
@@ -66,14 +67,14 @@ class TokenClassification(nn.Module):
         deterministic: bool = True,
         **inputs: Any,
     ) -> TaggingOutput:
-        """As the encoder, which is given the ids of tokens, their characters or both, as its config says."""
+        """As the encoder, which is given the ids of tokens, their characters or both, as its system says."""
         tokens = {"input_ids": input_ids, "characters": characters}
-        inputs |= {name: tokens[name] for name in self.config.token_inputs}
+        inputs |= {name: tokens[name] for name in self.config.system.reads}
         inputs |= {
             "deterministic": deterministic,
             "output_hidden_states": self.mix or inputs.get("output_hidden_states"),
         }
-        output = self.config.encoder(self.execution)(**inputs)
+        output = self.config.module(Purpose.ENCODING, self.execution)(**inputs)
         hidden = ScalarMix(name=MIX)(output.hidden_states) if self.mix else output.last_hidden_state
         hidden = Dropout(self.config.head_dropout)(hidden, deterministic)
         axes, init = ("embed", None), self.config.initializer
@@ -102,13 +103,17 @@ class CrfTokenClassification(TokenClassification):
 class QuestionAnswering(nn.Module):
     """S . x_i and E . x_i for every token i: does the answer start, does it end there (ibid., section 4.2)."""
 
-    config: EncoderConfig
+    config: ModelConfig
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> SpanOutput:
         """As the encoder."""
-        output = self.config.encoder(self.execution)(input_ids, deterministic=deterministic, **inputs)
+        output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, deterministic=deterministic, **inputs)
         axes, init = ("embed", None), self.config.initializer
         ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(output.last_hidden_state)
         return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1])
+
+
+TOKEN_HEADS = {Purpose.TOKEN_LABELS: TokenClassification, Purpose.ANSWERS: QuestionAnswering}
+"""The heads for single tokens of an encoder that sees both sides of each."""

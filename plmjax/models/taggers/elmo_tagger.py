@@ -14,17 +14,16 @@ Deviation: the tagger's own layers read the marks of a sentence's ends too, whic
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import declare
 from plmjax.errors import SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.scalar_mix import ScalarMix
 from plmjax.models.elmo import ElmoModel
-from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput
+from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule, TaggerOutput, upon_language_models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,6 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
 
     elmo_dropout: float = 0.5
     """Of both mixes."""
-
-    encoder_name: ClassVar[str] = "elmo_tagger"
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -49,10 +46,6 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
     def multiplications(self, first: int = 0, second: int = 0) -> int:
         """Multiplications for one word; the first layer reads a mix too."""
         return super().multiplications(first + self.language_model.width, second)
-
-    def encoder(self, execution: Execution) -> "ElmoTagger":
-        """The tagger without its labels."""
-        return ElmoTagger(self, execution, name=self.encoder_name)
 
 
 class ElmoTagger(TaggerModule):
@@ -90,3 +83,6 @@ class ElmoTagger(TaggerModule):
         second, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         last = jnp.concatenate([second, at_output], axis=-1)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
+
+
+SYSTEM = declare(upon_language_models(ElmoTaggerConfig, "elmo_tagger", ElmoTagger))

@@ -24,7 +24,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig, ParameterGroup
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
@@ -37,6 +39,7 @@ from plmjax.layers.words.character_filters import strongest
 from plmjax.layers.words.characters import CHARACTERS, PADDING
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.elmo import ElmoConfig
+from plmjax.models.families.task_heads import TokenClassification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +66,7 @@ class TaggerConfig(ModelConfig):
     """Of the inputs of all recurrent layers."""
 
     depth: ClassVar[int] = 2
-    encoder_name: ClassVar[str] = "tagger"
-    token_inputs: ClassVar[tuple[str, ...]] = ("input_ids", "characters")
-    token_table: ClassVar[str | None] = "tagger/words/vectors/embedding"
-    template: ClassVar[Template] = Template("A", "A B")
+    field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -76,10 +76,13 @@ class TaggerConfig(ModelConfig):
         check_ranges("model", self, filter_width=(0, self.max_characters_per_token))
         check_choice("--start.tagger.cell", self.cell, tuple(CELLS))
 
-    @classmethod
-    def named_entities(cls, **overrides: Any) -> Self:
-        """The paper's sizes for named entities: GRUs, of the characters too."""
-        return cls(**({"cell": "gru", "hidden_size": 300, "character_features": 80, "filter_width": 0} | overrides))
+    named_entities = Size(
+        "The paper's sizes for named entities: GRUs, of the characters too.",
+        cell="gru",
+        hidden_size=300,
+        character_features=80,
+        filter_width=0,
+    )
 
     @property
     def width(self) -> int:
@@ -95,16 +98,6 @@ class TaggerConfig(ModelConfig):
     def initializer(self) -> Initializer:
         """Of the head."""
         return nn.initializers.glorot_uniform()
-
-    @property
-    def characters(self) -> int:
-        """The model reads spellings, of so many characters a word."""
-        return self.max_characters_per_token
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The words, then both layers."""
-        return tuple(ParameterGroup((f"{self.encoder_name}/{part}",)) for part in ("words", "layer_1", "layer_2"))
 
     def with_dropout(self, rate: float) -> Self:
         """The same model with another dropout of the layers' inputs."""
@@ -128,10 +121,6 @@ class TaggerConfig(ModelConfig):
         sizes = (self.word_dim + spelling + first, 2 * self.hidden_size + second)
         return words + sum(recurrent_multiplications(self.cell, size, self.hidden_size) for size in sizes)
 
-    def encoder(self, execution: Execution) -> "Tagger":
-        """The tagger without its labels."""
-        return Tagger(self, execution, name=self.encoder_name)
-
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelTaggerConfig(TaggerConfig):
@@ -139,8 +128,6 @@ class LanguageModelTaggerConfig(TaggerConfig):
 
     language_model: ElmoConfig = ElmoConfig()
     """The language models; those of the checkpoint that a run starts from."""
-
-    token_table: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Checks the sizes."""
@@ -151,16 +138,6 @@ class LanguageModelTaggerConfig(TaggerConfig):
                 f"Expected --start.tagger.max_characters_per_token {theirs}, as the language models read words, found "
                 f"{own}; set it."
             )
-
-    @property
-    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        """The language models, then the tagger; the mixes are of the task, as the head is."""
-        return ParameterGroup((f"{self.encoder_name}/language_model",)), *super().parameter_groups
-
-    @property
-    def template(self) -> Template:
-        """Sentences are marked at both ends, as the language models know them."""
-        return self.language_model.template
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """The tagger's, and of the language models, which are not trained, a third: the forward pass."""
@@ -307,3 +284,39 @@ class Tagger(TaggerModule):
         first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
         last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
+
+
+def tagger_parts(config: TaggerConfig) -> tuple[ParameterGroup, ...]:
+    """The words, then both layers."""
+    return tuple(ParameterGroup((f"{config.system.name}/{part}",)) for part in ("words", "layer_1", "layer_2"))
+
+
+def upon_language_models(config: type, name: str, encoder: type[TaggerModule]) -> System:
+    """The system of a tagger that is given the states of a language model for each direction.
+
+    Its parts are the language models, then the tagger; the mixes are of the task, as the head is. Sentences are marked
+    at both ends, as the language models know them.
+    """
+    return System(
+        config,
+        Kind.ENCODER,
+        {Purpose.ENCODING: encoder, Purpose.TOKEN_LABELS: TokenClassification},
+        name=name,
+        reads=("input_ids", "characters"),
+        template=lambda config: config.language_model.template,
+        parts=lambda config: (ParameterGroup((f"{name}/language_model",)), *tagger_parts(config)),
+    )
+
+
+SYSTEM = declare(
+    System(
+        TaggerConfig,
+        Kind.ENCODER,
+        {Purpose.ENCODING: Tagger, Purpose.TOKEN_LABELS: TokenClassification},
+        name="tagger",
+        reads=("input_ids", "characters"),
+        template=lambda config: Template("A", "A B"),
+        parts=tagger_parts,
+        token_table="tagger/words/vectors/embedding",
+    )
+)

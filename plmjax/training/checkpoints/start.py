@@ -110,8 +110,8 @@ def _check_class(model: ModelConfig, found: ModelConfig) -> None:
     """Raises UserError where the model of a checkpoint is not of the class that an experiment trains."""
     if type(found) is not type(model):
         raise UserError(
-            f"Expected a run of {model.kind}, in --from, as the experiment trains one, found a run of {found.kind}; "
-            f"name another run, or go on with its own task in experiments/continued.py."
+            f"Expected a run of {model.system}, in --from, as the experiment trains one, found a run of "
+            f"{found.system}; name another run, or go on with its own task in experiments/continued.py."
         )
 
 
@@ -225,10 +225,10 @@ def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
     """
     found = flax.traverse_util.flatten_dict(pretrained, sep="/")
     names = flax.traverse_util.flatten_dict(params, sep="/").keys()
-    if model.encoder_name is None:
+    if model.system.name is None:
         return []
     parts = {name: name.split("/") for name in names}
-    heads = [name for name, part in parts.items() if part[0] != model.encoder_name or part[1] == POOLER]
+    heads = [name for name, part in parts.items() if part[0] != model.system.name or part[1] == POOLER]
     return sorted(name for name in heads if name not in found)
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import UserError
 from plmjax.training import paths
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.experiment import Choice
 from plmjax.training import paths

@@ -259,8 +259,8 @@ def test_mistakes_in_one_sentence():
         texts.encode(pairs, Letters(), cvt.CONFIG, TextPairs(sequence_length=1, target_length=4))
     with pytest.raises(UserError, match=r"Expected --objective\.tasks\.beams of at least 1, found 0; change it"):
         CrossViewTranslation(name="texts", beams=0)
-    with pytest.raises(UserError, match="Expected a model with restricted views of a sentence, found BertConfig"):
-        CrossViewLearning(tasks=PARTS).check_model(BertConfig.tiny())
+    with pytest.raises(UserError, match="learns from restricted views of a sentence, found BertConfig"):
+        CrossViewLearning(tasks=PARTS).module(BertConfig.tiny(), Execution())
     with pytest.raises(UserError, match=r"without labels in --data\.unlabelled, found nothing; name one, or none"):
         DATA.unlabelled_examples()
     with pytest.raises(UserError, match=r"Expected a file of examples in --data\.tasks\.0\.train, found none"):

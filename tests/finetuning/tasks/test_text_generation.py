@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from rouge_score import rouge_scorer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import Rows, TaskSource
@@ -115,7 +116,7 @@ def made() -> tuple[Experiment, TaskSource, Any, Given]:
 
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
     run, source, program, given = made
-    module, nats, written = MODEL.for_generation(program.module.execution), [], []
+    module, nats, written = MODEL.module(Purpose.WRITING, program.module.execution), [], []
     scores = jax.jit(lambda ids, target: module.apply(given.variables, ids, decoder_input_ids=target).logits)
     for text, target in zip(EXAMPLES.sources, EXAMPLES.targets, strict=True):
         ids, asked = jnp.array([[*map(int, text.split()), END]]), [*map(int, target.split()), END]
@@ -197,8 +198,8 @@ def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_models_that_do_not_fit() -> None:
-    with pytest.raises(UserError, match="Expected a model that writes text, found BertConfig"):
-        GREEDY.check_model(BertConfig.tiny())
+    with pytest.raises(UserError, match="Expected a model that writes a text given another, found BertConfig"):
+        GREEDY.module(BertConfig.tiny(), Execution())
     dataclasses.replace(GREEDY, max_new_tokens=23).check_model(MODEL)
     with pytest.raises(UserError, match="max_new_tokens below the model's 24 positions, found 24"):
         dataclasses.replace(GREEDY, max_new_tokens=24).check_model(MODEL)
@@ -252,7 +253,9 @@ def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple
 def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
     assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]
-    params = nn.meta.unbox(DECODER.for_generation(Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = nn.meta.unbox(
+        DECODER.module(Purpose.WRITING, Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    )
     run = Experiment(model=DECODER, objective=GREEDY, data=task)
     generator = Generator(DECODER, params["params"], Numbers(), run=run)
     ((text,),) = generator(["14"])

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.contracts.visibility import MASKED, Visibility
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import SCORES, blockwise, dense
@@ -282,10 +283,12 @@ def test_a_whole_bert_is_the_same_block_by_block() -> None:
         "segment_ids": np.sort(random.integers(0, 4, (2, length)))[:, ::-1],
         "attention_mask": np.arange(length) < np.array([[length], [550]]),
     }
-    params = nn.meta.unbox(config.for_pretraining(Execution()).init(jax.random.key(0), batch["input_ids"][:, :8]))
+    params = nn.meta.unbox(
+        config.module(Purpose.PRETRAINING, Execution()).init(jax.random.key(0), batch["input_ids"][:, :8])
+    )
 
     def loss(params: Any, attention: str) -> jax.Array:
-        outputs = config.for_pretraining(Execution(attention=attention)).apply(params, **batch)
+        outputs = config.module(Purpose.PRETRAINING, Execution(attention=attention)).apply(params, **batch)
         return jnp.sum(jnp.sin(outputs.logits)) + jnp.sum(jnp.square(outputs.seq_relationship_logits))
 
     found = jax.jit(jax.value_and_grad(loss), static_argnums=1)
@@ -296,7 +299,7 @@ def test_rows_of_65536_tokens_need_no_square_array() -> None:
     """The gradient of a small BERT on one packed row: less memory than a [T T] array of bits, and no such array."""
     length = 65536
     config = BertConfig(53, 16, 2, 2, 16, max_position_embeddings=length)
-    module = config.for_masked_language_model(Execution(attention="blockwise", remat="full"))
+    module = config.module(Purpose.MASKED_TOKENS, Execution(attention="blockwise", remat="full"))
     shapes = {
         "input_ids": jax.ShapeDtypeStruct((1, length), jnp.int32),
         "segment_ids": jax.ShapeDtypeStruct((1, length), jnp.int32),

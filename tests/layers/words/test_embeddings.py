@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.layers.words.embeddings import Embedding
@@ -35,7 +36,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("system", CONFIGS)
 def test_an_id_without_a_row_is_named(system):
-    module = CONFIGS[system].encoder(Execution())
+    module = CONFIGS[system].module(Purpose.ENCODING, Execution())
     params = jax.tree.map(
         lambda shape: np.zeros(shape.shape, shape.dtype),
         jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]),
@@ -51,7 +52,7 @@ def test_an_id_without_a_row_is_named(system):
 
 def test_a_loaded_model_names_an_id_beyond_its_table(tmp_path):
     """As someone calls it who brought the ids of another tokenizer."""
-    model = CONFIGS["bert"].for_masked_language_model(Execution())
+    model = CONFIGS["bert"].module(Purpose.MASKED_TOKENS, Execution())
     huggingface.save(model, random_params(model), tmp_path)
     model, params = huggingface.load(tmp_path)
     with pytest.raises(UserError, match="53 rows of word_embeddings, found 28995"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bart import translation
@@ -127,9 +128,9 @@ def test_a_bart_keeps_its_names_and_the_first_stage_trains_what_the_paper_says(p
 
 def test_it_only_translates() -> None:
     with pytest.raises(UserError, match="a head for whole sequences, found BartTranslationConfig"):
-        CONFIG.for_sequence_classification(2, Execution())
+        CONFIG.module(Purpose.TEXT_LABELS, Execution(), 2)
     with pytest.raises(UserError, match="a pretraining task, found BartTranslationConfig"):
-        CONFIG.for_pretraining(Execution())
+        CONFIG.module(Purpose.PRETRAINING, Execution())
     with pytest.raises(UserError, match="source_layers of at least 1"):
         BartTranslationConfig.before(BART, 0)
     layer = 4 * 24**2 + 2 * 24 * 37 + 2 * 7 * 24

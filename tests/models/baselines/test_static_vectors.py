@@ -67,14 +67,14 @@ def test_starts_from_the_table_of_any_model_that_has_one() -> None:
     model = FromTokenEmbeddings().model(origin)
     assert (model.vocab_size, model.width) == (10, origin.width) and FromTokenEmbeddings().model(model) == model
     found = FromTokenEmbeddings().map(
-        {origin.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model
+        {origin.system.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model
     )
-    assert {name: array.shape for name, array in found.items()} == {model.token_table: (10, 128)}
+    assert {name: array.shape for name, array in found.items()} == {model.system.token_table: (10, 128)}
     glove = GloveConfig(vocab_size=4, vector_size=3)  # whose vectors are sums of two tables
     tables = {"words/embedding": np.ones((4, 3)), "contexts/embedding": np.full((4, 3), 2.0)}
     (sums,) = FromTokenEmbeddings().map(tables, glove, FromTokenEmbeddings().model(glove)).values()
     np.testing.assert_array_equal(sums, np.full((4, 3), 3.0))
-    with pytest.raises(UserError, match="Expected a model with a table of tokens, found BertConfig"):
+    with pytest.raises(UserError, match="Expected a model that has a vector for each token, found BertConfig"):
         FromTokenEmbeddings().model(BertConfig.tiny())
 
 

@@ -166,8 +166,8 @@ def test_starts_from_a_translation_model_or_from_any_table() -> None:
     start = BiattentiveClassifier(size=4, dropout=0.1)
     model = start.model(COVE)
     assert model == dataclasses.replace(CONFIG, pieces=4, dropout=0.1) and start.model(model) == model
-    assert (model.features, model.encoder_name) == (16, "cove")
-    table = {COVE.token_table: np.ones((17, 6), np.float32)}
+    assert (model.features, model.system.name) == (16, "cove")
+    table = {COVE.system.token_table: np.ones((17, 6), np.float32)}
     kept = start.map({**table, "decoder/words": np.ones(1), "generator": np.ones(1)}, COVE, model)
     assert kept.keys() == table.keys()
     alone = dataclasses.replace(start, contextual=False)

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.recurrent.lstm import State
-from plmjax.models.cove.cove import CoveConfig, CoveForTranslation, DecoderState, DecoderStep, MtLstm, Source
+from plmjax.models.cove.cove import SYSTEM, CoveConfig, CoveForTranslation, DecoderState, DecoderStep, MtLstm, Source
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
 from tests.products import step_flops
@@ -43,7 +44,7 @@ ROWS = {"input_ids": IDS, "decoder_input_ids": TARGETS, "segment_ids": MASK, "de
 
 
 def test_published_sizes_have_their_parameters() -> None:
-    module = CoveConfig.original().for_pretraining(Execution())
+    module = CoveConfig.original().module(Purpose.PRETRAINING, Execution())
     shapes = flax.traverse_util.flatten_dict(boxed_shapes(module), sep="/")
     sizes = {name: leaf.value.size for name, leaf in shapes.items()}
     assert sum(size for name, size in sizes.items() if name.startswith("cove/layer_")) == 3_609_600
@@ -55,7 +56,7 @@ def test_words_begin_as_zero_vectors_and_all_else_uniform() -> None:
     params = jax.jit(module.init)(jax.random.key(0), IDS, decoder_input_ids=TARGETS)["params"]
     for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items():
         values = np.asarray(leaf.unbox())
-        bound = 0.0 if name == CoveConfig.token_table else 0.1
+        bound = 0.0 if name == SYSTEM.token_table else 0.1
         assert bound * 0.9 <= np.abs(values).max() <= bound, name
 
 
@@ -261,6 +262,10 @@ def test_settings_out_of_range_are_one_sentence(field: str, value: Any, said: st
 def test_train_flops_are_those_of_the_products(attention: str) -> None:
     config = dataclasses.replace(CONFIG, attention=attention, num_layers=2)
     sides = {"input_ids": np.zeros((3, 17), np.int32), "decoder_input_ids": np.zeros((3, 13), np.int32)}
-    found = step_flops(config.for_pretraining(Execution()), lambda outputs: outputs.scores.logits(), **sides)
+    found = step_flops(
+        config.module(Purpose.PRETRAINING, Execution()), lambda outputs: outputs.scores.logits(), **sides
+    )
     assert config.train_flops(3, 17, 13) == found
-    assert config.train_flops(3, 17, 0) == step_flops(config.encoder(Execution()), input_ids=sides["input_ids"])
+    assert config.train_flops(3, 17, 0) == step_flops(
+        config.module(Purpose.ENCODING, Execution()), input_ids=sides["input_ids"]
+    )

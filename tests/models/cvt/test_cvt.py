@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.cvt.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt.parsing import PARSING_VIEWS
@@ -20,7 +21,7 @@ from tests.systems.modules import recorded_draws
 def test_the_published_sizes():
     config, ids = CvtConfig(), np.zeros((1, 1), np.int32)
     example = {"input_ids": ids, "characters": np.zeros((1, 1, 22), np.int32)}
-    shapes = parameter_shapes(config.encoder(Execution()), example)
+    shapes = parameter_shapes(config.module(Purpose.ENCODING, Execution()), example)
     count = sum(int(np.prod(shape)) for name, shape in shapes.items() if not name.startswith(("words", "characters")))
     filters = sum(width * 50 * 100 + 100 for width in (2, 3, 4))
     first = 2 * ((600 + 512 + 1) * 4 * 1024 + 1024 * 512)
@@ -134,7 +135,8 @@ def test_flops_are_those_of_the_products():
     """Of the encoder, and of the primary modules and all views of three tasks upon it."""
     rows = cvt.inputs([[3, 2], [4, 5]], 9)
     read = step_flops(
-        cvt.CONFIG.encoder(Execution()), **{name: rows[name] for name in ("input_ids", "characters", "segment_ids")}
+        cvt.CONFIG.module(Purpose.ENCODING, Execution()),
+        **{name: rows[name] for name in ("input_ids", "characters", "segment_ids")},
     )
     assert cvt.CONFIG.train_flops(2, 9, 0) == read
     # Three translations a row, of three words each, are as many words as the nine of a row.

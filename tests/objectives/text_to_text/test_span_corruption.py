@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks, PairedStreams
 from plmjax.errors import UserError
 from plmjax.models.t5 import T5Config
@@ -130,7 +131,7 @@ def test_counts_are_rounded_as_the_mask_is():
 
 def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_trained():
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
-    module = T5Config(vocab_size=VOCABULARY.size, dropout_rate=0.0, **sizes).for_pretraining(Execution())
+    module = T5Config(vocab_size=VOCABULARY.size, dropout_rate=0.0, **sizes).module(Purpose.PRETRAINING, Execution())
     objective = SpanCorruption()
     corrupted = corrupt(objective, rows([30] * 2, 30))
 

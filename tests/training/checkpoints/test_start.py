@@ -59,14 +59,19 @@ def test_an_option_that_changes_the_model_of_a_checkpoint_is_named(tmp_path, fai
 @pytest.mark.parametrize(
     ("name", "model", "expected", "found"),
     [
-        ("finetune_sentences", Word2VecConfig.tiny(), "a model that reads texts", "Word2VecConfig, word vectors"),
-        ("summarize_dialogues", BertConfig.tiny(), "a model that writes text", "BertConfig, an encoder"),
-        ("finetune_tagging", BartConfig.tiny(), "sees both sides of a word", "BartConfig, an encoder-decoder"),
+        ("finetune_sentences", Word2VecConfig.tiny(), "a model that labels texts", "Word2VecConfig, word vectors"),
+        (
+            "summarize_dialogues",
+            BertConfig.tiny(),
+            "a model that writes a text given another",
+            "BertConfig, an encoder",
+        ),
+        ("finetune_tagging", BartConfig.tiny(), "a model that labels words", "BartConfig, an encoder-decoder"),
     ],
 )
 def test_a_task_names_its_kind_and_that_of_the_checkpoint(name, model, expected, found, tmp_path, fails) -> None:
     said = fails("finetune", name, "--from", saved(tmp_path / "run", model), "--workdir", tmp_path / "task")
-    assert expected in said and f"found {found}; " in said
+    assert expected in said and f"found {found}, which " in said
 
 
 def test_a_run_on_text_wants_a_checkpoint_of_its_own_class(tmp_path) -> None:

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
@@ -106,7 +106,7 @@ def test_depths_are_electras(layers):
     rates = {key: 0.8 ** (layers + 2 - at) for key, at in depth.items()}
 
     config = BertConfig.tiny(num_hidden_layers=layers)
-    module = config.for_sequence_classification(2, Execution())
+    module = config.module(Purpose.TEXT_LABELS, Execution(), 2)
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     below = groups_below_the_head(boxed, config.parameter_groups)
     for name, distance in below.items():
@@ -136,7 +136,7 @@ def test_layers_may_be_stacked_separate_or_shared():
         "head": 0,
     }
     config = AlbertConfig.tiny()
-    module = config.for_sequence_classification(2, Execution())
+    module = config.module(Purpose.TEXT_LABELS, Execution(), 2)
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     below = groups_below_the_head(boxed, config.parameter_groups)
     kinds = {"/".join(name.split("/")[:2]): distance.tolist() for name, distance in below.items()}

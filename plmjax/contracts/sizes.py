@@ -1,0 +1,31 @@
+"""Named sizes of a system: the table of published models in the class of its configs.
+
+class BertConfig(EncoderConfig):
+    base = Size("BERT-Base: 110,106,428 parameters.", hidden_size=768, ...)
+
+BertConfig.base(vocab_size=8192)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Size:
+    """A size of the class that it stands in: the class called with these fields, which arguments override."""
+
+    def __init__(self, about: str, **fields: Any) -> None:
+        """about: what it is and how many parameters it has, the docstring of the size."""
+        self.about, self.fields = about, fields
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Takes the name of the attribute."""
+        self.name = name
+
+    def __get__(self, config: Any, owner: type) -> Callable[..., Any]:
+        """The function that makes the config."""
+
+        def sized(**overrides: Any) -> Any:
+            return owner(**(self.fields | overrides))
+
+        sized.__doc__, sized.__name__, sized.__qualname__ = self.about, self.name, f"{owner.__name__}.{self.name}"
+        return sized

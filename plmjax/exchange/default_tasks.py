@@ -1,0 +1,134 @@
+"""The task that trains the module of an imported checkpoint: its objective, and its data without files.
+
+A head of a downstream task is fine-tuned; any other module of a system goes on with the system's pretraining.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.contracts.system import Purpose
+from plmjax.data.layouts import (
+    Blocks,
+    FullSentences,
+    PairedStreams,
+    Segments,
+    SentenceOrder,
+    SentencePairs,
+    TwoWayStreams,
+    Windows,
+)
+from plmjax.data.layouts.layout import Layout
+from plmjax.experiment import Data
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.task import Task, TaskObjective
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.elmo import ElmoConfig
+from plmjax.models.gpt import GptConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.roberta import RobertaConfig
+from plmjax.models.t5 import T5Config
+from plmjax.models.transformer import TransformerConfig
+from plmjax.objectives.albert import AlbertPretraining
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.denoising import Denoising
+from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.objective import Objective
+from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """A system's own pretraining. length: tokens of a row, where the model has so many positions."""
+
+    objective: Objective
+    layout: Layout
+    length: int
+
+
+def _translation_of_text(config: TransformerConfig) -> Pretraining:
+    """Pairs of lines; Marian's targets begin with the padding token."""
+    start = "end" if config.decoder_start_token_id == config.end_token else "pad"
+    return Pretraining(SequenceToSequence(label_smoothing=0.1), PairedStreams(start=start), 128)
+
+
+_SPANS = SpanCorruption(z_loss=1e-4)
+
+PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
+    AlbertConfig: Pretraining(AlbertPretraining(), SentenceOrder(), 128),
+    AwdLstmConfig: Pretraining(AwdLstmPretraining(), Windows(overlap=20), 92),  # fastai's mean length
+    BartConfig: Pretraining(Denoising(), FullSentences(), 512),
+    BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    ElectraConfig: Pretraining(ElectraPretraining(), Segments(), 128),
+    ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
+    GptConfig: Pretraining(NextToken(), Blocks(), 512),
+    Gpt2Config: lambda config: Pretraining(NextToken(), Blocks(), config.longest),
+    RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
+    T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
+    TransformerConfig: _translation_of_text,
+}
+"""Class of a system's configs -> its pretraining, or a function from a config to it."""
+
+
+def _sentences(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
+    """One label without more said is a regression."""
+    return Regression() if module.num_labels == 1 else SequenceClassification(
+        labels=_named(module, labels)
+    ), Sentences()
+
+
+def _tagging(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
+    labels = _named(module, labels)
+    return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
+
+
+def _translation(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
+    length = min(TextPairs.target_length, module.config.longest)
+    return Translation(max_new_tokens=length - 1), TextPairs(target_length=length)
+
+
+FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObjective, Task]]] = {
+    Purpose.TEXT_LABELS: _sentences,
+    Purpose.TOKEN_LABELS: _tagging,
+    Purpose.CHOICES: lambda module, labels: (MultipleChoice(), Choices()),
+    Purpose.ANSWERS: lambda module, labels: (SpanExtraction(), Questions()),
+}
+"""Purpose of a module with a head -> module, names of its labels -> the task and its data."""
+
+
+def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[Objective, Data | Task]:
+    """The objective that trains a module by default, and its data.
+
+    labels: names of the head's labels; by default LABEL_0, LABEL_1, ...
+    """
+    config, purposes = module.config, module.config.system.purposes(module)
+    for purpose in purposes:
+        if purpose in FINETUNING:
+            return FINETUNING[purpose](module, labels)
+    if Purpose.TEXT_TO_TEXT in purposes and type(config) is TransformerConfig:  # the system is for translation alone
+        return _translation(module, labels)
+    found = PRETRAINING[type(config)]
+    found = found(config) if callable(found) else found
+    objective = MaskedLanguageModel() if purposes == [Purpose.MASKED_TOKENS] else found.objective
+    return objective, Data(found.layout, sequence_length=min(found.length, config.longest or found.length))
+
+
+def _named(module: nn.Module, labels: Sequence[str]) -> tuple[str, ...]:
+    return tuple(labels) or tuple(f"LABEL_{label}" for label in range(module.num_labels))

@@ -1,0 +1,145 @@
+"""The declarations of all systems: what each has is made from its config, and what it lacks is one sentence."""
+
+import ast
+import dataclasses
+import importlib
+import pkgutil
+from pathlib import Path
+
+import flax.linen as nn
+import pytest
+
+from plmjax import models
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose, System, system_of
+from plmjax.contracts.template import Template
+from plmjax.errors import UserError
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bert import BertConfig, BertForNextSentencePrediction, BertModel
+from plmjax.models.cove.biattentive_classification import BiattentiveConfig
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.glove import GloveConfig
+from plmjax.models.gpt import GptConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.t5 import T5Config
+
+FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
+SYSTEMS = {file.SYSTEM.config.__name__: file.SYSTEM for file in FILES if hasattr(file, "SYSTEM")}
+BASES = {"EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig"}
+"""Configs that several systems are derived from, and that are of none."""
+MORE = {Purpose.TEXT_LABELS: (3,), Purpose.TOKEN_LABELS: (3, False), Purpose.VIEWS: ((),)}
+"""Purpose -> arguments of its module besides config and execution."""
+ENCODERS = (Purpose.ENCODING, Purpose.EMBEDDING)
+
+
+def test_every_config_of_a_model_file_has_a_declaration_in_that_file() -> None:
+    configs = {
+        each.__name__: file
+        for file in FILES
+        for each in vars(file).values()
+        if isinstance(each, type) and issubclass(each, ModelConfig) and each.__module__ == file.__name__
+    }
+    assert configs.keys() - BASES == SYSTEMS.keys()
+    for name, system in SYSTEMS.items():
+        assert configs[name].SYSTEM is system
+
+
+def test_a_model_file_ends_with_its_declaration() -> None:
+    files = {importlib.import_module(system.config.__module__) for system in SYSTEMS.values()}
+    for file in files:
+        *_, last = ast.parse(Path(file.__file__).read_text(encoding="utf-8")).body
+        assert isinstance(last, ast.Assign) and ast.unparse(last).startswith("SYSTEM = declare("), file
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_purpose_makes_a_module_of_the_config(system: System) -> None:
+    config = system.config()
+    assert config.system.config is system.config and set(system.reads) <= {"input_ids", "characters"}
+    assert system.template is None or isinstance(config.template, Template)
+    for purpose in system.modules:
+        module = config.module(purpose, Execution(), *MORE.get(purpose, ()))
+        assert isinstance(module, nn.Module) and module.config in (config, getattr(config, "vectors", None))
+        assert module.name == (config.system.name if purpose in ENCODERS else None)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_an_absent_purpose_is_one_sentence_that_names_those_that_are_there(system: System) -> None:
+    config = system.config()
+    for purpose in set(Purpose) - system.modules.keys():
+        with pytest.raises(UserError) as raised:
+            config.module(purpose, Execution(), *MORE.get(purpose, ()))
+        said = str(raised.value)
+        assert said.startswith(f"Expected a model that {purpose.words}, found {system.config.__name__}, {system.kind}")
+        assert said.endswith(f"; {system.instead or purpose.advice}.") and said.count(". ") == 0
+        present = said[said.index("which ") : said.rindex("; ")]
+        assert all(there.words in present for there in system.modules)
+
+
+def test_the_sentence_reads_well() -> None:
+    with pytest.raises(UserError) as raised:
+        GloveConfig.tiny().system.require(Purpose.TEXT_LABELS, " in runs/glove")
+    assert str(raised.value) == (
+        "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors, which has a pretraining "
+        "task; put a layer above its vectors with experiments/static_vectors.py."
+    )
+    with pytest.raises(UserError, match=r"texts, found T5Config, .*, writes a text given another and has an encoder; "):
+        T5Config.tiny().module(Purpose.TEXT_LABELS, Execution(), 2)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda: GloveConfig.tiny().template, "reads texts"),
+        (lambda: GloveConfig.tiny().with_dropout(0.1), "has one dropout rate for all its layers"),
+        (lambda: BertConfig.tiny().with_tokens(7, 0), "has room for further tokens"),
+        (lambda: BertConfig.tiny().empty_cache(1, 2, Execution()), "writes text"),
+    ],
+)
+def test_numbers_that_a_system_does_not_have_are_the_same_sentence(ask, words: str) -> None:
+    with pytest.raises(UserError, match=f"^Expected a model that {words}, found (Glove|Bert)Config, .*, which has "):
+        ask()
+
+
+@pytest.mark.parametrize("purpose", ENCODERS)
+@pytest.mark.parametrize("system", ["BertConfig", "AlbertConfig", "RobertaConfig", "ElectraConfig"])
+def test_an_encoder_has_a_pooler_only_if_asked_for(system: str, purpose: Purpose) -> None:
+    """Their classes may have one by default, as in transformers; a head for tokens has no use for it."""
+    config = SYSTEMS[system].config()
+    assert not config.module(purpose, Execution()).pooling
+    assert config.module(purpose, Execution(), pooling=True).pooling
+
+
+def test_a_module_has_the_purposes_that_it_is_made_for() -> None:
+    config = BertConfig.tiny()
+    assert config.system.purposes(BertModel(config)) == list(ENCODERS)
+    assert config.system.purposes(BertForNextSentencePrediction(config)) == []  # one of the two pretraining heads
+
+
+def test_vectors_of_tokens_are_rows_of_a_table_or_what_the_system_says() -> None:
+    params = {"words/embedding": 1.0, "contexts/embedding": 2.0, "gpt2/word_embeddings/embedding": 3.0}
+    assert GloveConfig.tiny().system.vectors(params) == 3.0
+    assert Gpt2Config.tiny().system.vectors(params) == 3.0
+    assert BertConfig.tiny().system.vectors is None
+
+
+def test_a_config_may_choose_between_declarations() -> None:
+    assert Purpose.WRITING in AwdLstmConfig().system and not AwdLstmConfig().system.backwards
+    backwards = AwdLstmConfig(backwards=True)
+    assert Purpose.WRITING not in backwards.system and backwards.template.backwards
+    assert GptConfig(both_orders=True).template.both_orders and not GptConfig().template.both_orders
+    network = BiattentiveConfig(vectors=CoveConfig())
+    assert (network.system.name, network.system.token_table) == ("cove", "cove/words/embedding")
+
+
+def test_a_derived_config_is_of_the_same_system_and_another_one_needs_its_own() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Larger(BertConfig):
+        """More layers."""
+
+    class Undeclared(ModelConfig):
+        """Of no system."""
+
+    assert Larger().system is system_of(BertConfig) and Larger().system.kind is Kind.ENCODER
+    with pytest.raises(TypeError, match=r"a declared system for Undeclared, found none; end its file with declare"):
+        Undeclared().system  # noqa: B018
