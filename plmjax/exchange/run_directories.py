@@ -30,6 +30,7 @@ from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
+from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
@@ -214,10 +215,10 @@ def _written_generation(
     if chosen.module is not run.model.system.modules.get(Purpose.WRITING):
         return None, []
     end = start.tokenizer_of(description).vocabulary.document_end if description.tokenizer else -1
-    decoding = run.objective.decoding() or run.generation
+    decoding = run.objective.decoding() if isinstance(run.objective, WritesTexts) else run.generation
     content, lost = generation_settings.write(decoding, config, end)
     lacks = [lost] if lost else []
-    if run.objective.prefix:
+    if isinstance(run.objective, ReadsPrefix):
         lacks.append(
             f"lost: this run is a prefix language model, whose prompts are read from both sides; transformers' "
             f"{architecture} reads them from left to right"

@@ -16,6 +16,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
 from plmjax.generation.options import GREEDY, Decoding, Generation
 from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
+from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
@@ -58,9 +59,8 @@ def generate(
 
 def decoding_of(run: Experiment) -> tuple[Decoding, str]:
     """How the texts of a run's model are written where no option says it, and whose setting that is."""
-    own = run.objective.decoding()
-    if own is not None:
-        return own, "the task"
+    if isinstance(run.objective, WritesTexts):
+        return run.objective.decoding(), "the task"
     # As transformers, whose models are those that bring settings along: greedily if these leave it open.
     return Generation() if run.generation is None else run.generation.over(GREEDY), "the checkpoint"
 
@@ -94,7 +94,7 @@ class Generator:
         self._unknown()  # checks the share
         decoding, reads_prefix = Generation(), False
         if run is not None:
-            decoding, reads_prefix = decoding_of(run)[0], bool(run.objective.prefix)
+            decoding, reads_prefix = decoding_of(run)[0], isinstance(run.objective, ReadsPrefix)
         self.settings = settings_of(decoding.over(GREEDY))
         self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
 
@@ -123,7 +123,7 @@ class Generator:
 
     @property
     def _has_task(self) -> bool:
-        return self._run is not None and self._run.objective.decoding() is not None
+        return self._run is not None and isinstance(self._run.objective, WritesTexts)
 
     def __call__(self, prompts: Sequence[str], settings: Settings | None = None) -> list[list[Text]]:
         """The texts of each prompt, in the order of the prompts.

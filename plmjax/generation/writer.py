@@ -182,7 +182,7 @@ class Writer:
             execution: how the model is computed; in float32 without it.
             mesh: devices to divide the rows (data, fsdp) and the heads and the vocabulary (tensor) over; 0 takes all.
             source: where the parameters are from, for messages.
-            reads_prefix: whether the tokens of a decoder's prompt see all of it (`Objective.prefix`).
+            reads_prefix: whether the tokens of a decoder's prompt see all of it (`ReadsPrefix`).
 
         Raises:
             UserError: a model that writes no text, parameters of another model, or more devices than there are.

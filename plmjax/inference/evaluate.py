@@ -16,6 +16,7 @@ from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.tasks.task import Examples, Task
 from plmjax.inference import members, perplexity, task_settings
 from plmjax.inference.program import program_of
+from plmjax.objectives.capabilities import LanguageModel, ReadsDirections, ReadsPrefix
 from plmjax.objectives.objective import Given
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
@@ -167,7 +168,7 @@ def _of_text(
 
     run = description.experiment
     raw = data is not None and not _is_prepared(data)
-    slides = window is not None or stride is not None or (raw and run.objective.language_model_task() is not None)
+    slides = window is not None or stride is not None or (raw and isinstance(run.objective, LanguageModel))
     if slides:
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
@@ -181,8 +182,9 @@ def _of_text(
         totals = evaluation.totals(program, _given(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
         metrics |= {"perplexity": exponential(metrics["loss"])} if run.objective.perplexity else {}
-        metrics |= {"prefix": run.objective.prefix} if run.objective.prefix else {}
-        ways = {f"{way}_": totals[f"{way}_nats"] for way in run.objective.directions}
+        metrics |= {"prefix": run.objective.prefix} if isinstance(run.objective, ReadsPrefix) else {}
+        directions = run.objective.directions if isinstance(run.objective, ReadsDirections) else ()
+        ways = {f"{way}_": totals[f"{way}_nats"] for way in directions}
         if slides:
             ways, length = {"": totals["loss"]}, run.data.sequence_length
             metrics |= {"window": length, "stride": length - run.data.layout.overlap}

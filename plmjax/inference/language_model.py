@@ -13,7 +13,8 @@ import numpy as np
 from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
 from plmjax.inference.rows import batches
-from plmjax.objectives.objective import Batch, Given, Objective
+from plmjax.objectives.capabilities import ScoresNextToken, prefix_of
+from plmjax.objectives.objective import Batch, Given
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
@@ -66,8 +67,8 @@ class LanguageModel:
 
     @property
     def prefix(self) -> str:
-        """What of a row is read from both sides (`Objective.prefix`)."""
-        return self._task.prefix
+        """The tokens of a row that are read from both sides (`ReadsPrefix.prefix`)."""
+        return prefix_of(self._task)
 
     def score(self, rows: Sequence[Sequence[int]], asked: Sequence[int] | None = None) -> list[Scores]:
         """The scores of the last tokens of every row, given all those before them.
@@ -106,5 +107,5 @@ def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
 
 
 @functools.partial(jax.jit, static_argnames=("task", "module"))
-def _score(task: Objective, module: nn.Module, given: Given, batch: Batch) -> tuple[jax.Array, jax.Array]:
+def _score(task: ScoresNextToken, module: nn.Module, given: Given, batch: Batch) -> tuple[jax.Array, jax.Array]:
     return task.score(module, given, batch, jax.random.key(0), training=False)

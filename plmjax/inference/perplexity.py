@@ -9,7 +9,7 @@ from plmjax.data.layouts import Blocks, Streams
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.objectives.objective import Objective
+from plmjax.objectives.capabilities import LanguageModel, ScoresNextToken
 from plmjax.training import phases
 from plmjax.training.metrics import perplexity as exponential
 
@@ -17,19 +17,18 @@ PIECE = 1 << 20
 """Tokens of a dataset that are read at once."""
 
 
-def language_model(run: Experiment) -> Objective:
-    """The task of the next token for the module of a run.
+def language_model(run: Experiment) -> ScoresNextToken:
+    """The objective of the next token for the module of a run.
 
     Raises:
         UserError: the model is no language model.
     """
-    task = run.objective.language_model_task()
-    if task is None:
+    if not isinstance(run.objective, LanguageModel):
         raise UserError(
             f"Expected a language model, which tells each token from those before it, found a run of "
             f"{type(run.objective).__name__}; name the checkpoint of a decoder."
         )
-    return task
+    return run.objective.language_model_task()
 
 
 def row_length(run: Experiment, window: int | None) -> int:

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import FROM_0, check_ranges
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmOutput
+from plmjax.objectives.capabilities import ScoresNextToken
 from plmjax.objectives.objective import Batch, Given, Objective, Sums
 from plmjax.vocabulary import Vocabulary
 
@@ -37,7 +38,7 @@ Carry = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class AwdLstmPretraining(Objective):
+class AwdLstmPretraining(ScoresNextToken, Objective):
     """Mean nats of each token given all before it in its document, and two penalties on the last layer's output.
 
     Rows are such as `Windows` gives, or `Streams`, where every window is a row.
@@ -115,14 +116,10 @@ class AwdLstmPretraining(Objective):
         metrics = {"accuracy": (jnp.sum(weights * likeliest), total), "nats": (nats, total)}
         return Sums(losses, metrics, {"states": outputs.states, "begin": begin})
 
-    def language_model_task(self) -> Objective:
-        """This task."""
-        return self
-
     def score(
         self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """As every language model's task."""
+        """As `ScoresNextToken`."""
         outputs = self._read(module, given, batch, key, training)
         return outputs.scores.cross_entropy(batch["next_ids"])
 

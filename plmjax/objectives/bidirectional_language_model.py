@@ -25,6 +25,7 @@ from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
+from plmjax.objectives.capabilities import ReadsDirections
 from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
 from plmjax.vocabulary import Vocabulary
 
@@ -33,7 +34,7 @@ PREFIXES = {"forward": "", "backward": "backward_"}
 
 
 @dataclasses.dataclass(frozen=True)
-class BidirectionalLanguageModel(Objective):
+class BidirectionalLanguageModel(ReadsDirections, Objective):
     """Mean nats of a word in both directions, of rows of `TwoWayStreams`."""
 
     directions: ClassVar[tuple[str, ...]] = tuple(PREFIXES)

@@ -7,11 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.objectives.capabilities import ScoresNextToken
 from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
 
 
 @dataclasses.dataclass(frozen=True)
-class NextToken(Objective):
+class NextToken(ScoresNextToken, Objective):
     """Mean nats of the token after each, of rows such as `Blocks` gives.
 
     The module returns `scores`, a `VocabularyScores`; it may be any decoder.
@@ -35,14 +36,10 @@ class NextToken(Objective):
             {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
         )
 
-    def language_model_task(self) -> Objective:
-        """This task."""
-        return self
-
     def score(
         self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """As every language model's task."""
+        """As `ScoresNextToken`."""
         return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

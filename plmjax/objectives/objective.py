@@ -36,7 +36,7 @@ class Given:
     constants: what `Objective.constants` made: neither differentiated nor updated.
     collections: further collections of the module's variables, name -> tree, such as running statistics.
     carry: what travels from step to step, such as a memory or a recurrent state.
-    rows: rows of tables that have been looked up already (`Objective.rows`), as the tables lie in the parameters.
+    rows: rows of tables that have been looked up already (`ReadsRows`), as the tables lie in the parameters.
     """
 
     params: Any
@@ -87,12 +87,6 @@ class Materials:
 class Objective:
     """Base of every task. A subclass is a frozen dataclass of its settings and overrides what differs."""
 
-    directions: ClassVar[tuple[str, ...]] = ()
-    """Of a language model that reads a text in several directions: their names, each with a metric NAME_nats."""
-    prefix: ClassVar[str] = ""
-    """Which first tokens of a row are its prefix and see each other, in words; empty: a row has none. A decoder that
-    such a task trains takes `prefix_lengths`, and reads the whole prompt of a text as its prefix."""
-
     perplexity: ClassVar[bool] = True
     """Whether exp(loss) is a perplexity, as of the mean nats of tokens over the whole vocabulary. It is none of choices
     between two classes, of squares, and of a decoder that restores a damaged text."""
@@ -140,14 +134,6 @@ class Objective:
         """The parameters below the head from the bottom to the top, for rates of layers: by default the model's."""
         return config.parameter_groups
 
-    def rows(self, batch: Batch) -> dict[str, jax.Array]:
-        """Path of a table -> ids, int [B ...], of all rows of it that the loss of a corrupted batch reads.
-
-        Each table is one `Embedding`'s, which is called once, with these ids. The step looks the rows up, and updates
-        them alone where the optimizer can; tables that are not named may be read whole.
-        """
-        return {}
-
     def longest(self, tokens: int) -> int:
         """Positions of the longest row that the module is given, from clean rows of so many tokens."""
         return tokens
@@ -175,33 +161,6 @@ class Objective:
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """(ids, weights) of the tokens that a corrupted batch asks for: what the unigram entropy is taken over."""
         raise NotImplementedError(f"{type(self).__name__} must name its targets.")
-
-    def decoding(self) -> Any:
-        """How texts of this task are written, a plmjax.generation.options.Decoding; None: the task is to write none."""
-        return None
-
-    def prompts(self, texts: Sequence[str], tokenizer: Any, model: Any, data: Any) -> list[list[int]]:
-        """The tokens that the model is given of each text to write after, of a task that has `decoding`.
-
-        tokenizer: a plmjax.data.tokenizers.Tokenizer. model, data: of the experiment.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must say how its prompts are laid out.")
-
-    def language_model_task(self) -> "Objective | None":
-        """The task of the next token for this task's module, which has a `score` and reads rows such as `Blocks` gives.
-
-        None: the module gives no token a probability from those before it.
-        """
-        return None
-
-    def score(
-        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Nats of `next_ids`, each given the tokens before it, float32 [B T]; and whether none is likelier, bool [B T].
-
-        Only tasks that `language_model_task` returns have it.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must score the next token.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Model FLOPs of one training step (forward and backward, no recomputation), in closed form."""

@@ -15,13 +15,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from plmjax.objectives.capabilities import ReadsPrefix
 from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Batch, Objective
+from plmjax.objectives.objective import Batch
 from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class PrefixLanguageModel(NextToken):
+class PrefixLanguageModel(ReadsPrefix, NextToken):
     """Mean nats of the tokens after a row's prefix, of rows of one sequence such as `Blocks` gives.
 
     The module takes `prefix_lengths` and returns `scores`; it may be any decoder.
@@ -45,13 +46,13 @@ class PrefixLanguageModel(NextToken):
         """The tokens, with their places, and how many of a row are its prefix."""
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
-    def language_model_task(self) -> Objective:
+    def language_model_task(self) -> "NextTokenAfterPrefix":
         """The next token after a prefix: all of a row that stands before the first token asked for."""
         return NextTokenAfterPrefix()
 
 
 @dataclasses.dataclass(frozen=True)
-class NextTokenAfterPrefix(NextToken):
+class NextTokenAfterPrefix(ReadsPrefix, NextToken):
     """Mean nats of the tokens that a row asks for, given its prefix: the tokens before the first of them.
 
     The first token of a row is of its prefix in any case, as in training. The module is the prefix language model's.

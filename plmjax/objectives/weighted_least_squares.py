@@ -12,7 +12,7 @@ and each is there once an epoch, so that a word has few of them in a batch: of B
 on average, and even the most frequent word at most about B V / N. A batch of one cell is the authors' rule.
 
 The step has the gradients of whole tables: a batch of about as many cells as there are words asks for most of the rows,
-and to look up and update these alone takes longer (`Objective.rows`).
+and to look up and update these alone takes longer (`ReadsRows`).
 """
 
 import dataclasses

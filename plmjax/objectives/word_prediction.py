@@ -21,6 +21,7 @@ import numpy as np
 
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.models.word2vec import Architecture, SkipGram
+from plmjax.objectives.capabilities import ReadsRows
 from plmjax.objectives.objective import Batch, Materials, Objective
 from plmjax.vocabulary import Vocabulary
 
@@ -30,7 +31,7 @@ more words waste more of it, fewer make it too small to be fast."""
 
 
 @dataclasses.dataclass(frozen=True)
-class WordPrediction(Objective):
+class WordPrediction(ReadsRows, Objective):
     """Base of the objectives on rows of consecutive words, such as `Blocks` gives."""
 
     architecture: Architecture = SkipGram()

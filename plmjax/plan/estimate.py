@@ -30,6 +30,7 @@ import jax
 
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
+from plmjax.objectives.capabilities import rows_of
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan import hlo, refined
@@ -163,7 +164,9 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
     def rows(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-        return experiment.objective.rows(experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants))
+        return rows_of(
+            experiment.objective, experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
+        )
 
     widths: dict[str, int] = {}
     paths.map_named(lambda name, leaf: widths.setdefault(name, leaf.shape[-1]), program.state.params)

@@ -21,6 +21,7 @@ from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.attention.backends import BACKENDS
+from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, Given, Materials
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
@@ -181,7 +182,7 @@ def build(
     corrupted, _ = jax.eval_shape(lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0))
     tables = rows.Tables.of(
         shares.owned,
-        jax.eval_shape(objective.rows, corrupted),
+        jax.eval_shape(lambda batch: rows_of(objective, batch), corrupted),
         next(iter(batch_shardings.values())),
         by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
     )

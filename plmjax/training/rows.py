@@ -1,7 +1,7 @@
 """Tables whose rows the step looks up itself, and updates of these rows alone.
 
 A batch asks for few rows of a table as long as a vocabulary. Where an objective names the rows that its loss reads
-(`Objective.rows`), the step looks them up before the loss and differentiates with respect to them: no copy of the table
+(`ReadsRows`), the step looks them up before the loss and differentiates with respect to them: no copy of the table
 is gathered, and no gradient of its size is made. A rule that leaves a row without a gradient as it is
 (`Optimizer.by_rows`) is then given the rows in place of the table and of what it keeps for the table. Any other rule,
 such as one whose decay moves every row, is given the gradient of the whole table.

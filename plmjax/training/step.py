@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, Given, Objective, Sums
 from plmjax.parallel.shares import Shares
 from plmjax.training import optimizers, rows
@@ -78,7 +79,7 @@ def train_step(state: State, batch: Batch, forward: Forward, update: Update) -> 
     batch = objective.corrupt(batch, corruption, forward.vocabulary, state.constants)
     weights = objective.weights(batch)
     rest, whole_tables = tables.split(state.params)
-    ids = objective.rows(batch)
+    ids = rows_of(objective, batch)
     params, looked_up = shares.gather(rest), tables.look_up(whole_tables, ids)
     carry = forward.restarted(state.carry, batch)
 
@@ -138,7 +139,7 @@ def evaluation_step(
     given = given.replace(
         params=params,
         carry=forward.restarted(given.carry, batch),
-        rows=rows.nested(forward.tables.look_up(tables, objective.rows(batch))),
+        rows=rows.nested(forward.tables.look_up(tables, rows_of(objective, batch))),
     )
     sums, outputs = objective.evaluation(forward.module, given, batch, jax.random.fold_in(key, 1))
     term = objective.target_term(batch)

@@ -37,6 +37,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.objectives.capabilities import WritesTexts
 from plmjax.objectives.objective import Batch, Given, Sums, apply
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
 from plmjax.vocabulary import Vocabulary
@@ -59,7 +60,7 @@ WRITING = tuple(field.name for field in dataclasses.fields(Decoding))
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGeneration(Decoding, TaskObjective):
+class TextGeneration(Decoding, WritesTexts, TaskObjective):
     """Mean nats of each target token given the source and the target before it; base of the tasks that judge texts.
 
     Smoothing and z-loss are of the training loss alone (`SequenceToSequence`). The fields of `Decoding` say how texts
