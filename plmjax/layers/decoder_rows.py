@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.visibility import Causal, Visibility
 from plmjax.layers.attention.cache import Cache
 from plmjax.layers.tokens import check_token_inputs
 
@@ -40,7 +40,7 @@ def read_rows(
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
         visibility = Visibility.of_rows(attention_mask, segment_ids)
-        return DecoderRows(positions, visibility.replace(causal=True, prefix_lengths=prefix_lengths), None)
+        return DecoderRows(positions, visibility.also(Causal(prefix_lengths)), None)
     if segment_ids is not None:
         raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask

@@ -58,7 +58,7 @@ class Source:
 
     def visibility(self) -> Visibility:
         """What every token of the decoder sees of the source."""
-        return Visibility(key_mask=self.attention_mask)
+        return Visibility.of_rows(self.attention_mask, None)
 
 
 def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:

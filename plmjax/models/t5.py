@@ -36,12 +36,12 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention.backends import Bias
 from plmjax.layers.attention.cache import Cache, after_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
@@ -280,11 +280,13 @@ class T5EncoderLayer(nn.Module):
         # all probabilities and of the values, [B S N H], that the mask keeps.
         self.value_dropout = Dropout(config.dropout_rate, together=(3,))
 
-    def __call__(self, x: jax.Array, visibility: Visibility, bias: Bias, *, deterministic: bool) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...], *, deterministic: bool
+    ) -> jax.Array:
         """[B T D] -> [B T D]."""
         y = self.attention_norm(x)
         key_values = self.attention.key_values(y)
-        x = self.attended(x, y, self.attention, key_values, visibility, bias, deterministic=deterministic)
+        x = self.attended(x, y, self.attention, key_values, visibility, terms, deterministic=deterministic)
         return self.fed_forward(x, deterministic=deterministic)
 
     def attended(
@@ -294,13 +296,13 @@ class T5EncoderLayer(nn.Module):
         attention: MultiHeadAttention,
         key_values: KeyValues,
         visibility: Visibility,
-        bias: Bias | None = None,
+        terms: tuple[ScoreTerm, ...] = (),
         *,
         deterministic: bool,
     ) -> jax.Array:
         """[B T D] -> [B T D]: with what its normalised `queries` find."""
         key_values = key_values.replace(values=self.value_dropout(key_values.values, deterministic))
-        found = attention.attend(queries, key_values, visibility, bias, deterministic=deterministic)
+        found = attention.attend(queries, key_values, visibility, terms, deterministic=deterministic)
         return nn.with_logical_constraint(x + self.dropout(found, deterministic), STREAM)
 
     def fed_forward(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
@@ -326,7 +328,7 @@ class T5DecoderLayer(T5EncoderLayer):
         self,
         x: jax.Array,
         visibility: Visibility,
-        bias: Bias,
+        terms: tuple[ScoreTerm, ...],
         source: KeyValues,
         source_visibility: Visibility,
         cache: Cache | None,
@@ -337,7 +339,7 @@ class T5DecoderLayer(T5EncoderLayer):
         """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
         y = self.attention_norm(x)
         key_values, cache = after_past(self.attention.key_values(y), cache, layer)
-        x = self.attended(x, y, self.attention, key_values, visibility, bias, deterministic=deterministic)
+        x = self.attended(x, y, self.attention, key_values, visibility, terms, deterministic=deterministic)
         together, y = (by_source(rows, source) for rows in (x, self.cross_attention_norm(x)))
         read = self.attended(together, y, self.cross_attention, source, source_visibility, deterministic=deterministic)
         return self.fed_forward(read.reshape(x.shape), deterministic=deterministic), cache
@@ -361,10 +363,10 @@ class T5Encoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Embeddings [B S D] -> [B S D], and if asked for the hidden states [L+1 B S D], the last one the output."""
         x = self.dropout(x, deterministic)
-        bias = self.relative_positions(visibility, x.shape[1], x.shape[1])
+        terms = (self.relative_positions(visibility, x.shape[1], x.shape[1]),)
 
         def body(layer: T5EncoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array | None]:
-            after = layer(x, visibility, bias, deterministic=deterministic)
+            after = layer(x, visibility, terms, deterministic=deterministic)
             return after, x if output_hidden_states else None
 
         x, states = stack(body, self.layers, self.config.num_layers, self.execution, x)
@@ -406,7 +408,8 @@ class T5Decoder(nn.Module):
     ) -> EncoderDecoderOutput:
         """Embeddings [B T D], and the encoder's output [B S D] or what `source` made of it."""
         x = self.dropout(x, deterministic)
-        bias = self.relative_positions(visibility, x.shape[1], x.shape[1] if cache is None else cache.keys.shape[-1])
+        keys = x.shape[1] if cache is None else cache.keys.shape[-1]
+        terms = (self.relative_positions(visibility, x.shape[1], keys),)
         projected = isinstance(source, KeyValues)
 
         def body(layer: T5DecoderLayer, carried: tuple, inputs: tuple) -> tuple[tuple, jax.Array | None]:
@@ -414,7 +417,7 @@ class T5Decoder(nn.Module):
             number, own = inputs
             own = own if projected else layer.source(source)
             carried = layer(
-                before, visibility, bias, own, source_visibility, cache, number, deterministic=deterministic
+                before, visibility, terms, own, source_visibility, cache, number, deterministic=deterministic
             )
             return carried, before if output_hidden_states else None
 
@@ -483,7 +486,7 @@ class T5Model(nn.Module):
             self._embedded(decoder_input_ids),
             rows.visibility,
             encoded,
-            visibility.replace(query_segments=decoder_segment_ids),
+            Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids),
             deterministic=deterministic,
             output_hidden_states=output_hidden_states,
         )
@@ -493,7 +496,7 @@ class T5Model(nn.Module):
         """Reads sources, int [B S], once for all the tokens that are to be written."""
         self._check(input_ids, attention_mask)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-        encoded, _ = self._encoded(input_ids, Visibility(key_mask=mask), True, False)
+        encoded, _ = self._encoded(input_ids, Visibility.of_rows(mask, None), True, False)
         return Source(self.decoder.source(encoded), mask.astype(jnp.int32))
 
     def decode(

@@ -382,7 +382,7 @@ class TransformerModel(nn.Module):
         read, encoder_states = self._encoded(input_ids, attention_mask, positions, segment_ids, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
-        of_source = Visibility(attention_mask, decoder_segment_ids, segment_ids)
+        of_source = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
         output = self._decoded(decoder_input_ids, rows, read, of_source, **how)
         return output.replace(encoder_last_hidden_state=read, encoder_hidden_states=encoder_states)
 

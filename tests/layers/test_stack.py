@@ -1,5 +1,6 @@
-"""The loop over layers: lanes in and out, alternating kinds, unrolled or not, rematerialised or not."""
+"""The loop over layers: lanes in and out, unrolled or not, rematerialised or not."""
 
+import functools
 from typing import Any
 
 import chex
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.visibility import Causal, Visibility, Window
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.stack import repeat, stack
 
 LAYERS, ROWS, LENGTH, FEATURES = 4, 2, 5, 6
+WINDOWS = (1, 4, 1, 4)
 INIT = nn.initializers.normal(0.5)
 EXECUTIONS = (Execution(unroll=2), Execution(remat="full"), Execution(remat="dots", unroll=4))
 
@@ -23,28 +25,25 @@ EXECUTIONS = (Execution(unroll=2), Execution(remat="full"), Execution(remat="dot
 class Layer(nn.Module):
     """x + attention(tanh(x)) over what the layer's cache holds and x itself, inside a window; returns the new cache."""
 
-    window: int
     rate: float = 0.0
 
     def setup(self) -> None:
         self.attention = MultiHeadAttention(FEATURES, 2, 0.0, INIT)
         self.dropout = Dropout(self.rate)
 
-    def visibility(self, position: jax.Array) -> Visibility:
-        return Visibility(causal=True, window=(self.window, 0), query_offset=position)
-
-    def probabilities(self, x: jax.Array, cache: KeyValues, position: jax.Array) -> jax.Array:
-        return self.attention.probabilities(jnp.tanh(x), cache, self.visibility(position))
-
-    def __call__(self, x: jax.Array, cache: KeyValues, position: jax.Array) -> tuple[jax.Array, KeyValues]:
+    def __call__(
+        self, x: jax.Array, cache: KeyValues, window: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, KeyValues]:
         y = jnp.tanh(x)
-        cache = cache.written(self.attention.key_values(y), position)
-        y = self.attention.attend(y, cache, self.visibility(position), deterministic=True)
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=position, axis=1)
+        cache = jax.tree.map(write, cache, self.attention.key_values(y))
+        visibility = Visibility((Causal(), Window(window, 0)), position)
+        y = self.attention.attend(y, cache, visibility, deterministic=True)
         return x + self.dropout(y, self.rate == 0), cache
 
 
 class Model(nn.Module):
-    """Layers of one kind, of two kinds that alternate (a window of 1 and one of all), or one layer shared by all."""
+    """Layers with parameters of their own, or one layer shared by all; each with a window of its own."""
 
     kind: str
     execution: Execution = Execution()
@@ -52,16 +51,12 @@ class Model(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, caches: KeyValues, position: Any) -> tuple[jax.Array, Any]:
-        def body(layer: Layer, x: jax.Array, cache: KeyValues) -> tuple[jax.Array, Any]:
-            before = x
-            x, cache = layer(x, cache, position)
-            return x, {"cache": cache, "x": x, "probabilities": layer.probabilities(before, cache, position)}
+        def body(layer: Layer, x: jax.Array, lanes: tuple[KeyValues, jax.Array]) -> tuple[jax.Array, Any]:
+            x, cache = layer(x, *lanes, position)
+            return x, {"cache": cache, "x": x}
 
-        far = Layer(LENGTH, self.rate, name="far")
-        if self.kind == "shared":
-            return repeat(body, far, LAYERS, self.execution, x, caches)
-        layers = (Layer(1, self.rate, name="near"), far) if self.kind == "alternating" else far
-        return stack(body, layers, LAYERS, self.execution, x, caches)
+        loop = repeat if self.kind == "shared" else stack
+        return loop(body, Layer(self.rate, name="layers"), LAYERS, self.execution, x, (caches, jnp.array(WINDOWS)))
 
 
 def caches(length: int = LENGTH) -> KeyValues:
@@ -69,7 +64,7 @@ def caches(length: int = LENGTH) -> KeyValues:
 
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, FEATURES)), jnp.float32)
-KINDS = ("own", "alternating", "shared")
+KINDS = ("own", "shared")
 
 
 def params_of(kind: str) -> Any:
@@ -80,15 +75,12 @@ def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
     """A Python loop over single layers."""
     x, outputs = X, []
     for index in range(LAYERS):
-        near = kind == "alternating" and index % 2 == 0
-        own = params["params"]["near" if near else "far"]
+        own = params["params"]["layers"]
         if kind != "shared":
-            own = jax.tree.map(lambda leaf: leaf[index // 2 if kind == "alternating" else index], own)  # noqa: B023
+            own = jax.tree.map(lambda leaf: leaf[index], own)  # noqa: B023 (used at once)
         cache = jax.tree.map(lambda lane: lane[0], caches())
-        layer, before = Layer(1 if near else LENGTH), x
-        x, cache = layer.apply({"params": own}, x, cache, 0)
-        seen = layer.apply({"params": own}, before, cache, 0, method="probabilities")
-        outputs.append({"cache": cache, "x": x, "probabilities": seen})
+        x, cache = Layer().apply({"params": own}, x, cache, WINDOWS[index], 0)
+        outputs.append({"cache": cache, "x": x})
     return x, jax.tree.map(lambda *lanes: jnp.stack(lanes), *outputs)
 
 
@@ -136,13 +128,3 @@ def test_a_stack_decodes_with_the_caches_of_its_layers(kind: str) -> None:
         state = after["cache"]
     np.testing.assert_allclose(jnp.concatenate(found, axis=1), expected, rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(state, outputs["cache"], rtol=1e-5, atol=1e-5)
-
-
-def test_kinds_divide_the_layers() -> None:
-    class Odd(nn.Module):
-        @nn.compact
-        def __call__(self, x: jax.Array) -> Any:
-            return stack(lambda layer, x, _: (x, None), (nn.Dense(3), nn.Dense(3)), 3, Execution(), x)
-
-    with pytest.raises(ValueError, match="2 kinds divide, found 3"):
-        Odd().init(jax.random.key(0), X)

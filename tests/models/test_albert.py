@@ -78,7 +78,7 @@ def test_every_layer_is_the_same_one() -> None:
     """Outputs and gradients are those of a Python loop that calls one layer, with one set of parameters, L times."""
     module, layer = AlbertModel(ALBERT), BertLayer(ALBERT, Execution(), deterministic=True)
     params = random_params(module)
-    visibility = Visibility(key_mask=jnp.asarray(INPUTS["attention_mask"]))
+    visibility = Visibility.of_rows(jnp.asarray(INPUTS["attention_mask"]), None)
 
     def looped(params: Any) -> list[jax.Array]:
         single = module.clone(config=dataclasses.replace(ALBERT, num_hidden_layers=1))  # for the embeddings and the map

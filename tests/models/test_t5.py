@@ -115,9 +115,9 @@ def test_attention_drops_whole_heads_of_a_token() -> None:
             values.append(np.asarray(output) != 0)
         return output
 
-    params = layer.init(jax.random.key(0), x, Visibility(), None, deterministic=True)
+    params = layer.init(jax.random.key(0), x, Visibility(), (), deterministic=True)
     with nn.intercept_methods(kept):
-        layer.apply(params, x, Visibility(), None, deterministic=False, rngs={"dropout": jax.random.key(1)})
+        layer.apply(params, x, Visibility(), (), deterministic=False, rngs={"dropout": jax.random.key(1)})
     (mask,) = values  # [B S N H]
     np.testing.assert_array_equal(mask, np.broadcast_to(mask[..., :1], mask.shape))
     assert 0.2 < mask[..., 0].mean() < 0.8

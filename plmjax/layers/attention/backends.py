@@ -1,24 +1,24 @@
 """How softmax(Q K^T + bias) V is computed: at once, or block by block for rows that are too long for [T S] arrays.
 
-A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, a bias, the rate of
-dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout they draw
-other bits.
+A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, the terms of the scores,
+the rate of dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout
+they draw other bits.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.dropout import dropped
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
-Bias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
-"""Added to the scores: float32 that broadcasts to [B N T S], or a function of the positions of queries and keys."""
 SCORES = ("batch", "heads")
 """Logical names of the first axes of scores, [B N T S]."""
 BLOCK = 512
@@ -30,17 +30,12 @@ TOO_SMALL = ("TPU v2", "TPU v3")
 """Kinds of device whose vector memory, 16 MiB, holds the scores of no group: a loop over groups only costs time."""
 
 
-def probabilities(query: jax.Array, key: jax.Array, visibility: Visibility, bias: Bias | None) -> jax.Array:
-    """softmax(Q K^T + bias), float32 [B N T S]; a backend's arguments."""
-    return jax.nn.softmax(_scores(query, key, visibility, _of_positions(bias, visibility, query, key)), axis=-1)
-
-
 def dense(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     visibility: Visibility,
-    bias: Bias | None,
+    terms: tuple[ScoreTerm, ...],
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
@@ -54,16 +49,13 @@ def dense(
     It takes a few heads at a time where all scores are more than `SCORES_AT_ONCE`, except on the devices of
     `TOO_SMALL`, and all of them where threefry draws a mask, which must not depend on how many rows a device has.
     """
-    bias = _of_positions(bias, visibility, query, key)
-    if bias is not None:
-        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = pieces((rows, heads), SCORES)
     groups = _Groups(1, head_pieces)
     device = jax.sharding.get_abstract_mesh().abstract_device
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
         groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
-    return _attend(groups, rate, query, key, value, visibility, bias, dropout_key)
+    return _attend(groups, rate, query, key, value, visibility, terms, dropout_key)
 
 
 class _Groups(NamedTuple):
@@ -127,19 +119,19 @@ def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
     return dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"
 
 
-def _of_positions(bias: Bias | None, visibility: Visibility, query: jax.Array, key: jax.Array) -> jax.Array | None:
-    """The bias as an array."""
-    if not callable(bias):
-        return bias
-    return bias(visibility.query_positions(query.shape[1]), jnp.arange(key.shape[1]))
-
-
-def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, bias: jax.Array | None) -> jax.Array:
-    """Q K^T + bias, float32 [B N T S]."""
+def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
+    """Q K^T, what hides keys, and the terms: float32 [B N T S]."""
     scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
     hidden = visibility.bias(query.shape[1], key.shape[1])
     scores = scores if hidden is None else scores + hidden
-    return scores if bias is None else scores + bias
+    for term in terms:
+        scores = scores + _of_term(term, query, key, visibility)
+    return scores
+
+
+def _of_term(term: ScoreTerm, query: jax.Array, key: jax.Array, visibility: Visibility) -> jax.Array:
+    positions = visibility.query_positions(query.shape[1]), visibility.key_positions(key.shape[1])
+    return term.scores(query, key, *positions)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -154,11 +146,13 @@ def _attend_forward(
     key: jax.Array,
     value: jax.Array,
     visibility: Visibility,
-    bias: jax.Array | None,
+    terms: tuple[ScoreTerm, ...],
     dropout_key: jax.Array | None,
 ) -> tuple[jax.Array, tuple]:
-    def forward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, bias: Any) -> tuple:
-        scores = _scores(query, key, visibility, bias)
+    arrays, structure = jax.tree.flatten(terms)
+
+    def forward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *arrays: Any) -> tuple:
+        scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
         largest = jnp.max(scores, axis=-1)
         exponentials = jnp.exp(scores - largest[..., None])
         total = jnp.sum(exponentials, axis=-1)
@@ -166,19 +160,21 @@ def _attend_forward(
         context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
         return (context / _of_queries(total)).astype(value.dtype), largest, total
 
-    inputs, axes = (query, key, value, bias), (2, 2, 2, _heads_of(bias))
+    inputs, axes = (query, key, value, *arrays), (2, 2, 2, *_head_axes(terms))
     context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
     # Two numbers instead of their logsumexp: where all keys are hidden, it has no digits left for the sum.
-    return context, (query, key, value, visibility, bias, dropout_key, context, largest, total)
+    return context, (query, key, value, visibility, terms, dropout_key, context, largest, total)
 
 
 def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, visibility, bias, dropout_key, *of_forward = kept
+    query, key, value, visibility, terms, dropout_key, *of_forward = kept
+    arrays, structure = jax.tree.flatten(terms)
+    learn = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
 
     def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
-        bias, context, largest, total, cotangent = others
+        *arrays, context, largest, total, cotangent = others
         cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
-        scores = _scores(query, key, visibility, bias)
+        scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
         group_key = _key_of(dropout_key, number)
         weights = dropped(exponentials, rate, group_key, axes=SCORES).astype(value.dtype)
@@ -190,20 +186,33 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
         rounded = of_scores.astype(query.dtype)
         of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
         of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
-        if bias is None:
+        if not terms:
             return of_query, of_key, of_value
-        (of_bias,) = jax.linear_transpose(lambda bias: jnp.broadcast_to(bias, scores.shape), bias)(of_scores)
-        return of_query, of_key, of_value, of_bias
 
-    inputs = (query, key, value, bias, *of_forward, cotangent)
-    axes = (2, 2, 2, _heads_of(bias))
-    results = groups.map(backward, inputs, (*axes, 2, 1, 1, 2), axes[:3] if bias is None else axes)
-    return *results[:3], None, None if bias is None else results[3], None
+        def added(query: jax.Array, key: jax.Array, *learned: jax.Array) -> jax.Array:
+            rest = iter(learned)
+            own = [next(rest) if learns else array for array, learns in zip(arrays, learn, strict=True)]
+            parts = (_of_term(term, query, key, visibility) for term in jax.tree.unflatten(structure, own))
+            return sum(jnp.broadcast_to(part, scores.shape) for part in parts)
+
+        _, transposed = jax.vjp(added, query, key, *itertools.compress(arrays, learn))
+        of_queries, of_keys, *of_arrays = transposed(of_scores)
+        return of_query + of_queries, of_key + of_keys, of_value, *of_arrays
+
+    inputs = (query, key, value, *arrays, *of_forward, cotangent)
+    axes = _head_axes(terms)
+    learned = itertools.compress(axes, learn)
+    results = groups.map(backward, inputs, (2, 2, 2, *axes, 2, 1, 1, 2), (2, 2, 2, *learned))
+    of_arrays = iter(results[3:])
+    of_terms = jax.tree.unflatten(structure, [next(of_arrays) if learns else None for learns in learn])
+    return *results[:3], None, of_terms, None
 
 
-def _heads_of(bias: jax.Array | None) -> int | None:
-    """The axis of a bias, [B N T S] or broadcasting to it, that has the heads; None where it has none."""
-    return None if bias is None or bias.shape[1] == 1 else 1
+def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
+    """The axis of the heads in each array of the terms, counted from the front; None in arrays that heads share."""
+    found = [axis for term in terms for axis in term.head_axes()]
+    leaves = jax.tree.leaves(terms)
+    return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
 
 
 def _key_of(key: jax.Array | None, number: jax.Array | None) -> jax.Array | None:
@@ -224,7 +233,7 @@ def blockwise(
     key: jax.Array,
     value: jax.Array,
     visibility: Visibility,
-    bias: Bias | None,
+    terms: tuple[ScoreTerm, ...],
     rate: float,
     dropout_key: jax.Array | None,
     block: int = BLOCK,
@@ -232,12 +241,12 @@ def blockwise(
     """Scores of one block of queries and one block of keys at a time.
 
     The softmax is online (Milakov and Gimelshein, arXiv 1805.02867), and the backward pass computes the scores again
-    (Rabe and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless the bias is an array.
+    (Rabe and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless a term is an array.
     """
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
-    visibility = visibility.padded(-queries % size, -keys % width)
-    bias_of = _of_blocks(bias, visibility, queries, keys, size, width)
+    padding = -queries % size, -keys % width
+    visibility, terms = visibility.padded(*padding), tuple(term.padded(*padding) for term in terms)
     query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
 
     def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -248,12 +257,8 @@ def blockwise(
             """Largest score and sum of exponentials so far [B N size], sum of values so far [B N size H]."""
             largest, total, context = state
             column, key, value = inputs
-            scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
-            hidden = visibility.block(row * size, size, column * width, width).bias(size, width)
-            if hidden is not None:
-                scores = scores + hidden
-            if bias is not None:
-                scores = scores + bias_of(row, column)
+            cut = row * size, size, column * width, width
+            scores = _scores(query, key, visibility.block(*cut), tuple(term.block(*cut) for term in terms))
             scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
             # The softmax does not depend on what is subtracted from all scores: no gradient goes through it.
             new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(scores, axis=-1)))
@@ -280,33 +285,6 @@ def blockwise(
     rows = jnp.arange(query_blocks.shape[0])
     contexts = jax.lax.map(jax.checkpoint(of_queries, prevent_cse=False), (rows, query_blocks))
     return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *query.shape[2:])[:, :queries]
-
-
-def _of_blocks(
-    bias: Bias | None, visibility: Visibility, queries: int, keys: int, size: int, width: int
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The bias as a function of the numbers of a block of `size` queries and a block of `width` keys."""
-    if bias is None or callable(bias):
-        positions = visibility.query_positions(queries + -queries % size)
-
-        def computed(row: jax.Array, column: jax.Array) -> jax.Array:
-            own = jax.lax.dynamic_slice_in_dim(positions, row * size, size, axis=-1)
-            return bias(own, column * width + jnp.arange(width))
-
-        return computed
-    # An axis of length 1 is broadcast, and stays as it is.
-    rows, columns = (length > 1 for length in bias.shape[-2:])
-    above = [(0, -queries % size * rows), (0, -keys % width * columns)]
-    filled = jnp.pad(bias, [(0, 0)] * (bias.ndim - 2) + above)
-
-    def cut(row: jax.Array, column: jax.Array) -> jax.Array:
-        block = filled
-        for axis, first, length in ((-2, row * size, size), (-1, column * width, width)):
-            if block.shape[axis] > 1:
-                block = jax.lax.dynamic_slice_in_dim(block, first, length, axis)
-        return block
-
-    return cut
 
 
 def _blocks(x: jax.Array, size: int) -> jax.Array:

@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.visibility import Causal, KeyMask, Visibility
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 
 AXES = ("layers", "batch", "heads", "head", "length")
@@ -72,7 +72,7 @@ class Cache:
 
     def visibility(self, prefix_lengths: jax.Array | None = None) -> Visibility:
         """What further tokens see: the tokens kept, and themselves up to each."""
-        return Visibility(key_mask=self.key_mask, causal=True, prefix_lengths=prefix_lengths, query_offset=self.length)
+        return Visibility((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
 
     def written(self, layer: jax.Array, new: KeyValues) -> Self:
         """With a layer's keys and values of further tokens, [B T N H]."""

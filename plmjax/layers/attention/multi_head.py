@@ -6,7 +6,6 @@ a backend of `plmjax.layers.attention.backends`, which `Execution.attention` nam
 """
 
 import math
-from typing import Self
 
 import flax.linen as nn
 import flax.struct
@@ -15,32 +14,23 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Visibility
-from plmjax.layers.attention.backends import BACKENDS, Bias, probabilities
+from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
 
 @flax.struct.dataclass
 class KeyValues:
-    """Projected keys and values, each [B S N H]: of one source, or a cache with room for S tokens."""
+    """Projected keys and values, each [B S N H]."""
 
     keys: jax.Array
     values: jax.Array
 
-    @classmethod
-    def empty(cls, batch: int, length: int, heads: int, size: int, dtype: jnp.dtype = jnp.float32) -> Self:
-        """A cache that holds no token yet; a causal `Visibility` hides what is not written."""
-        zeros = jnp.zeros((batch, length, heads, size), dtype)
-        return cls(zeros, zeros)
-
-    def written(self, new: Self, position: int | jax.Array) -> Self:
-        """The cache with the tokens of `new` written from `position`, an int scalar, on."""
-        return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, position, 1), self, new)
-
 
 class MultiHeadAttention(nn.Module):
-    """softmax(scale Q K^T + bias) V, projected to the features of the queries.
+    """softmax(scale Q K^T + terms) V, projected to the features of the queries.
 
     features: D, of the queries and the result.
     num_heads: N.
@@ -80,13 +70,13 @@ class MultiHeadAttention(nn.Module):
         queries: jax.Array,
         source: jax.Array,
         visibility: Visibility | None = None,
-        bias: Bias | None = None,
+        terms: tuple[ScoreTerm, ...] = (),
         *,
         deterministic: bool,
     ) -> jax.Array:
         """[B T D], and [B S ...] that keys and values are projected from -> [B T D]; else as `attend`."""
         query = self._scaled_query(queries)
-        return self._attend(query, self.key_values(source), visibility, bias, deterministic)
+        return self._attend(query, self.key_values(source), visibility, terms, deterministic)
 
     def key_values(self, source: jax.Array) -> KeyValues:
         """[B S ...] -> what `attend` looks at."""
@@ -97,7 +87,7 @@ class MultiHeadAttention(nn.Module):
         queries: jax.Array,
         key_values: KeyValues,
         visibility: Visibility | None = None,
-        bias: Bias | None = None,
+        terms: tuple[ScoreTerm, ...] = (),
         *,
         deterministic: bool,
     ) -> jax.Array:
@@ -106,24 +96,13 @@ class MultiHeadAttention(nn.Module):
         Args:
             queries: [B T D].
             visibility: which keys each query sees; all without it.
-            bias: what is added to the scores, such as relative positions: float32 that broadcasts to [B N T S], or a
-                function of the positions of queries, int [T] or [B T], and of keys, int [S], that gives such an array.
+            terms: what is added to the scores, such as relative positions.
             deterministic: without dropout.
 
         Returns:
             [B T D].
         """
-        return self._attend(self._scaled_query(queries), key_values, visibility, bias, deterministic)
-
-    def probabilities(
-        self,
-        queries: jax.Array,
-        key_values: KeyValues,
-        visibility: Visibility | None = None,
-        bias: Bias | None = None,
-    ) -> jax.Array:
-        """How much each query attends to each key, before dropout: as `attend` -> float32 [B N T S]."""
-        return probabilities(self._scaled_query(queries), key_values.keys, visibility or Visibility(), bias)
+        return self._attend(self._scaled_query(queries), key_values, visibility, terms, deterministic)
 
     def _scaled_query(self, queries: jax.Array) -> jax.Array:
         scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
@@ -134,7 +113,7 @@ class MultiHeadAttention(nn.Module):
         query: jax.Array,
         key_values: KeyValues,
         visibility: Visibility | None,
-        bias: Bias | None,
+        terms: tuple[ScoreTerm, ...],
         deterministic: bool,
     ) -> jax.Array:
         context = BACKENDS[self.execution.attention](
@@ -142,7 +121,7 @@ class MultiHeadAttention(nn.Module):
             key_values.keys,
             key_values.values,
             visibility or Visibility(),
-            bias,
+            terms,
             self.dropout,
             self.probability_dropout.key(deterministic),
         )

@@ -9,14 +9,16 @@ import functools
 import math
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
 from plmjax.contracts.visibility import Visibility
-from plmjax.layers.attention.backends import Bias
 
 
 class RelativePositions(nn.Module):
@@ -35,16 +37,47 @@ class RelativePositions(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(self, visibility: Visibility, queries: int, keys: int) -> Bias:
-        """What is added to the scores [B N T S] of so many queries and keys.
+    def __call__(self, visibility: Visibility, queries: int, keys: int) -> ScoreTerm:
+        """The term of so many queries and keys.
 
-        An array, made once for all layers, where a layer makes all its scores at once; else a function of the places of
-        queries and keys, for backends of attention that make them in blocks.
+        An array, made once for all layers, where a layer makes all its scores at once; else blocks are made as a
+        backend of attention asks for them.
         """
         init = nn.with_logical_partitioning(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
-        bias = functools.partial(distance_bias, table, distance_buckets(self.both_sides, self.buckets, self.largest))
-        return bias(visibility.query_positions(queries), jnp.arange(keys)) if self.execution.at_once else bias
+        term = DistanceScores(table, self.both_sides, self.largest)
+        if not self.execution.at_once or None not in visibility.reach:
+            return term
+        return ScoreArray(term.of_positions(visibility.query_positions(queries), jnp.arange(keys)))
+
+
+@flax.struct.dataclass
+class DistanceScores(ScoreTerm):
+    """The numbers of each head for the distance of a key from its query.
+
+    table: float32 [buckets N]. both_sides, largest: as `RelativePositions` has them.
+    """
+
+    table: jax.Array = axes(None, "heads")
+    both_sides: bool = flax.struct.field(pytree_node=False)
+    largest: int = flax.struct.field(pytree_node=False)
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Of the positions alone."""
+        return self.of_positions(query_positions, key_positions)
+
+    def of_positions(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """The numbers for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
+
+        Packed sequences need nothing else: the distance of two tokens of a sequence is that of their places in the row.
+        """
+        buckets = distance_buckets(self.both_sides, len(self.table), self.largest)
+        distance = jnp.clip(keys - queries[..., None], -self.largest, self.largest)
+        # A product, because the gradient of a look-up adds one number after the other.
+        chosen = jax.nn.one_hot(jnp.asarray(buckets)[distance + self.largest], len(self.table))
+        return jnp.einsum("...TSK,KN->...NTS", chosen, self.table, precision=jax.lax.Precision.HIGHEST)
 
 
 @functools.cache
@@ -64,16 +97,3 @@ def distance_buckets(both_sides: bool, buckets: int, largest: int) -> np.ndarray
     )
     far = np.minimum(exact + (share * np.float32(side - exact)).astype(np.int32), side - 1)
     return (np.where(distance < exact, distance, far) + side * (both_sides & (places > 0))).astype(np.int32)
-
-
-def distance_bias(table: jax.Array, buckets: np.ndarray, queries: jax.Array, keys: jax.Array) -> jax.Array:
-    """The numbers for queries at the places int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
-
-    table: float32 [buckets N]. buckets: as of `distance_buckets`. Packed sequences need nothing else: the distance of
-    two tokens of a sequence is that of their places in the row.
-    """
-    largest = len(buckets) // 2
-    distance = jnp.clip(keys - queries[..., None], -largest, largest)
-    # A product, because the gradient of a look-up adds one number after the other.
-    chosen = jax.nn.one_hot(jnp.asarray(buckets)[distance + largest], len(table))
-    return jnp.einsum("...TSK,KN->...NTS", chosen, table, precision=jax.lax.Precision.HIGHEST)

@@ -6,6 +6,7 @@ from typing import Any
 
 import chex
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import MASKED, Visibility
+from plmjax.contracts.visibility import MASKED, Causal, KeyMask, SameSegment, Visibility, Window
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import SCORES, blockwise, dense
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -32,28 +34,41 @@ PREFIX = np.array([6, 2])
 
 VISIBLE: dict[str, tuple[Visibility, Any]] = {
     "all": (Visibility(), np.ones((QUERIES, KEYS), bool)),
-    "padding": (Visibility(key_mask=MASK), MASK[:, None]),
-    "segments": (Visibility(query_segments=SEGMENTS[:, OFFSET:], key_segments=SEGMENTS), SAME),
-    "causal": (Visibility(causal=True, query_offset=OFFSET), DISTANCE <= 0),
+    "padding": (Visibility((KeyMask(MASK),)), MASK[:, None]),
+    "segments": (Visibility((SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS),)), SAME),
+    "causal": (Visibility((Causal(),), OFFSET), DISTANCE <= 0),
     "causal, an offset for each row": (
-        Visibility(causal=True, query_offset=np.array([OFFSET, 1])),
+        Visibility((Causal(),), np.array([OFFSET, 1])),
         np.stack([DISTANCE <= 0, DISTANCE + OFFSET - 1 <= 0]),
     ),
     "prefix": (
-        Visibility(causal=True, prefix_lengths=PREFIX, query_offset=OFFSET),
+        Visibility((Causal(PREFIX),), OFFSET),
         (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None]),
     ),
-    "window": (Visibility(window=(3, 1), query_offset=OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
+    "window": (Visibility((Window(3, 1),), OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
     "causal window in padded memory": (
-        Visibility(key_mask=MASK, causal=True, window=(4, 0), query_offset=OFFSET),
+        Visibility((KeyMask(MASK), Causal(), Window(4, 0)), OFFSET),
         MASK[:, None] & (DISTANCE <= 0) & (DISTANCE >= -4),
     ),
 }
-BIASES = {
-    "no bias": None,
-    "array": np.random.default_rng(3).normal(size=(1, HEADS, QUERIES, KEYS)).astype(np.float32),
-    "array for each key": np.random.default_rng(4).normal(size=(ROWS, 1, 1, KEYS)).astype(np.float32),
-    "function": lambda own, others: jnp.cos(others - own[..., None].astype(jnp.float32)),
+CAUSAL = Visibility((Causal(),))
+
+
+@flax.struct.dataclass
+class Cosines(ScoreTerm):
+    """A term of the positions alone, without arrays."""
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        return jnp.cos(key_positions - query_positions[..., None].astype(jnp.float32))[..., None, :, :]
+
+
+TERMS: dict[str, tuple[ScoreTerm, ...]] = {
+    "no term": (),
+    "array": (ScoreArray(np.random.default_rng(3).normal(size=(1, HEADS, QUERIES, KEYS)).astype(np.float32)),),
+    "array for each key": (ScoreArray(np.random.default_rng(4).normal(size=(ROWS, 1, 1, KEYS)).astype(np.float32)),),
+    "positions": (Cosines(),),
 }
 
 
@@ -65,11 +80,11 @@ def arrays() -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
 
 
-def value_and_gradients(backend: Any, visibility: Visibility, bias: Any, rate: float = 0.0, key: Any = None) -> Any:
+def value_and_gradients(backend: Any, visibility: Visibility, terms: Any, rate: float = 0.0, key: Any = None) -> Any:
     """The context, and the gradients of a number that all of it goes into."""
 
     def loss(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        context = backend(*inputs, visibility, bias, rate, key)
+        context = backend(*inputs, visibility, terms, rate, key)
         return jnp.sum(jnp.sin(context)), context
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays())
@@ -88,13 +103,14 @@ def test_conditions_hide_what_they_say(kind: str) -> None:
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, bias: Any, rate: float, draw: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, terms: Any, rate: float, draw: Any
 ) -> jax.Array:
-    """softmax(Q K^T + bias) V as its formula says, left to automatic differentiation."""
+    """softmax(Q K^T + terms) V as its formula says, left to automatic differentiation."""
     scores = jnp.einsum("BTNH,BSNH->BNTS", query, key)
     hidden = visibility.bias(QUERIES, KEYS)
     scores = scores if hidden is None else scores + hidden
-    scores = scores if bias is None else scores + bias
+    for term in terms:
+        scores = scores + term.scores(query, key, visibility.query_positions(QUERIES), jnp.arange(KEYS))
     return jnp.einsum("BNTS,BSNH->BTNH", dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES), value)
 
 
@@ -103,8 +119,8 @@ def plain(
 def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> None:
     """Values and gradients, with and without dropout, rows without a visible key included."""
     draw = jax.random.key(3) if rate else None
-    found = value_and_gradients(dense, VISIBLE[kind][0], None, rate, draw)
-    expected = value_and_gradients(plain, VISIBLE[kind][0], None, rate, draw)
+    found = value_and_gradients(dense, VISIBLE[kind][0], (), rate, draw)
+    expected = value_and_gradients(plain, VISIBLE[kind][0], (), rate, draw)
     # The contexts and the gradients; the number is a sum of hundreds that cancel each other. An element is a sum too,
     # whose rounding depends on the processor: what counts is the size of its terms, that of the largest element.
     for ours, theirs in zip((found[0][1], *found[1]), (expected[0][1], *expected[1]), strict=True):
@@ -112,30 +128,30 @@ def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float) -> Non
 
 
 @pytest.mark.parametrize("kind", ["array", "array for each key"])
-def test_a_bias_learns_as_in_the_formula(kind: str) -> None:
+def test_an_array_learns_as_in_the_formula(kind: str) -> None:
     inputs = arrays()
 
     def gradient(backend: Any) -> Any:
-        def loss(bias: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.sin(backend(*inputs, Visibility(causal=True), bias, 0.3, jax.random.key(3))))
+        def loss(terms: tuple[ScoreTerm, ...]) -> jax.Array:
+            return jnp.sum(jnp.sin(backend(*inputs, CAUSAL, terms, 0.3, jax.random.key(3))))
 
-        return jax.jit(jax.grad(loss))(jnp.asarray(BIASES[kind]))
+        return jax.jit(jax.grad(loss))(TERMS[kind])[0].values
 
     chex.assert_trees_all_close(gradient(dense), gradient(plain), rtol=1e-6, atol=1e-6)
     assert np.abs(gradient(dense)).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["no bias", "array", "array for each key"])
+@pytest.mark.parametrize("kind", ["no term", "array", "array for each key"])
 def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(backend: Any) -> Any:
-        def loss(inputs: tuple[jax.Array, ...], bias: Any) -> tuple[jax.Array, jax.Array]:
-            context = backend(*inputs, VISIBLE["causal window in padded memory"][0], bias, 0.0, None)
+        def loss(inputs: tuple[jax.Array, ...], terms: Any) -> tuple[jax.Array, jax.Array]:
+            context = backend(*inputs, VISIBLE["causal window in padded memory"][0], terms, 0.0, None)
             return jnp.sum(jnp.sin(context)), context
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), BIASES[kind])
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), TERMS[kind])
 
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
-    program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*arrays()))
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), (), 0.0, None))(*arrays()))
     assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
     chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
 
@@ -145,7 +161,7 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
     same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
 
     def drop(value: jax.Array, generator: str) -> jax.Array:
-        return dense(same, same, value, Visibility(), None, 0.5, jax.random.key(1, impl=generator))
+        return dense(same, same, value, Visibility(), (), 0.5, jax.random.key(1, impl=generator))
 
     whole = drop(same, "threefry2x32")
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
@@ -176,7 +192,7 @@ def test_scores_stay_where_the_vector_memory_is_large_enough(
     device = jax.sharding.AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
-        program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), None, 0.0, None))(*[rows] * 3))
+        program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), (), 0.0, None))(*[rows] * 3))
     assert f"f32[4,{16 // groups},512,512]" in program
 
 
@@ -185,7 +201,7 @@ def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.
     inputs = tuple(jax.random.normal(jax.random.key(i), (8, 6, 4, 3)) for i in range(3))
 
     def attend(*inputs: jax.Array) -> jax.Array:
-        return dense(*inputs, Visibility(causal=True), None, 0.0, None)
+        return dense(*inputs, CAUSAL, (), 0.0, None)
 
     expected = attend(*inputs)
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 4 * 2 * 6 * 6)  # of one head of a device's two rows
@@ -203,7 +219,7 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 
     def kept(backend: Any) -> int:
         def closed() -> Any:
-            return jax.vjp(lambda *x: backend(*x, Visibility(causal=True), None, 0.1, jax.random.key(0)), *[rows] * 3)
+            return jax.vjp(lambda *x: backend(*x, CAUSAL, (), 0.1, jax.random.key(0)), *[rows] * 3)
 
         return max(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(closed)))
 
@@ -222,7 +238,7 @@ def plain_of(length: int) -> Any:
 
 def test_forward_mode_is_refused_and_a_further_axis_is_not() -> None:
     def attended(query: jax.Array) -> jax.Array:
-        return dense(query, *arrays()[1:], Visibility(causal=True, query_offset=OFFSET), None, 0.0, None)
+        return dense(query, *arrays()[1:], Visibility((Causal(),), OFFSET), (), 0.0, None)
 
     query = arrays()[0]
     with pytest.raises(TypeError, match="forward-mode"):
@@ -236,28 +252,25 @@ def test_forward_mode_is_refused_and_a_further_axis_is_not() -> None:
 def test_blockwise_equals_dense(kind: str) -> None:
     """Values and gradients, blocks that divide neither length, rows without a visible key included."""
     visibility, _ = VISIBLE[kind]
-    found = value_and_gradients(functools.partial(blockwise, block=3), visibility, None)
-    chex.assert_trees_all_close(found, value_and_gradients(dense, visibility, None), rtol=1e-5, atol=1e-5)
+    found = value_and_gradients(functools.partial(blockwise, block=3), visibility, ())
+    chex.assert_trees_all_close(found, value_and_gradients(dense, visibility, ()), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BIASES if kind != "no bias"])
-def test_blockwise_equals_dense_with_a_bias(kind: str) -> None:
-    visibility, _ = VISIBLE["causal, an offset for each row" if kind == "function" else "causal"]
-    bias = BIASES[kind]
-    if kind == "function":  # positions [B T]: one axis for the heads
-        bias = lambda own, others: BIASES["function"](own, others)[:, None]  # noqa: E731
-    found = value_and_gradients(functools.partial(blockwise, block=4), visibility, bias)
-    expected = value_and_gradients(dense, visibility, bias)
+@pytest.mark.parametrize("kind", [kind for kind in TERMS if kind != "no term"])
+def test_blockwise_equals_dense_with_a_term(kind: str) -> None:
+    visibility, _ = VISIBLE["causal, an offset for each row" if kind == "positions" else "causal"]
+    found = value_and_gradients(functools.partial(blockwise, block=4), visibility, TERMS[kind])
+    expected = value_and_gradients(dense, visibility, TERMS[kind])
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
-    without = value_and_gradients(dense, visibility, None)
+    without = value_and_gradients(dense, visibility, ())
     assert np.abs(expected[0][1] - without[0][1]).max() > 0.01
 
 
 def test_blockwise_drops_probabilities() -> None:
     """As the dense form would with the same bits: those of the blocks put together."""
     rate, key, block = 0.3, jax.random.key(7), 4
-    visibility = Visibility(causal=True, query_offset=OFFSET)
-    found = value_and_gradients(functools.partial(blockwise, block=block), visibility, None, rate, key)
+    visibility = Visibility((Causal(),), OFFSET)
+    found = value_and_gradients(functools.partial(blockwise, block=block), visibility, (), rate, key)
     rows = []
     for row in range(-(-QUERIES // block)):
         keys = [jax.random.fold_in(jax.random.fold_in(key, row), column) for column in range(-(-KEYS // block))]
@@ -269,7 +282,7 @@ def test_blockwise_drops_probabilities() -> None:
         scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(QUERIES, KEYS)
         return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores) * factors, value)
 
-    chex.assert_trees_all_close(found, value_and_gradients(with_factors, visibility, None), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found, value_and_gradients(with_factors, visibility, ()), rtol=1e-5, atol=1e-5)
     assert 0.1 < float(jnp.mean(factors == 0)) < 0.5
 
 
@@ -333,15 +346,16 @@ def layer(**settings: Any) -> tuple[MultiHeadAttention, Any, jax.Array]:
 @pytest.mark.parametrize("attention", ["dense", "blockwise"])
 def test_decoding_token_by_token_equals_one_causal_pass(attention: str) -> None:
     module, params, x = layer(execution=Execution(attention=attention))
-    expected = module.apply(params, x, x, Visibility(causal=True), deterministic=True)
+    expected = module.apply(params, x, x, CAUSAL, deterministic=True)
 
     def step(module: MultiHeadAttention, token: jax.Array, cache: KeyValues, position: jax.Array) -> Any:
-        cache = cache.written(module.key_values(token), position)
-        visibility = Visibility(causal=True, query_offset=position)
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=position, axis=1)
+        cache = jax.tree.map(write, cache, module.key_values(token))
+        visibility = Visibility((Causal(),), position)
         return module.attend(token, cache, visibility, deterministic=True), cache
 
     decode = jax.jit(functools.partial(module.apply, method=step))
-    cache, found = KeyValues.empty(ROWS, QUERIES + 2, 2, FEATURES // 2), []
+    cache, found = KeyValues(*[jnp.zeros((ROWS, QUERIES + 2, 2, FEATURES // 2))] * 2), []
     for position in range(QUERIES):
         token, cache = decode(params, x[:, position : position + 1], cache, position)
         found.append(token)
@@ -369,10 +383,5 @@ def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() 
     scores = jnp.where(MASK[:, None, None], jnp.einsum("BTNH,BSNH->BNTS", query, key), -jnp.inf)
     probabilities = jax.nn.softmax(scores)
     expected = jnp.einsum("BNTS,BSNH,NHD->BTD", probabilities, value, kernels["output"])
-    found = module.apply(params, x, source, Visibility(key_mask=MASK), deterministic=True)
+    found = module.apply(params, x, source, Visibility.of_rows(MASK, None), deterministic=True)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-    def attended(module: MultiHeadAttention) -> jax.Array:
-        return module.probabilities(x, module.key_values(source), Visibility(key_mask=MASK))
-
-    np.testing.assert_allclose(nn.apply(attended, module)(params), probabilities, rtol=1e-5, atol=1e-6)

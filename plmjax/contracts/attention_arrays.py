@@ -1,0 +1,76 @@
+"""Arrays that attention cuts together with its scores: into blocks of queries and keys, and into groups of heads.
+
+A condition of visibility or a score term is a dataclass of arrays. Its fields name the axes that attention may cut:
+
+    @flax.struct.dataclass
+    class SameSegment(Condition):
+        query_segments: jax.Array = axes("batch", "queries")
+        key_segments: jax.Array = axes("batch", "keys")
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+def axes(*names: str | None) -> Any:
+    """A field for an array whose last axes have these names; attention cuts "queries", "keys" and "heads".
+
+    An axis of length 1 is broadcast and never cut. An array may lack the first of the axes.
+    """
+    return flax.struct.field(metadata={"axes": names})
+
+
+class AttentionArrays:
+    """Base of dataclasses whose fields are made with `axes`; other fields are the same for every block and head."""
+
+    def change_axis(self, name: str, change: Callable[[jax.Array, int], jax.Array]) -> Self:
+        """A copy with change(array, axis) for each array that has the axis `name`; the axis is counted from the end."""
+        changed = {}
+        for field in dataclasses.fields(self):
+            x, axis = getattr(self, field.name), _axis(field, name)
+            if axis is not None and _is_cut(x, axis):
+                changed[field.name] = change(x, axis)
+        return dataclasses.replace(self, **changed)
+
+    def padded(self, queries: int, keys: int) -> Self:
+        """A copy for so many more queries and keys, which stand behind the others."""
+        return self.change_axis("queries", _append(queries)).change_axis("keys", _append(keys))
+
+    def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
+        """A copy for a block of neighbouring queries and a block of neighbouring keys."""
+        return self.change_axis("queries", _cut(first_query, queries)).change_axis("keys", _cut(first_key, keys))
+
+    def head_axes(self) -> tuple[int | None, ...]:
+        """The axis of the heads, counted from the end, in each array of `jax.tree.leaves(self)`; None without one."""
+        found = []
+        for field in dataclasses.fields(self):
+            if field.metadata.get("pytree_node", True):
+                axis = _axis(field, "heads")
+                leaves = jax.tree.leaves(getattr(self, field.name))
+                found += [axis if axis is not None and _is_cut(leaf, axis) else None for leaf in leaves]
+        return tuple(found)
+
+
+def _axis(field: dataclasses.Field, name: str) -> int | None:
+    names = field.metadata.get("axes", ())
+    return names.index(name) - len(names) if name in names else None
+
+
+def _is_cut(x: jax.Array | None, axis: int) -> bool:
+    return x is not None and x.ndim >= -axis and x.shape[axis] > 1
+
+
+def _append(count: int) -> Callable[[jax.Array, int], jax.Array]:
+    def change(x: jax.Array, axis: int) -> jax.Array:
+        return jnp.pad(x, [(0, count if i == x.ndim + axis else 0) for i in range(x.ndim)])
+
+    return change
+
+
+def _cut(first: int | jax.Array, count: int) -> Callable[[jax.Array, int], jax.Array]:
+    return lambda x, axis: jax.lax.dynamic_slice_in_dim(x, first, count, axis)

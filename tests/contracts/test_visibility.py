@@ -1,0 +1,80 @@
+"""A condition that a system adds in its own file: the rank of a token in a permutation, as XLNet needs it."""
+
+import functools
+from typing import Any
+
+import chex
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.visibility import Causal, Condition, KeyMask, Visibility, Window
+from plmjax.layers.attention.backends import blockwise, dense
+
+ROWS, LENGTH, HEADS, SIZE = 2, 10, 2, 3
+
+
+@flax.struct.dataclass
+class InOrder(Condition):
+    """The key comes before the query in a permutation of the row, or is the query itself.
+
+    query_ranks, key_ranks: int [B T] and [B S].
+    """
+
+    query_ranks: jax.Array = axes("batch", "queries")
+    key_ranks: jax.Array = axes("batch", "keys")
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        return self.key_ranks[:, None] <= self.query_ranks[:, :, None]
+
+
+RANKS = np.stack([np.random.default_rng(row).permutation(LENGTH) for row in range(ROWS)])
+
+
+def one_query_at_a_time(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Each query with the keys that it sees, and no other."""
+    rows = []
+    for row in range(ROWS):
+        contexts = []
+        for i in range(LENGTH):
+            seen = [j for j in range(LENGTH) if RANKS[row, j] <= RANKS[row, i]]
+            scores = jnp.stack([jnp.sum(query[row, i] * key[row, j], axis=-1) for j in seen])  # [seen N]
+            values = jnp.stack([value[row, j] for j in seen])
+            contexts.append(jnp.sum(jax.nn.softmax(scores, axis=0)[..., None] * values, axis=0))
+        rows.append(jnp.stack(contexts))
+    return jnp.stack(rows)
+
+
+def test_a_condition_of_its_own_file_works_in_every_backend() -> None:
+    random = np.random.default_rng(5)
+    inputs = tuple(jnp.asarray(random.normal(size=(ROWS, LENGTH, HEADS, SIZE)), jnp.float32) for _ in range(3))
+    visibility = Visibility((InOrder(RANKS, RANKS),))
+
+    def value_and_gradients(attend: Any) -> Any:
+        def loss(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            context = attend(*inputs)
+            return jnp.sum(jnp.sin(context)), context
+
+        return jax.jit(jax.grad(loss, has_aux=True))(inputs)
+
+    expected = value_and_gradients(one_query_at_a_time)
+    for backend in (dense, functools.partial(blockwise, block=4)):
+        found = value_and_gradients(lambda *x: backend(*x, visibility, (), 0.0, None))  # noqa: B023 (used at once)
+        chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reach"),
+    [
+        ((), (None, None)),
+        ((Causal(), KeyMask(RANKS)), (None, 0)),
+        ((Causal(np.array([1, 2])), Window(3, 2)), (3, 2)),
+        ((Window(3, 2), Causal(), Window(5, 1)), (3, 0)),
+        ((Window(np.int32(3), 2), InOrder(RANKS, RANKS)), (None, 2)),
+    ],
+)
+def test_the_narrowest_condition_decides_how_far_a_query_sees(conditions: Any, reach: Any) -> None:
+    assert Visibility(conditions).reach == reach
