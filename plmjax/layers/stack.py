@@ -16,7 +16,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 
@@ -25,58 +24,26 @@ Lanes = Any
 Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
 
 
-class Pattern(nn.Module):
-    """Layers of several kinds that follow each other in every trip of the loop."""
-
-    layers: tuple[nn.Module, ...]
-
-
 def stack(
-    body: Body,
-    layers: nn.Module | tuple[nn.Module, ...],
-    length: int,
-    execution: Execution,
-    x: jax.Array,
-    inputs: Lanes = None,
+    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
     """Runs x through `length` layers that have parameters of their own.
 
     Args:
         body: one layer's step, as above.
-        layers: a module that is bound and not yet used, whose parameters get a leading axis "layers"; or one module
-            for each kind of layer, which take turns: layer i is of kind i modulo their number. Kinds need a compact
-            method around them. The random collection "dropout" is split over the layers.
+        layer: a module that is bound and not yet used, whose parameters get a leading axis "layers". The random
+            collection "dropout" is split over the layers.
         inputs: what each layer is given besides x, arrays [length ...].
 
     Returns:
         the last x, and what the layers returned besides it, arrays [length ...].
-
-    Raises:
-        ValueError: the kinds do not divide the length.
     """
     parameters = {
         "variable_axes": {"params": 0},
         "split_rngs": {"params": True, "dropout": True},
         "metadata_params": {nn.PARTITION_NAME: "layers"},
     }
-    if not isinstance(layers, tuple):
-        return _loop(parameters, body, layers, length, execution, x, inputs)
-    kinds = len(layers)
-    if length % kinds:
-        raise ValueError(f"Expected a number of layers that {kinds} kinds divide, found {length}.")
-
-    def trip(pattern: Pattern, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
-        outputs = []
-        for kind, layer in enumerate(pattern.layers):
-            x, output = step(layer, x, jax.tree.map(lambda lane: lane[kind], inputs))  # noqa: B023 (used at once)
-            outputs.append(output)
-        return x, jax.tree.map(lambda *lanes: jnp.stack(lanes), *outputs)
-
-    step = _rematerialised(body, execution, prevent_cse=True)
-    inputs = jax.tree.map(lambda lane: lane.reshape(length // kinds, kinds, *lane.shape[1:]), inputs)
-    trips = Execution(unroll=max(1, execution.unroll // kinds))
-    x, outputs = _loop(parameters, trip, Pattern(layers), length // kinds, trips, x, inputs)
-    return x, jax.tree.map(lambda lane: lane.reshape(length, *lane.shape[2:]), outputs)
+    return _loop(parameters, body, layer, length, execution, x, inputs)
 
 
 def repeat(
