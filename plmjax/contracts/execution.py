@@ -23,7 +23,7 @@ class Execution:
 
     @property
     def at_once(self) -> bool:
-        """Whether all scores of an attention exist at the same time, [B N T S]."""
+        """Whether all scores of an attention exist at the same time, [B N T S], unless a window divides them."""
         return self.attention == "dense"
 
 

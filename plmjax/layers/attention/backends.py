@@ -2,7 +2,7 @@
 
 A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, the terms of the scores,
 the rate of dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout
-they draw other bits.
+they draw other bits. As `BACKENDS` has them, they skip what lies outside a window (`plmjax.layers.attention.bands`).
 """
 
 import functools
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.bands import within_reach
 from plmjax.layers.dropout import dropped
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
@@ -293,5 +294,5 @@ def _blocks(x: jax.Array, size: int) -> jax.Array:
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
 
-BACKENDS = {"dense": dense, "blockwise": blockwise}
+BACKENDS = {"dense": within_reach(dense), "blockwise": within_reach(blockwise)}
 """Name -> backend, as `Execution.attention` names it."""

@@ -1,9 +1,13 @@
-"""Buckets of distances against transformers' T5."""
+"""Buckets of distances against transformers' T5, and when they become an array."""
 
+import jax
 import numpy as np
 import pytest
 
-from plmjax.layers.attention.relative_positions import distance_buckets
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.score_terms import ScoreArray
+from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.layers.attention.relative_positions import DistanceScores, RelativePositions, distance_buckets
 from tests.optional import torch, transformers
 
 
@@ -17,3 +21,19 @@ def test_buckets_are_those_of_transformers(both_sides: bool, buckets: int, large
     found = distance_buckets(both_sides, buckets, largest)
     np.testing.assert_array_equal(found[np.clip(places, -largest, largest) + largest], expected)
     assert len(set(found.tolist())) == (buckets - 1 if both_sides else buckets)  # none is at distance 0 and after
+
+
+@pytest.mark.parametrize(
+    ("attention", "conditions", "kind"),
+    [
+        ("dense", (Causal(),), ScoreArray),
+        ("blockwise", (Causal(),), DistanceScores),
+        ("dense", (Causal(), Window(3, 0)), DistanceScores),
+    ],
+)
+def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditions: tuple, kind: type) -> None:
+    """Blocks and bands are made of the table: an array of all queries and keys would need the memory that they save."""
+    init = jax.nn.initializers.normal(1.0)
+    module = RelativePositions(False, 8, 20, 2, init, Execution(attention=attention))
+    term, _ = module.init_with_output(jax.random.key(0), Visibility(conditions), 6, 6)
+    assert isinstance(term, kind)

@@ -1,0 +1,149 @@
+"""Attention in bands: each block of queries looks only at the keys that their window reaches.
+
+Time and memory grow with T x window instead of T x S. The keys of a block of queries are its own block and the blocks
+before and after it that the window reaches:
+
+    queries      [0 1 2 3] [4 5 6 7] [8 9 . .]
+    keys of the second block, 3 before:    [0 1 2 3 4 5 6 7]
+
+Bands are made of whole blocks, which lie side by side, so that no element is looked up (Beltagy et al., arXiv
+2004.05150, section 3.2, cut their "sliding chunks" alike).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.attention_arrays import AttentionArrays
+from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.visibility import Condition, Visibility
+
+Backend = Callable[..., jax.Array]
+"""A function as `plmjax.layers.attention.backends` describes it."""
+LEAST, MOST = 128, 512
+"""Queries of a block: as many as the window reaches on its longer side, within these limits, in steps of `LEAST`."""
+
+
+@flax.struct.dataclass
+class Exists(Condition):
+    """The key is one of the row, not of the padding that fills a band up.
+
+    first, end: its first position, and the one behind its last; int scalars.
+    """
+
+    first: int | jax.Array
+    end: int | jax.Array
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """The position lies within the row."""
+        return ((key_positions >= self.first) & (key_positions < self.end))[None]
+
+
+class Bands(NamedTuple):
+    """How rows are cut.
+
+    size: queries of a block. blocks: of queries. width: keys of a band.
+    start: index of the first band's first key; below 0 where padding stands before the keys.
+    """
+
+    size: int
+    blocks: int
+    width: int
+    start: int
+
+    @classmethod
+    def of(cls, visibility: Visibility, queries: int, keys: int) -> Self | None:
+        """The bands of rows whose window is known while the program is traced; None where they would save nothing."""
+        offsets = visibility.query_offset, visibility.key_offset
+        if None in visibility.reach or not all(isinstance(offset, int) for offset in offsets):
+            return None
+        before, after = (max(limit, 0) for limit in visibility.reach)
+        size = min(LEAST * max(1, math.ceil(max(before, after) / LEAST)), MOST)
+        left, right = math.ceil(before / size), math.ceil(after / size)
+        width = (left + 1 + right) * size
+        start = visibility.query_offset - visibility.key_offset - left * size
+        return cls(size, math.ceil(queries / size), width, start) if width < keys else None
+
+    @property
+    def keys(self) -> int:
+        """All keys of the bands, each counted once."""
+        return self.width + (self.blocks - 1) * self.size
+
+    def place_queries(self, x: jax.Array, axis: int) -> jax.Array:
+        """Queries, filled up to whole blocks."""
+        return _between(x, axis, 0, self.blocks * self.size)
+
+    def place_keys(self, x: jax.Array, axis: int) -> jax.Array:
+        """The keys of all bands: padded where a band lacks some, without those that are in none."""
+        return _between(x, axis, self.start, self.keys)
+
+    def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
+        """The blocks of queries."""
+        return _blocks(self.place_queries(x, 1), self.size)
+
+    def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
+        """The band of each block of queries."""
+        x = _blocks(self.place_keys(x, 1), self.size)
+        return jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=2)
+
+    def place(self, arrays: AttentionArrays) -> AttentionArrays:
+        """A condition or a score term for the queries and the keys of all bands."""
+        return arrays.change_axis("queries", self.place_queries).change_axis("keys", self.place_keys)
+
+
+def within_reach(backend: Backend) -> Backend:
+    """`backend`, which computes nothing outside the window of a `Visibility` whose reach is known.
+
+    A query that sees no key, such as padding, gets some mean of the values of its band, and not of its whole row.
+    """
+
+    @functools.wraps(backend)
+    def attend(
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        visibility: Visibility,
+        terms: tuple[ScoreTerm, ...],
+        rate: float,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        bands = Bands.of(visibility, query.shape[1], key.shape[1])
+        if bands is None:
+            return backend(query, key, value, visibility, terms, rate, dropout_key)
+        first = visibility.key_offset
+        placed = visibility.also(Exists(first, first + key.shape[1]))
+        placed = placed.replace(
+            conditions=tuple(bands.place(condition) for condition in placed.conditions),
+            key_offset=first + bands.start,
+        )
+        placed_terms = tuple(bands.place(term) for term in terms)
+
+        def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]
+            number, query, key, value = inputs
+            cut = number * bands.size, bands.size, number * bands.size, bands.width
+            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+            own_terms = tuple(term.block(*cut) for term in placed_terms)
+            return backend(query, key, value, placed.block(*cut), own_terms, rate, own_key)
+
+        inputs = (jnp.arange(bands.blocks), bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
+        contexts = jax.lax.map(of_block, inputs)
+        return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
+
+    return attend
+
+
+def _between(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
+    """x from index `first` of an axis on, `count` elements of it: 0 for those that it does not have."""
+    x, sides = jnp.asarray(x), [(0, 0, 0)] * x.ndim
+    sides[axis] = (-first, first + count - x.shape[axis], 0)
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), sides)
+
+
+def _blocks(x: jax.Array, size: int) -> jax.Array:
+    """[B T N H] -> [T/size B size N H]."""
+    return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)

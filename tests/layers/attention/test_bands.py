@@ -1,0 +1,155 @@
+"""Attention in bands: equal to attention over whole rows, with time and memory that grow as the rows do."""
+
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.score_terms import ScoreArray
+from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
+from plmjax.layers.attention import bands
+from plmjax.layers.attention.backends import BACKENDS, dense
+from plmjax.layers.stack import stack
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.gpt2 import Gpt2Config, Gpt2Layer
+from tests.content_term import ContentTerm, content_parameters
+from tests.products import flops
+
+ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 22, 29, 2, 3
+MASK = np.arange(KEYS) < np.array([[KEYS], [20]])
+SEGMENTS = np.sort(np.random.default_rng(2).integers(1, 4, (ROWS, KEYS)))
+OFFSET = KEYS - QUERIES
+
+VISIBLE = {
+    "before": (Visibility((Causal(), Window(6, 9)), OFFSET)),
+    "both sides": Visibility((Window(2, 5),), 3),
+    "after, in padded rows": Visibility((Window(-1, 4), KeyMask(MASK))),
+    "packed behind a prefix": Visibility(
+        (SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS), Causal(np.array([3, 9])), Window(3, 4)), OFFSET
+    ),
+    "behind all keys": Visibility((Window(9, 0),), KEYS - 5),
+}
+
+
+def value_and_gradients(backend: Any, visibility: Visibility) -> Any:
+    """The contexts of the queries that see a key, and the gradients of queries, keys, values and the terms."""
+    random = np.random.default_rng(0)
+    inputs = [jnp.asarray(random.normal(size=(ROWS, n, HEADS, SIZE)), jnp.float32) for n in (QUERIES, KEYS, KEYS)]
+    values = jnp.asarray(random.normal(size=(HEADS, QUERIES, KEYS)), jnp.float32)
+    hidden = jnp.broadcast_to(visibility.bias(QUERIES, KEYS), (ROWS, 1, QUERIES, KEYS))
+    sees = jnp.any(hidden == 0, axis=-1).reshape(ROWS, QUERIES, 1, 1)
+    assert 0.2 < jnp.mean(sees) <= 1
+
+    def loss(inputs: Any, parameters: Any, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        content = ContentTerm(**parameters, query_segments=SEGMENTS[:, OFFSET:], key_segments=SEGMENTS)
+        context = backend(*inputs, visibility, (content, ScoreArray(values)), 0.0, None)
+        context = jnp.where(sees, context, 0.0)
+        return jnp.sum(jnp.sin(context)), context
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(inputs, content_parameters(HEADS, SIZE), values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"), [*((kind, "dense") for kind in VISIBLE), ("packed behind a prefix", "blockwise")]
+)
+def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, monkeypatch) -> None:
+    """With a memory, padding, segments, a prefix, and terms of queries and keys; gradients of all of them."""
+    expected = value_and_gradients(dense, VISIBLE[kind])
+    monkeypatch.setattr(bands, "LEAST", 4)
+    assert bands.Bands.of(VISIBLE[kind], QUERIES, KEYS).width < KEYS
+    found = value_and_gradients(BACKENDS[attention], VISIBLE[kind])
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "visibility",
+    [
+        Visibility((Causal(),)),
+        Visibility((Window(np.int32(3), np.int32(0)),)),
+        Visibility((Window(3, 0),), jnp.int32(2)),
+        Visibility((Window(20, 0),)),
+    ],
+    ids=["no window", "a window of arrays", "a cache of unknown length", "a window as long as the row"],
+)
+def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(visibility: Visibility, monkeypatch) -> None:
+    monkeypatch.setattr(bands, "LEAST", 4)
+    assert bands.Bands.of(visibility, 16, 16) is None
+    assert bands.Bands.of(Visibility((Window(3, 0),), 2), 16, 16).width == 8
+
+
+def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bands, "LEAST", 4)
+    ones = jnp.ones((1, 16, 1, 1))
+    values = jnp.tile(jnp.eye(4)[None, :, None], (1, 4, 1, 1))  # those of four neighbours tell which are dropped
+    found = BACKENDS["dense"](ones, ones, values, Visibility((Window(3, 0),)), (), 0.5, jax.random.key(0))
+    blocks = np.asarray(found).reshape(4, 4, 4)[1:]  # the first sees less
+    assert len({block.tobytes() for block in blocks}) == 3 and 0.3 < (blocks == 0).mean() < 0.7
+
+
+# --------------------------------------------------------------------------------------------------- a windowed GPT-2
+
+WINDOW = 100
+CONFIG = Gpt2Config(vocab_size=31, n_positions=2048, n_embd=8, n_layer=2, n_head=2).with_dropout(0.0)
+
+
+class WindowedGpt2(nn.Module):
+    """Layers of GPT-2 in which a token sees itself and the `WINDOW` tokens before it."""
+
+    execution: Execution
+    skips: bool = True
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        """int [B T] -> [B T D]."""
+        before = WINDOW if self.skips else jnp.int32(WINDOW)
+        visibility = Visibility((Causal(), Window(before, 0)))
+        words = Embedding(CONFIG.vocab_size, CONFIG.n_embd, "vocab", CONFIG.initializer, jnp.float32, name="words")
+        layers = Gpt2Layer(CONFIG, self.execution, True, name="layers")
+
+        def body(layer: Gpt2Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return layer(x, visibility, None, jnp.int32(0))[0], None
+
+        return stack(body, layers, CONFIG.n_layer, self.execution, words(input_ids))[0]
+
+
+def step(module: WindowedGpt2) -> Any:
+    """The outputs, and the gradient of a number that all of them go into."""
+
+    def loss(params: Any, input_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = module.apply(params, input_ids)
+        return jnp.sum(jnp.sin(outputs)), outputs
+
+    return jax.grad(loss, has_aux=True)
+
+
+def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
+    ids = jax.random.randint(jax.random.key(0), (1, 600), 0, CONFIG.vocab_size)
+    whole, in_bands = (WindowedGpt2(Execution(), skips) for skips in (False, True))
+    params = jax.tree.map(lambda leaf: 8 * leaf, nn.meta.unbox(whole.init(jax.random.key(1), ids)))
+    found, expected = jax.jit(step(in_bands))(params, ids), jax.jit(step(whole))(params, ids)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-5)
+    # The biases of keys change no score: their gradients are the rounding of the others.
+    largest = max(float(np.abs(gradient).max()) for gradient in jax.tree.leaves(expected[0]))
+    chex.assert_trees_all_close(found[0], expected[0], rtol=1e-5, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("attention", BACKENDS)
+def test_time_and_memory_of_a_windowed_gpt2_grow_as_its_rows(attention: str) -> None:
+    """Products counted in the step, and the memory of the compiled step."""
+    module = WindowedGpt2(Execution(attention=attention, remat="full"))
+    params = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))))
+
+    def cost(length: int) -> tuple[float, int]:
+        ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+        compiled = jax.jit(step(module)).lower(params, ids).compile()
+        return flops(step(module), params, ids), compiled.memory_analysis().temp_size_in_bytes
+
+    shorter, longer = cost(1024), cost(2048)
+    assert longer[0] <= 2.1 * shorter[0]
+    assert longer[1] <= 2.1 * shorter[1]
+    assert flops(step(module.clone(skips=False)), params, jax.ShapeDtypeStruct((1, 2048), jnp.int32)) > 4 * longer[0]
