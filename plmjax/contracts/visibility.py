@@ -15,6 +15,10 @@ from plmjax.contracts.attention_arrays import AttentionArrays, axes
 MASKED = -10000.0
 """Added to the score of a hidden key, as in google-research/bert modeling.py. Its exponential is 0 in float32 beside
 the score of a visible key; where every key is hidden, the scores still differ, as in the released code."""
+EXCLUDED = -1e30
+"""Replaces the score of a choice that is excluded: a head, a label, a place in a text. Its exponential is 0 in float32
+beside any other score, and it is finite, so that no NaN arises where every choice is excluded. Where one choice
+always remains, -inf serves as well."""
 
 
 class Condition(AttentionArrays):

@@ -32,7 +32,8 @@ from plmjax.generation.search import Found, Lengths
 from plmjax.generation.written import Written
 
 IMPOSSIBLE = -1e9
-"""The score of what cannot be chosen, as in transformers; finite, so that sums of it stay numbers."""
+"""The score of what cannot be chosen, as in transformers; finite, so that sums of it stay numbers. Not
+`EXCLUDED`, because no exponential is taken of it: texts are compared by it."""
 EARLY_STOPPING = ("full", "likely", "never")
 LENGTH_NORMALIZATIONS = ("tokens", "gnmt")
 

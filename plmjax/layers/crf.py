@@ -16,8 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-FORBIDDEN = -1e30
-"""Score of what cannot be; its exponential is 0 in float32 beside any other score, and sums of it are finite."""
+from plmjax.contracts.visibility import EXCLUDED
 
 
 class Possible(NamedTuple):
@@ -56,12 +55,12 @@ class TransitionScores(nn.Module):
 
     @nn.compact
     def __call__(self) -> Scores:
-        """The scores; `FORBIDDEN` for what the scheme does not allow."""
+        """The scores; `EXCLUDED` for what the scheme does not allow."""
 
         def scores(name: str, allowed: tuple) -> jax.Array:
             allowed = jnp.array(allowed, bool)
             init = nn.with_logical_partitioning(nn.initializers.zeros, (None,) * allowed.ndim)
-            return jnp.where(allowed, self.param(name, init, allowed.shape), FORBIDDEN)
+            return jnp.where(allowed, self.param(name, init, allowed.shape), EXCLUDED)
 
         return Scores(*(scores(name, allowed) for name, allowed in self.possible._asdict().items()))
 

@@ -1,6 +1,8 @@
-"""A condition that a system adds in its own file: the rank of a token in a permutation, as XLNet needs it."""
+"""Conditions of visibility: one that a system adds in its own file, how far queries see, and constants of scores."""
 
 import functools
+import re
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -14,12 +16,13 @@ from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.visibility import Causal, Condition, KeyMask, Visibility, Window
 from plmjax.layers.attention.backends import blockwise, dense
 
+PACKAGE = Path(__file__).resolve().parents[2] / "plmjax"
 ROWS, LENGTH, HEADS, SIZE = 2, 10, 2, 3
 
 
 @flax.struct.dataclass
 class InOrder(Condition):
-    """The key comes before the query in a permutation of the row, or is the query itself.
+    """The key comes before the query in a permutation of the row, or is the query itself, as XLNet needs it.
 
     query_ranks, key_ranks: int [B T] and [B S].
     """
@@ -78,3 +81,10 @@ def test_a_condition_of_its_own_file_works_in_every_backend() -> None:
 )
 def test_the_narrowest_condition_decides_how_far_a_query_sees(conditions: Any, reach: Any) -> None:
     assert Visibility(conditions).reach == reach
+
+
+def test_large_negative_scores_are_named_in_one_place() -> None:
+    """Others that look alike: the score of a beam as in transformers, and an odds without an answer."""
+    large = re.compile(r"-1e\d+|-1_?0000\b|finfo")
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if large.search(path.read_text())}
+    assert found == {"contracts/visibility.py", "generation/beam_search.py", "finetuning/tasks/questions.py"}

@@ -24,6 +24,7 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import json_file, tables
@@ -244,7 +245,7 @@ class SpanExtraction(TaskObjective):
 
         def nats(logits: jax.Array, places: jax.Array) -> jax.Array:  # [R T], [R K] -> [R K]
             chosen = jnp.take_along_axis(logits, batch["sequence_starts"] + places, axis=1)
-            return jax.nn.logsumexp(jnp.where(own, logits[:, None], -1e9), axis=-1) - chosen
+            return jax.nn.logsumexp(jnp.where(own, logits[:, None], EXCLUDED), axis=-1) - chosen
 
         starts, ends = nats(outputs.start_logits, batch["starts"]), nats(outputs.end_logits, batch["ends"])
         return {"task": (starts + ends) / 2}

@@ -28,6 +28,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
@@ -37,7 +38,7 @@ from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertOutput
 from plmjax.models.cove import cove
-from plmjax.models.cove.cove import UNSEEN, CoveConfig, text_starts, visible_tokens
+from plmjax.models.cove.cove import CoveConfig, text_starts, visible_tokens
 from plmjax.models.families.task_heads import HEAD
 
 POOLINGS = 4
@@ -122,7 +123,7 @@ class SelfAttentivePooling(nn.Module):
     def __call__(self, y: jax.Array, own: jax.Array) -> jax.Array:
         """An LSTM's output [B T D], the tokens of the text bool [B T] -> [B 4 D]."""
         scores = Projection((1,), ("embed", None), self.initializer, self.dtype, logits=True, use_bias=False)(y)
-        weights = jax.nn.softmax(jnp.where(own[..., None], scores, UNSEEN), axis=1)
+        weights = jax.nn.softmax(jnp.where(own[..., None], scores, EXCLUDED), axis=1)
         attended = jnp.einsum("BTO,BTD->BD", weights.astype(self.dtype), y)
         own = own[..., None]
         # Outputs of an LSTM lie between -1 and 1.
@@ -183,7 +184,7 @@ def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     """
     scores = jnp.einsum("BTD,BSD->BTS", x, x, preferred_element_type=jnp.float32)
     seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
-    weights = jax.nn.softmax(jnp.where(seen, scores, UNSEEN), axis=-1).astype(x.dtype)
+    weights = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1).astype(x.dtype)
     return jnp.einsum("BTS,BSD->BTD", weights, x)
 
 

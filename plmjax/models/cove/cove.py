@@ -42,6 +42,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
@@ -57,8 +58,6 @@ from plmjax.models.families.task_heads import QuestionAnswering
 ATTENTIONS = ("general", "dot")
 ENCODER = "cove"
 ROW = ("batch", "length", "embed")
-UNSEEN = -1e30
-"""Score of a place that is not seen: its exponential is 0, and a row without any place to see has no NaN."""
 _SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
 
 
@@ -286,7 +285,7 @@ class GlobalAttention(nn.Module):
             asked = Projection(*sizes, use_bias=False, name="query")(query)
         asked = asked.reshape(len(source.encoded), -1, config.width)
         scores = float32_product(_SCORES, asked, source.encoded)
-        weights = jax.nn.softmax(jnp.where(source.attention_mask[:, None], scores, UNSEEN), axis=-1).astype(dtype)
+        weights = jax.nn.softmax(jnp.where(source.attention_mask[:, None], scores, EXCLUDED), axis=-1).astype(dtype)
         context = jnp.einsum("BKS,BSD->BKD", weights, source.encoded).reshape(query.shape)
         joined = jnp.concatenate([context, query], axis=-1)
         return jnp.tanh(Projection(*sizes, use_bias=False, name="output")(joined))

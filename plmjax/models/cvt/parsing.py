@@ -26,14 +26,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
 
 PARSING_VIEWS = ("full", "forwards_forwards", "forwards_backwards", "backwards_forwards", "backwards_backwards")
 """The auxiliary modules of parsing: what they see of the head, and of the dependent."""
-IMPOSSIBLE = -1e9
-"""The score of a head in another sentence, of padding, and of the word itself."""
 
 
 class ParsingModule(nn.Module):
@@ -102,7 +101,7 @@ class ParsingModules(nn.Module):
         def said(name: str) -> jax.Array:
             dropout = self.config.dropout if name == PRIMARY else self.config.unlabelled_dropout
             module: Any = ParsingModule(self.config, self.dtype, self.relations, dropout, name=name)
-            scores = jnp.where(possible, module(*seen[name], deterministic), IMPOSSIBLE)
+            scores = jnp.where(possible, module(*seen[name], deterministic), EXCLUDED)
             return scores.reshape(*segment_ids.shape, -1)
 
         return {name: said(name) for name in names}

@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.product import float32_product
@@ -36,8 +37,6 @@ from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
 
 TRANSLATION_VIEWS = ("attention_dropout", "future")
 """The auxiliary decoders."""
-UNSEEN = -1e30
-"""Score of a word of another sentence: its exponential is 0, and where there is no word at all there is no NaN."""
 _SCORES = functools.partial(jnp.einsum, "BUD,BTD->BUT")
 
 
@@ -65,7 +64,7 @@ class Attending(nn.Module):
         config, init, dtype = self.config, self.config.initializer, self.dtype
         query = Projection(h.shape[-1:], ("mlp", "embed"), init, dtype, use_bias=False, name="query")(g)
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
-        alpha = jax.nn.softmax(jnp.where(seen, float32_product(_SCORES, query, h), UNSEEN), axis=-1).astype(dtype)
+        alpha = jax.nn.softmax(jnp.where(seen, float32_product(_SCORES, query, h), EXCLUDED), axis=-1).astype(dtype)
         alpha = Dropout(self.attention_dropout)(alpha, deterministic)
         both = jnp.concatenate([jnp.einsum("BUT,BTD->BUD", alpha, h), g], axis=-1)
         # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
