@@ -31,8 +31,8 @@ def stack(
 
     Args:
         body: one layer's step, as above.
-        layer: a module that is bound and not yet used, whose parameters get a leading axis "layers". The random
-            collection "dropout" is split over the layers.
+        layer: a module that is bound and not yet used, whose parameters get a leading axis "layers". Every
+            layer draws its own values from every random collection.
         inputs: what each layer is given besides x, arrays [length ...].
 
     Returns:
@@ -40,7 +40,7 @@ def stack(
     """
     parameters = {
         "variable_axes": {"params": 0},
-        "split_rngs": {"params": True, "dropout": True},
+        "split_rngs": {True: True},
         "metadata_params": {nn.PARTITION_NAME: "layers"},
     }
     return _loop(parameters, body, layer, length, execution, x, inputs)
@@ -49,8 +49,11 @@ def stack(
 def repeat(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
-    """As `stack`, but all trips share the parameters of one layer; they have no axis "layers". Dropout differs."""
-    parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
+    """As `stack`, but all trips share the parameters of one layer; they have no axis "layers".
+
+    Every trip draws its own values from every random collection.
+    """
+    parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, nn.DenyList("params"): True}}
     return _loop(parameters, body, layer, length, execution, x, inputs)
 
 

@@ -117,6 +117,44 @@ def test_every_layer_draws_dropout_of_its_own(kind: str) -> None:
     assert len({mask.tobytes() for mask in dropped}) == LAYERS
 
 
+class Noise(nn.Module):
+    """Adds a draw from the random collection "sampling" to its input."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + jax.random.normal(self.make_rng("sampling"), x.shape)
+
+
+class NoisyStack(nn.Module):
+    """Layers of one kind, of two kinds that alternate, or one layer shared by all, each of which adds noise."""
+
+    kind: str
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def body(layer: Noise, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            after = layer(x)
+            return after, after
+
+        layer = Noise()
+        if self.kind == "shared":
+            return repeat(body, layer, LAYERS, self.execution, x)
+        return stack(body, (Noise(), layer) if self.kind == "alternating" else layer, LAYERS, self.execution, x)
+
+
+@pytest.mark.parametrize("execution", [Execution(), Execution(remat="full", unroll=2)], ids=["looped", "remat"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_layer_draws_from_any_random_collection(kind: str, execution: Execution) -> None:
+    def draws(seed: int) -> np.ndarray:
+        _, states = NoisyStack(kind, execution).apply({}, X, rngs={"sampling": jax.random.key(seed)})
+        return np.diff([X, *np.asarray(states)], axis=0)
+
+    found = draws(0)
+    assert len({layer.round(4).tobytes() for layer in found}) == LAYERS
+    np.testing.assert_array_equal(found, draws(0))
+    assert not np.array_equal(found, draws(1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stack_decodes_with_the_caches_of_its_layers(kind: str) -> None:
     params = params_of(kind)
