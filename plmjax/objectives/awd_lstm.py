@@ -28,9 +28,9 @@ import jax.numpy as jnp
 
 from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import FROM_0, check_ranges
-from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmOutput
+from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.capabilities import ScoresNextToken
-from plmjax.objectives.objective import Batch, Given, Objective, Sums
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
 
 Carry = dict[str, Any]
@@ -57,10 +57,14 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         check_ranges("objective", self, **ranges)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens, those among them that are read, where a document begins, and the states before the row."""
-        given = {name: batch[name] for name in ("starts", "states") if name in batch}
+        """The tokens, those among them that are read, and where a document begins."""
+        given = {"starts": batch["starts"]} if "starts" in batch else {}
         read = batch["read"] if "read" in batch else batch["segment_ids"] > 0
         return {"input_ids": batch["input_ids"], "attention_mask": read, **given}
+
+    def carry_inputs(self, carry: Carry) -> dict[str, Any]:
+        """The states before the row."""
+        return {"states": carry["states"]}
 
     def initial_carry(self, config: AwdLstmConfig, batch_size: int, sequence_length: int) -> Carry:
         """Zero states, and rows that begin at their first token."""
@@ -102,7 +106,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats and squares of the tokens that are read and asked for, and the states after them."""
         read, weights, begin = _window(batch, given.carry["begin"], training)
-        outputs = self._read(module, given, batch | {"read": read}, key, training)
+        outputs = apply(self, module, given, batch | {"read": read}, key, training=training)
         nats, likeliest = outputs.scores.weighted_cross_entropy(batch["next_ids"], weights)
         dropped, raw = (x.astype(jnp.float32) for x in (outputs.last_hidden_state, outputs.raw_hidden_state))
         squares = jnp.mean(jnp.square(dropped), axis=-1)
@@ -120,8 +124,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """As `ScoresNextToken`."""
-        outputs = self._read(module, given, batch, key, training)
-        return outputs.scores.cross_entropy(batch["next_ids"])
+        return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The token after each."""
@@ -131,12 +134,6 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         """The layers', with a prediction at every position."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, length)
-
-    def _read(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, training: bool) -> AwdLstmOutput:
-        """The outputs for a batch, from the states of the carry on."""
-        inputs = self.model_inputs(batch | {"states": given.carry["states"]})
-        rngs = {"dropout": key} if training else {}
-        return module.apply(given.variables, **inputs, deterministic=not training, rngs=rngs)
 
 
 def _window(batch: Batch, begin: jax.Array, training: bool) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -26,7 +26,7 @@ from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
 from plmjax.objectives.capabilities import ReadsDirections
-from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums
+from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums, apply
 from plmjax.vocabulary import Vocabulary
 
 PREFIXES = {"forward": "", "backward": "backward_"}
@@ -75,8 +75,9 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
 
         return jax.tree.map(named, config.zero_states(batch_size))
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
-        return module.init({"params": key}, **self.model_inputs(batch), states=carry, deterministic=True)
+    def carry_inputs(self, carry: Any) -> dict[str, Any]:
+        """The states before the rows."""
+        return {"states": carry}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Adds the characters, int32 [B T C], of both directions, and for every row the one key of all draws."""
@@ -98,14 +99,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         """Nats of the words, of each direction apart too; in evaluation also how many of them are the likeliest."""
-        rngs = {"dropout": key} if training else {}
-        found = module.apply(
-            given.variables,
-            **self.model_inputs(batch),
-            states=given.carry,
-            deterministic=not training,
-            rngs=rngs,
-        )
+        found = apply(self, module, given, batch, key, training=training)
         loss, metrics = jnp.zeros(()), {}
         for number, (way, prefix) in enumerate(PREFIXES.items()):
             scores, ids, weights = found.scores[way], batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]

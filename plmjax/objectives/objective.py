@@ -99,12 +99,17 @@ class Objective:
         """Keyword arguments of the module's `__call__`, taken from a corrupted batch."""
         raise NotImplementedError(f"{type(self).__name__} must say what its model is given.")
 
+    def carry_inputs(self, carry: Any) -> dict[str, Any]:
+        """Keyword arguments of the module's `__call__`, taken from the carry; none by default."""
+        return {}
+
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
         """The module's variables, boxed with their logical axes: "params" is trained, other collections are kept.
 
         batch: corrupted, of the shapes of a training batch; so is the carry.
         """
-        return module.init({"params": key}, **self.model_inputs(batch), deterministic=True)
+        inputs = self.model_inputs(batch) | self.carry_inputs(carry)
+        return module.init({"params": key}, **inputs, deterministic=True)
 
     def constants(self, config: Any, materials: Materials) -> Any:
         """Arrays that losses need and no step changes, boxed with logical axes: a teacher, a mask, a table of counts.
@@ -177,7 +182,7 @@ def apply(
     training: bool,
     method: str = "__call__",
 ) -> Any:
-    """The outputs of the module, or of one of its methods, for a corrupted batch.
+    """The outputs of the module, or of one of its methods, for a corrupted batch and the carry before it.
 
     The random collection "dropout" is there in training alone, "sampling" (hashes, draws) in evaluation too.
     """
@@ -197,7 +202,7 @@ def apply_and_collect(
     """As `apply`, and the module's further collections after it: as they were given, but for training."""
     rngs = {"sampling": jax.random.fold_in(key, 1)} | ({"dropout": key} if training else {})
     kept = {"deterministic": not training, "rngs": rngs, "method": method}
-    inputs = objective.model_inputs(batch)
+    inputs = objective.model_inputs(batch) | objective.carry_inputs(given.carry)
     if not training:
         return module.apply(given.variables, **inputs, **kept), given.collections
     outputs, after = module.apply(given.variables, **inputs, **kept, mutable=list(given.collections))

@@ -1,9 +1,13 @@
-"""What holds for every objective: rows are corrupted each by draws of its own."""
+"""What holds for every objective: rows are corrupted each by draws of its own, and modules get the carry."""
 
+import chex
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
+from plmjax.objectives.objective import Given, apply
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -25,3 +29,17 @@ def test_equal_rows_are_corrupted_apart(name: str) -> None:
     for found in (first, second):
         assert len({row.tobytes() for row in found}) > len(found) // 2
     assert (first != second).any(axis=1).sum() > len(first) // 2
+
+
+def test_a_module_is_given_the_carry() -> None:
+    run = experiments.recurrent()
+    objective, module = run.objective, run.objective.module(run.model, Execution())
+    batch = {"input_ids": np.ones((2, 3), np.int32)}
+    carry = tuple(np.full((run.model.depth, 2, run.model.width), value, np.float32) for value in (0.5, -0.5))
+    key = jax.random.key(0)
+    given = Given(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
+    found = apply(objective, module, given, batch, key, training=False)
+    expected = module.apply(given.variables, batch["input_ids"], carry, deterministic=True)
+    chex.assert_trees_all_equal(found, expected)
+    other = apply(objective, module, given.replace(carry=carry[::-1]), batch, key, training=False)
+    assert not np.allclose(found[0], other[0])

@@ -13,7 +13,7 @@ from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, cross_entropy
+from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
 
 INIT = nn.initializers.normal(0.1)
 
@@ -76,8 +76,11 @@ SYSTEM = declare(System(RecurrentConfig, Kind.DECODER, {Purpose.PRETRAINING: Rec
 class NextTokenOfStream(Objective):
     """Mean nats of each token given all before it, those of earlier batches too; the gradient stays in the batch."""
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
-        return module.init({"params": key}, batch["input_ids"], carry, deterministic=True)
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"input_ids": batch["input_ids"]}
+
+    def carry_inputs(self, carry: Any) -> dict[str, Any]:
+        return {"state": carry}
 
     def initial_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
         zeros = jnp.zeros((config.depth, batch_size, config.width))
@@ -88,8 +91,7 @@ class NextTokenOfStream(Objective):
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         ids, weights = self.targets(batch)
-        inputs, rngs = (batch["input_ids"], given.carry), {"dropout": key} if training else {}
-        logits, after = module.apply(given.variables, *inputs, deterministic=not training, rngs=rngs)
+        logits, after = apply(self, module, given, batch, key, training=training)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         return Sums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
 
