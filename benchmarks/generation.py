@@ -47,7 +47,7 @@ def uncached(params: dict) -> Callable[[], None]:
     @jax.jit
     def next_token(params: dict, row: jax.Array) -> jax.Array:
         scores = module.apply({"params": params}, row).scores
-        return jnp.argmax(scores.replace(hidden=scores.hidden[:, -1:]).logits())
+        return jnp.argmax(scores.last_logits())
 
     row = np.arange(LENGTH)[None]
     return lambda: next_token(params, row).block_until_ready()

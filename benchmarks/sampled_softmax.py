@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.objectives.sampled_softmax import draw, sampled_cross_entropy
+from plmjax.objectives.sampled_softmax import SampledScores, draw
 
 ROWS = 32
 
@@ -38,7 +38,8 @@ def main() -> None:
 
     def sampled(learned: tuple[jax.Array, jax.Array], key: jax.Array) -> jax.Array:
         draws = draw(key, options.words, options.draws)
-        return jnp.sum(sampled_cross_entropy(VocabularyScores(*learned), targets, draws))
+        scores = SampledScores(VocabularyScores(*learned), draws)
+        return scores.weighted_cross_entropy(targets, jnp.ones(shape))[0]
 
     programs: dict[str, Any] = {}
     for name, loss in (("all words", whole), (f"{options.draws:,} draws", sampled)):

@@ -11,7 +11,6 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.layers.attention.cache import Cache, Kept
 from plmjax.layers.encoder_decoder import Source
-from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 Variables = dict[str, Any]
 
@@ -90,7 +89,7 @@ class CausalDecoder:
     ) -> tuple[jax.Array, Kept]:
         module = self.config.module(Purpose.WRITING, self.execution)
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache, **prefix)
-        return _of_last(output.scores), output.cache
+        return output.scores.last_logits(), output.cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +132,7 @@ class SourceDecoder:
     ) -> tuple[jax.Array, tuple[Source, Cache]]:
         module = self.config.module(Purpose.WRITING, self.execution)
         output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")
-        return _of_last(output.scores), (source, output.cache)
+        return output.scores.last_logits(), (source, output.cache)
 
 
 def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = False) -> Decoder:
@@ -146,8 +145,3 @@ def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = F
 def _repeated(count: int, times: int) -> jax.Array:
     """The number of each of so many rows several times, int [count times]."""
     return jnp.repeat(jnp.arange(count), times)
-
-
-def _of_last(scores: VocabularyScores) -> jax.Array:
-    """Scores of rows [B T] -> float32 [B V], those of the last token."""
-    return scores.replace(hidden=scores.hidden[:, -1:]).logits()[:, 0]

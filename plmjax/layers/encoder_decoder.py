@@ -14,10 +14,10 @@ fields and methods that are used here: `attention_mask`, `scores` and `cache`, a
 import flax.struct
 import jax
 
+from plmjax.contracts.scores import Scores
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import Cache
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
 @flax.struct.dataclass
@@ -36,7 +36,7 @@ class EncoderDecoderOutput:
     hidden_states: jax.Array | None = None
     encoder_last_hidden_state: jax.Array | None = None
     encoder_hidden_states: jax.Array | None = None
-    scores: VocabularyScores | None = None
+    scores: Scores | None = None
     cache: Cache | None = None
 
     @property

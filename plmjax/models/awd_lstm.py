@@ -40,6 +40,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.scores import Scores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -185,7 +186,7 @@ class AwdLstmOutput:
     raw_hidden_state: jax.Array
     states: tuple[State, ...]
     hidden_states: tuple[jax.Array, ...] | None = None
-    scores: VocabularyScores | None = None
+    scores: Scores | None = None
 
     @property
     def logits(self) -> jax.Array:

@@ -26,6 +26,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.scores import Scores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
@@ -152,7 +153,7 @@ class NnlmOutput:
     """
 
     last_hidden_state: jax.Array
-    scores: VocabularyScores
+    scores: Scores
     cache: LastWords | None = None
 
     @property

@@ -520,8 +520,10 @@ class TransformerForConditionalGeneration(nn.Module):
         return self._scored(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
 
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
-        bias = self.final_logits_bias if self.config.output_bias else None
-        return output.replace(scores=output.scores.replace(bias=bias))
+        if not self.config.output_bias:
+            return output
+        table = self.model.words.embedding
+        return output.replace(scores=VocabularyScores(output.last_hidden_state, table, self.final_logits_bias))
 
 
 def encoder_decoder_parts(config: EncoderDecoderConfig) -> tuple[ParameterGroup, ...]:

@@ -103,12 +103,13 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         loss, metrics = jnp.zeros(()), {}
         for number, (way, prefix) in enumerate(PREFIXES.items()):
             scores, ids, weights = found.scores[way], batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]
-            if training and self.negatives:
+            sampled = training and self.negatives > 0
+            if sampled:
                 draws_key = jax.random.fold_in(jax.random.wrap_key_data(batch["draws"][0]), number)
-                draws = sampled_softmax.draw(draws_key, len(scores.table), self.negatives)
-                nats = jnp.sum(weights * sampled_softmax.sampled_cross_entropy(scores, ids, draws))
-            else:
-                nats, likeliest = scores.weighted_cross_entropy(ids, weights)
+                draws = sampled_softmax.draw(draws_key, scores.vocab_size, self.negatives)
+                scores = sampled_softmax.SampledScores(scores, draws)
+            nats, likeliest = scores.weighted_cross_entropy(ids, weights)
+            if not sampled:
                 metrics[f"{way}_accuracy"] = jnp.sum(weights * likeliest), jnp.sum(weights)
             metrics[f"{way}_nats"] = nats, jnp.sum(weights)
             loss += nats

@@ -8,17 +8,15 @@ so that the softmax over the target and the draws has nearly the gradient of the
 log-uniform, p(k) = log((k + 2) / (k + 1)) / log(V + 1): near to the frequencies of tokens that are numbered by them.
 """
 
-import functools
 from collections.abc import Sequence
 
-import chex
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.scores import Scores
 from plmjax.errors import UserError
-from plmjax.layers.product import float32_product
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 
@@ -78,20 +76,32 @@ def check_order(counts: np.ndarray, special: Sequence[int]) -> None:
         )
 
 
-def sampled_cross_entropy(scores: VocabularyScores, targets: jax.Array, draws: Draws) -> jax.Array:
-    """Nats of int targets [B T] among the draws and themselves, float32 [B T].
+@flax.struct.dataclass
+class SampledScores(Scores):
+    """Scores whose cross-entropy is taken over the target and the draws. The logits stay those of the vocabulary.
 
-    A draw that is the target itself does not count (remove_accidental_hits of tf.nn.sampled_softmax_loss).
+    scores: of the whole vocabulary.
+    draws: of the same vocabulary.
     """
-    chex.assert_shape(scores.hidden, (*targets.shape, scores.table.shape[1]))
-    hidden, table = scores.hidden, scores.table
-    target, drawn = (table[ids].astype(hidden.dtype) for ids in (targets, draws.ids))
-    of_target = float32_product(functools.partial(jnp.einsum, "BTD,BTD->BT"), hidden, target)
-    of_draws = float32_product(functools.partial(jnp.einsum, "BTD,SD->BTS"), hidden, drawn)
-    if scores.bias is not None:
-        of_target += scores.bias[targets]
-        of_draws += scores.bias[draws.ids]
-    of_target -= draws.log_expected(targets)
-    of_draws -= draws.log_expected(draws.ids)
-    of_draws = jnp.where(targets[..., None] == draws.ids, -jnp.inf, of_draws)
-    return jnp.logaddexp(of_target, jax.nn.logsumexp(of_draws, axis=-1)) - of_target
+
+    scores: VocabularyScores
+    draws: Draws
+
+    def logits(self) -> jax.Array:
+        """As `scores`."""
+        return self.scores.logits()
+
+    def last_logits(self) -> jax.Array:
+        """As `scores`."""
+        return self.scores.last_logits()
+
+    def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """int [B T] -> nats of the targets among the draws and themselves, float32 [B T]; if no draw scores higher.
+
+        A draw that is the target itself does not count (remove_accidental_hits of tf.nn.sampled_softmax_loss).
+        """
+        of_target = self.scores.target_logits(targets) - self.draws.log_expected(targets)
+        of_draws = self.scores.token_logits(self.draws.ids) - self.draws.log_expected(self.draws.ids)
+        of_draws = jnp.where(targets[..., None] == self.draws.ids, -jnp.inf, of_draws)
+        nats = jnp.logaddexp(of_target, jax.nn.logsumexp(of_draws, axis=-1)) - of_target
+        return nats, of_target >= jnp.max(of_draws, axis=-1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.objectives.sampled_softmax import draw, log_uniform, sampled_cross_entropy
+from plmjax.objectives.sampled_softmax import SampledScores, draw, log_uniform
 
 V = 40
 RANDOM = np.random.default_rng(0)
@@ -39,12 +39,13 @@ def test_the_loss_is_a_softmax_over_the_target_and_other_draws():
     ids = np.asarray(draws.ids)
     targets = TARGETS.copy()
     targets[0, 1] = ids[4]  # a draw that is the target
-    found = sampled_cross_entropy(SCORES, targets, draws)
+    found, likeliest = SampledScores(SCORES, draws).cross_entropy(targets)
     scores = np.asarray(SCORES.hidden @ SCORES.table.T + SCORES.bias) - np.asarray(draws.log_expected(jnp.arange(V)))
     for place in np.ndindex(targets.shape):
         target, others = targets[place], [one for one in ids if one != targets[place]]
         chosen = scores[place][[target, *others]].astype(np.float64)
         np.testing.assert_allclose(found[place], np.log(np.exp(chosen).sum()) - chosen[0], rtol=1e-5)
+        assert likeliest[place] == (chosen[0] == chosen.max())
     assert targets[0, 1] in ids and not set(targets.ravel()) <= set(ids)
 
 
@@ -52,7 +53,8 @@ def test_its_gradient_is_on_average_that_of_the_whole_softmax():
     """Nearly: of 30 words out of 40 the mean over draws is within a tenth of the gradient of the scores' table."""
 
     def sampled(table: jax.Array, key: jax.Array) -> jax.Array:
-        return jnp.sum(sampled_cross_entropy(SCORES.replace(table=table), TARGETS, draw(key, V, 30)))
+        scores = SampledScores(SCORES.replace(table=table), draw(key, V, 30))
+        return jnp.sum(scores.cross_entropy(TARGETS)[0])
 
     keys = jax.random.split(jax.random.key(2), 500)
     mean = jnp.mean(jax.jit(jax.vmap(jax.grad(sampled), (None, 0)))(SCORES.table, keys), axis=0)

@@ -27,6 +27,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.scores import Scores
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, options_named
@@ -36,7 +37,6 @@ from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, TaskObj
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
-from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.capabilities import WritesTexts
 from plmjax.objectives.objective import Batch, Given, Sums, apply
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
@@ -229,7 +229,7 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         """Nats of the targets."""
         return self._sums(outputs.scores, batch, 0.0, 0.0)
 
-    def _sums(self, scores: VocabularyScores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
+    def _sums(self, scores: Scores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
         ids, weights = self.targets(batch)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)

@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.scores import Scores
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
@@ -26,8 +27,8 @@ matrix products of the chunk on the newest TPUs. One position of a device's rows
 
 
 @flax.struct.dataclass
-class VocabularyScores:
-    """hidden . table + bias, for every position; computed only where asked for.
+class VocabularyScores(Scores):
+    """The full softmax: logits are hidden . table + bias. They are computed only where asked for.
 
     hidden: [B T D], of the dtype that products are computed in.
     table: float32 [V D], the output layer: often the word table itself. Its logical axes are ("vocab", "embed").
@@ -45,8 +46,30 @@ class VocabularyScores:
         scores = scores if self.bias is None else scores + self.bias
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
 
+    def last_logits(self) -> jax.Array:
+        """float32 [B V], those of the last position."""
+        return self.replace(hidden=self.hidden[:, -1:]).logits()[:, 0]
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary, V."""
+        return len(self.table)
+
+    def target_logits(self, targets: jax.Array) -> jax.Array:
+        """The logit of one token at each position, int [B T] -> float32 [B T]."""
+        self._check(targets)
+        table = self.table[targets].astype(self.hidden.dtype)
+        logits = float32_product(functools.partial(jnp.einsum, "BTD,BTD->BT"), self.hidden, table)
+        return logits if self.bias is None else logits + self.bias[targets]
+
+    def token_logits(self, tokens: jax.Array) -> jax.Array:
+        """The logits of a few tokens at all positions, int [S] -> float32 [B T S]."""
+        table = self.table[tokens].astype(self.hidden.dtype)
+        logits = float32_product(functools.partial(jnp.einsum, "BTD,SD->BTS"), self.hidden, table)
+        return logits if self.bias is None else logits + self.bias[tokens]
+
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and whether no token scores higher, bool [B T].
+        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and if no token scores higher, bool [B T].
 
         The backward pass computes the scores again. A loss whose weights are known should be a
         `weighted_cross_entropy`. Only reverse-mode differentiation is defined; JAX refuses forward mode.

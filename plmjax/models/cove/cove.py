@@ -39,6 +39,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.scores import Scores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -260,7 +261,7 @@ class TranslationOutput:
 
     last_hidden_state: jax.Array
     encoder_last_hidden_state: jax.Array | None
-    scores: VocabularyScores
+    scores: Scores
     cache: DecoderState
 
     @property
