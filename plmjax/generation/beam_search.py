@@ -105,16 +105,16 @@ class BeamSearch:
         """One a beam."""
         return self.beams
 
-    def begin(self, written: Written, keys: jax.Array) -> Beams:
+    def init(self, written: Written, keys: jax.Array) -> Beams:
         """All beams begin as the same prompt, so that only the first may choose; no key is used."""
-        count, room = written.text.shape
+        count, capacity = written.text.shape
         shape = (count, self.beams)
         first = jnp.where(jnp.arange(self.beams) == 0, 0.0, IMPOSSIBLE)
         return Beams(
             written=written.rows(jnp.repeat(jnp.arange(count), self.beams)),
             log_probabilities=jnp.broadcast_to(first, shape),
             texts=Texts(
-                tokens=jnp.zeros((*shape, room), jnp.int32),
+                tokens=jnp.zeros((*shape, capacity), jnp.int32),
                 counts=jnp.zeros(shape, jnp.int32),
                 stopped=jnp.zeros(shape, bool),
                 log_probabilities=jnp.full(shape, IMPOSSIBLE),
@@ -140,7 +140,7 @@ class BeamSearch:
         candidates = search.written.rows(parents).with_tokens(tokens.reshape(-1))
 
         stopped = constraints.stops(tokens)
-        longest = candidates.count >= lengths.most
+        longest = candidates.count >= lengths.max_new_tokens
         ends = stopped | longest[:, None]
         on, chosen = jax.lax.top_k(jnp.where(ends, best + IMPOSSIBLE, best), beams)
         flat = (chosen + jnp.arange(count)[:, None] * kept).reshape(-1)
@@ -171,8 +171,8 @@ class BeamSearch:
     def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
         """int32 [B], the length that a beam is scored at when it is asked whether it can still become the best."""
         if self.early_stopping == "never" and self.length_penalty > 0:
-            return lengths.most
-        return jnp.full_like(lengths.most, count)
+            return lengths.max_new_tokens
+        return jnp.full_like(lengths.max_new_tokens, count)
 
     def _norm(self, count: jax.Array) -> jax.Array:
         length = count.astype(jnp.float32)
@@ -181,7 +181,7 @@ class BeamSearch:
 
     def over(self, search: Beams, lengths: Lengths) -> jax.Array:
         """Whether no prompt can get a better text."""
-        done = ~search.open | (search.written.count >= lengths.most)
+        done = ~search.open | (search.written.count >= lengths.max_new_tokens)
         done |= jnp.all(search.texts.held, axis=1) if self.early_stopping == "full" else False
         return jnp.all(done)
 

@@ -33,17 +33,19 @@ class Constraints:
     last: int | None = None
     renormalize: bool = False
 
-    def __call__(self, scores: jax.Array, written: Written, least: jax.Array, most: jax.Array) -> jax.Array:
+    def __call__(
+        self, scores: jax.Array, written: Written, min_new_tokens: jax.Array, max_new_tokens: jax.Array
+    ) -> jax.Array:
         """[R V] -> [R V].
 
-        least, most: int32 [R], tokens that a text has at least before it may stop, and those that it has at most.
+        min_new_tokens, max_new_tokens: int32 [R], tokens of a text before which it may not stop, and at most.
         """
         if self.repetition_penalty != 1:
             scores = repeats_penalized(scores, written, self.repetition_penalty)
         allowed = jnp.arange(scores.shape[-1]) < self.tokens
         if self.stop:
             stops = jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(self.stop))
-            allowed &= ~stops | (written.count >= least)[:, None]
+            allowed &= ~stops | (written.count >= min_new_tokens)[:, None]
         scores = jnp.where(allowed, scores, -jnp.inf)
         if self.no_repeat_ngram_size:
             scores = without_repeats(scores, written, self.no_repeat_ngram_size)
@@ -52,7 +54,7 @@ class Constraints:
         if self.first is not None:
             scores = forced(scores, self.first, written.end - written.first == 1)
         if self.last is not None:
-            scores = forced(scores, self.last, written.count == most - 1)
+            scores = forced(scores, self.last, written.count == max_new_tokens - 1)
         if self.renormalize:
             scores = jax.nn.log_softmax(scores, axis=-1)
         return scores

@@ -1,8 +1,8 @@
 """The decoding loop: one program reads the prompts, another writes tokens until every text has ended.
 
 Shapes do not change while texts grow, and the number of tokens is data. So both are compiled once for a width of
-prompts, a room and a strategy. The caches are donated from call to call: a caller that shows a text while it is written
-asks for a few tokens at a time, with the same program.
+prompts, a capacity and a strategy. The caches are donated from call to call: a caller that shows a text while it is
+written asks for a few tokens at a time, with the same program.
 """
 
 import functools
@@ -23,7 +23,7 @@ from plmjax.parallel import sharding
 
 @flax.struct.dataclass
 class Progress:
-    """Texts that are being written, and what the model keeps of them."""
+    """Texts that are being written, and the state of the decoder."""
 
     search: Any
     state: Any
@@ -32,8 +32,8 @@ class Progress:
 STATIC = ("decoder", "strategy", "constraints", "mesh")
 
 
-@functools.partial(jax.jit, static_argnames=(*STATIC, "room"))
-def begin(
+@functools.partial(jax.jit, static_argnames=(*STATIC, "capacity"))
+def prefill(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -44,7 +44,7 @@ def begin(
     source: Any,
     keys: jax.Array,
     lengths: Lengths,
-    room: int,
+    capacity: int,
 ) -> Progress:
     """Reads the prompts and writes the first token.
 
@@ -53,21 +53,21 @@ def begin(
         mesh: that the parameters are placed on.
         params: of `weights.placed`.
         prompt, prompt_mask: int32 [B W], filled up on the left.
-        source: what an encoder reads (`Decoder.start`), or None.
+        source: what an encoder reads (`Decoder.prefill`), or None.
         keys: random keys [B].
         lengths: of the texts.
-        room: tokens of a row at most, prompt included.
+        capacity: tokens of a row at most, prompt included.
     """
 
     def run() -> Progress:
         how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
-        return _begun(*how, variables, prompt, prompt_mask, source, keys, lengths, room)
+        return _prefilled(*how, variables, prompt, prompt_mask, source, keys, lengths, capacity)
 
     return sharding.scoped(run, mesh)()
 
 
 @functools.partial(jax.jit, static_argnames=STATIC, donate_argnames="progress")
-def proceed(
+def decode(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -81,7 +81,7 @@ def proceed(
 
     def run() -> tuple[Progress, jax.Array]:
         how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
-        last = _proceeded(*how, variables, progress, lengths, until)
+        last = _decoded(*how, variables, progress, lengths, until)
         return last, strategy.over(last.search, lengths)
 
     return sharding.scoped(run, mesh)()
@@ -102,19 +102,19 @@ def written_within(
     source: Any,
     keys: jax.Array,
     lengths: Lengths,
-    room: int,
+    capacity: int,
 ) -> Found:
     """The texts of prompts of one length each, int32 [B W], within a program of the caller's, such as a train step.
 
-    variables: of the model. All else is as for `begin`. No gradient passes.
+    variables: of the model. All else is as for `prefill`. No gradient passes.
     """
     how = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
     source = jax.lax.stop_gradient(source)
-    progress = _begun(*how, prompt, jnp.ones_like(prompt), source, keys, lengths, room)
-    return strategy.found(_proceeded(*how, progress, lengths, jnp.max(lengths.most)).search)
+    progress = _prefilled(*how, prompt, jnp.ones_like(prompt), source, keys, lengths, capacity)
+    return strategy.found(_decoded(*how, progress, lengths, jnp.max(lengths.max_new_tokens)).search)
 
 
-def _begun(
+def _prefilled(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -124,17 +124,17 @@ def _begun(
     source: Any,
     keys: jax.Array,
     lengths: Lengths,
-    room: int,
+    capacity: int,
 ) -> Progress:
-    scores, state = decoder.start(variables, prompt, prompt_mask, source, room)
-    search = strategy.begin(Written.after(prompt, prompt_mask, room), keys)
+    scores, state = decoder.prefill(variables, prompt, prompt_mask, source, capacity)
+    search = strategy.init(Written.after(prompt, prompt_mask, capacity), keys)
     if strategy.rows > 1:
         scores = jnp.repeat(scores, strategy.rows, axis=0)
-        state = decoder.repeated(state, strategy.rows)
+        state = decoder.take_rows(state, jnp.repeat(jnp.arange(len(prompt)), strategy.rows))
     return _advance(decoder, strategy, constraints, search, scores, state, lengths)
 
 
-def _proceeded(
+def _decoded(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -147,7 +147,7 @@ def _proceeded(
         return ~strategy.over(progress.search, lengths) & (progress.search.written.count < until)
 
     def write(progress: Progress) -> Progress:
-        scores, state = decoder.step(variables, progress.search.written.last, progress.state)
+        scores, state = decoder.decode_step(variables, progress.search.written.last, progress.state)
         return _advance(decoder, strategy, constraints, progress.search, scores, state, lengths)
 
     return jax.lax.while_loop(going, write, progress)
@@ -163,4 +163,4 @@ def _advance(
     lengths: Lengths,
 ) -> Progress:
     search, parents = strategy.advance(search, scores, constraints, lengths)
-    return Progress(search, state if parents is None else decoder.rows(state, parents))
+    return Progress(search, state if parents is None else decoder.take_rows(state, parents))

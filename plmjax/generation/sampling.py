@@ -39,7 +39,7 @@ class Greedy:
         """One text a prompt: another one would be the same."""
         return 1
 
-    def begin(self, written: Written, keys: jax.Array) -> Texts:
+    def init(self, written: Written, keys: jax.Array) -> Texts:
         """Every row with a key of its own, so that no text depends on the other prompts."""
         count, rows = len(written.first), self.rows
         keys = jax.vmap(lambda key: jax.random.split(key, rows))(keys).reshape(count * rows)
@@ -56,10 +56,10 @@ class Greedy:
     ) -> tuple[Texts, None]:
         """Chooses; texts that have stopped get tokens that nobody reads."""
         written = search.written
-        least, most = lengths.of_rows(self.rows)
-        tokens = self.choose(constraints(scores, written, least, most), search.keys, written.count).astype(jnp.int32)
+        bounds = lengths.of_rows(self.rows)
+        tokens = self.choose(constraints(scores, written, *bounds), search.keys, written.count).astype(jnp.int32)
         gained = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), tokens[:, None], axis=-1)[:, 0]
-        on = ~search.stopped & (written.count < most)
+        on = ~search.stopped & (written.count < bounds[1])
         return search.replace(
             written=written.with_tokens(tokens),
             counts=search.counts + on,

@@ -14,21 +14,21 @@ from plmjax.generation.written import Written
 class Lengths:
     """Tokens that are written after each prompt, int32 [B]: other numbers need no other program.
 
-    least: before which no text stops.
-    most: after which every text ends, stopped or not.
+    min_new_tokens: before which no text stops.
+    max_new_tokens: after which every text ends, stopped or not.
     """
 
-    least: jax.Array
-    most: jax.Array
+    min_new_tokens: jax.Array
+    max_new_tokens: jax.Array
 
     @classmethod
-    def alike(cls, prompts: int, least: int, most: int) -> Self:
+    def alike(cls, prompts: int, min_new_tokens: int, max_new_tokens: int) -> Self:
         """The same for so many prompts."""
-        return cls(jnp.full(prompts, least, jnp.int32), jnp.full(prompts, most, jnp.int32))
+        return cls(jnp.full(prompts, min_new_tokens, jnp.int32), jnp.full(prompts, max_new_tokens, jnp.int32))
 
     def of_rows(self, times: int) -> tuple[jax.Array, jax.Array]:
-        """(least, most) of the rows of every prompt, int32 [B times]."""
-        return jnp.repeat(self.least, times), jnp.repeat(self.most, times)
+        """(min_new_tokens, max_new_tokens) of the rows of every prompt, int32 [B times]."""
+        return jnp.repeat(self.min_new_tokens, times), jnp.repeat(self.max_new_tokens, times)
 
 
 @flax.struct.dataclass
@@ -59,7 +59,7 @@ class Strategy(Protocol):
     @property
     def rows(self) -> int: ...
 
-    def begin(self, written: Written, keys: jax.Array) -> Any:
+    def init(self, written: Written, keys: jax.Array) -> Any:
         """The search before its first token: of prompts, B rows, and a key of each, [B]; it has B K rows."""
 
     def advance(

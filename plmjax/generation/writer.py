@@ -64,30 +64,30 @@ class Settings(WholeLengths, Rules):
             raise UserError(f"Expected a --seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
 
     def lengths(self, before: int) -> tuple[int, int]:
-        """(least, most) tokens of a text that so many tokens stand before.
+        """(min_new_tokens, max_new_tokens) of a text that so many tokens stand before.
 
         `min_new_tokens` and `max_new_tokens` come before `min_length` and `max_length`, as in transformers; so does a
         text have all its tokens if they are fewer than `min_length` asks for.
 
         Raises:
-            UserError: `max_length` leaves no room, or `min_new_tokens` asks for more than there is.
+            UserError: `max_length` is not above `before`, or `min_new_tokens` asks for more than there is.
         """
-        most, least = self.max_new_tokens, self.min_new_tokens
-        if most is None:
-            most = NEW_TOKENS if self.max_length is None else self.max_length - before
-        if most < 1:
+        max_new, min_new = self.max_new_tokens, self.min_new_tokens
+        if max_new is None:
+            max_new = NEW_TOKENS if self.max_length is None else self.max_length - before
+        if max_new < 1:
             raise UserError(
                 f"Expected --max_length above the {before} tokens of the prompt, found {self.max_length}; raise it, or "
                 f"give --max_new_tokens."
             )
-        if least is None:
-            return min(max((self.min_length or 0) - before, 0), most), most
-        if least > most:
+        if min_new is None:
+            return min(max((self.min_length or 0) - before, 0), max_new), max_new
+        if min_new > max_new:
             raise UserError(
-                f"Expected --min_new_tokens of at most the {most} tokens that a text may have, found {least}; lower "
-                f"it, or raise --max_new_tokens."
+                f"Expected --min_new_tokens of at most the {max_new} tokens that a text may have, found {min_new}; "
+                f"lower it, or raise --max_new_tokens."
             )
-        return least, most
+        return min_new, max_new
 
     def constraints(self, vocabulary: Vocabulary, size: int) -> Constraints:
         """What the tokens of a text keep to. size: of the model's table of tokens.
@@ -153,8 +153,8 @@ class Tokens:
     score: float
 
 
-class _Begun(NamedTuple):
-    """Texts that are being written, and how long each may be."""
+class _Batch(NamedTuple):
+    """Texts that are being written, and their lengths."""
 
     progress: loop.Progress
     lengths: Lengths
@@ -216,8 +216,8 @@ class Writer:
         self.check(prompts, settings)
         texts: list[list[Tokens]] = [[] for _ in prompts]
         for chosen, width in self._batches(prompts, settings.batch_size):
-            begun, _ = self._proceed(self._begin(prompts, chosen, width, settings), settings)
-            found = jax.device_get(loop.found(settings.strategy, begun.progress.search))
+            batch, _ = self._decode(self._prefill(prompts, chosen, width, settings), settings)
+            found = jax.device_get(loop.found(settings.strategy, batch.progress.search))
             for place, prompt in enumerate(dict.fromkeys(chosen)):
                 texts[prompt] = _texts(found, place, self._before(width))
         return texts
@@ -235,10 +235,10 @@ class Writer:
             )
         self.check([prompt], settings)
         width = padded_width(len(prompt), self.longest)
-        begun, ended, count = self._begin([prompt], [0] * self._shards, width, settings), False, 1
+        batch, ended, count = self._prefill([prompt], [0] * self._shards, width, settings), False, 1
         while True:
-            begun, ended = self._proceed(begun, settings, count)
-            found = jax.device_get(loop.found(settings.strategy, begun.progress.search))
+            batch, ended = self._decode(batch, settings, count)
+            found = jax.device_get(loop.found(settings.strategy, batch.progress.search))
             yield _texts(found, 0, self._before(width))[0], ended
             if ended:
                 return
@@ -282,7 +282,7 @@ class Writer:
             chosen = order[first : first + count]
             yield chosen + chosen[-1:] * (count - len(chosen)), padded_width(len(prompts[chosen[-1]]), self.longest)
 
-    def _begin(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> _Begun:
+    def _prefill(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> _Batch:
         """Reads the chosen prompts."""
         tokens = np.full((len(chosen), width), max(self._vocabulary.pad, 0), np.int32)
         mask, source = np.zeros_like(tokens), None
@@ -299,21 +299,21 @@ class Writer:
         keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.array(chosen))
         bounds = [settings.lengths(self._before(len(prompts[number]))) for number in chosen]
         lengths = Lengths(*(jnp.array(side, jnp.int32) for side in zip(*bounds, strict=True)))
-        room = tokens.shape[1] + padded_width(max(most for _, most in bounds), None)
+        capacity = tokens.shape[1] + padded_width(max(new for _, new in bounds), None)
         compiled = self._compiled(settings)
-        progress = loop.begin(*compiled, self._params, tokens, mask, source, keys, lengths, room=room)
-        return _Begun(progress, lengths)
+        progress = loop.prefill(*compiled, self._params, tokens, mask, source, keys, lengths, capacity=capacity)
+        return _Batch(progress, lengths)
 
     def _before(self, width: int) -> int:
         """Places of a row before what is written, for prompts of this width."""
         return 1 if self.reads_sources else width
 
-    def _proceed(self, begun: _Begun, settings: Settings, until: int | None = None) -> tuple[_Begun, bool]:
+    def _decode(self, batch: _Batch, settings: Settings, until: int | None = None) -> tuple[_Batch, bool]:
         """Writes until there are so many tokens, without a number until the end; and whether every text has ended."""
-        count = jnp.max(begun.lengths.most) if until is None else jnp.asarray(until, jnp.int32)
+        count = jnp.max(batch.lengths.max_new_tokens) if until is None else jnp.asarray(until, jnp.int32)
         compiled = self._compiled(settings)
-        progress, ended = loop.proceed(*compiled, self._params, begun.progress, begun.lengths, count)
-        return _Begun(progress, begun.lengths), bool(ended)
+        progress, ended = loop.decode(*compiled, self._params, batch.progress, batch.lengths, count)
+        return _Batch(progress, batch.lengths), bool(ended)
 
     def _compiled(self, settings: Settings) -> tuple[Any, ...]:
         """What the programs are compiled for."""

@@ -1,4 +1,4 @@
-"""The texts that a loop is writing: rows of tokens with a room that does not change."""
+"""The texts that a loop is writing: rows of tokens, whose capacity does not change."""
 
 from typing import Self
 
@@ -23,11 +23,11 @@ class Written:
     count: jax.Array
 
     @classmethod
-    def after(cls, prompt: jax.Array, prompt_mask: jax.Array, room: int) -> Self:
-        """Nothing written yet: int [B W] twice -> rows of `room` places."""
+    def after(cls, prompt: jax.Array, prompt_mask: jax.Array, capacity: int) -> Self:
+        """Nothing written yet: int [B W] twice -> rows of `capacity` places."""
         width = prompt.shape[1]
         return cls(
-            text=jnp.pad(prompt.astype(jnp.int32), ((0, 0), (0, room - width))),
+            text=jnp.pad(prompt.astype(jnp.int32), ((0, 0), (0, capacity - width))),
             first=width - jnp.sum(prompt_mask, axis=1).astype(jnp.int32),
             end=jnp.asarray(width, jnp.int32),
             count=jnp.asarray(0, jnp.int32),

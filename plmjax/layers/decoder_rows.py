@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.visibility import Causal, Visibility
-from plmjax.layers.attention.cache import Cache
+from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.tokens import check_token_inputs
 
 
@@ -22,7 +22,7 @@ class DecoderRows:
 
     positions: jax.Array
     visibility: Visibility
-    cache: Cache | None
+    cache: KeyValueCache | None
 
 
 def read_rows(
@@ -32,7 +32,7 @@ def read_rows(
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
     prefix_lengths: jax.Array | None,
-    cache: Cache | None,
+    cache: KeyValueCache | None,
 ) -> DecoderRows:
     """The inputs of a decoder's call, as a decoder describes them (`GptModel`), made ready for its layers."""
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
@@ -45,5 +45,5 @@ def read_rows(
         raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
     positions = cache.positions(mask) if positions is None else positions
-    cache = cache.extended(mask)
+    cache = cache.with_mask(mask)
     return DecoderRows(positions, cache.visibility(prefix_lengths), cache)

@@ -7,16 +7,16 @@ then calls `decode` for each further token:
     module.encode(input_ids, attention_mask) -> Source
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
 
-A decoder that keeps other things, such as the state of an LSTM, has a source, an output and a cache of its own with the
-fields and methods that are used here: `attention_mask`, `scores` and `cache`, and `rows`.
+A decoder of another kind, such as an LSTM, has a source and an output of its own with the fields that are used here:
+`attention_mask`, and `scores` and `cache`.
 """
 
 import flax.struct
 import jax
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.scores import Scores
 from plmjax.contracts.visibility import Visibility
-from plmjax.layers.attention.cache import Cache
 from plmjax.layers.attention.multi_head import KeyValues
 
 

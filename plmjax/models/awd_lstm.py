@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import Scores
@@ -139,9 +140,9 @@ class AwdLstmConfig(ModelConfig):
         """The state of every layer before a text."""
         return tuple(State.zeros(batch_size, size) for size in self.layer_sizes)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> "KeptStates":
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> "AwdLstmCache":
         """The states before a text, whatever its room is."""
-        return KeptStates(self.zero_states(batch))
+        return AwdLstmCache(self.zero_states(batch))
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
@@ -155,19 +156,10 @@ class AwdLstmConfig(ModelConfig):
 
 
 @flax.struct.dataclass
-class KeptStates:
-    """What is kept of the tokens of B rows while text is written (attention/cache.py): the state of every layer."""
+class AwdLstmCache(Cache):
+    """The state of every layer after the tokens that were read."""
 
     states: tuple[State, ...]
-
-    @property
-    def count(self) -> int:
-        """Rows, B."""
-        return len(self.states[0].cell)
-
-    def rows(self, indices: jax.Array) -> Self:
-        """With other rows, int [B']."""
-        return jax.tree.map(lambda numbers: jnp.take(numbers, indices, axis=0), self)
 
 
 @flax.struct.dataclass
@@ -193,9 +185,9 @@ class AwdLstmOutput:
         return self.scores.logits()
 
     @property
-    def cache(self) -> KeptStates:
+    def cache(self) -> AwdLstmCache:
         """The states, for the tokens after the row."""
-        return KeptStates(self.states)
+        return AwdLstmCache(self.states)
 
 
 @flax.struct.dataclass
@@ -292,7 +284,7 @@ class AwdLstmForCausalLM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, input_ids: jax.Array, *arguments: Any, cache: KeptStates | None = None, **settings: Any
+        self, input_ids: jax.Array, *arguments: Any, cache: AwdLstmCache | None = None, **settings: Any
     ) -> AwdLstmOutput:
         """As `AwdLstmModel`, with `scores`. cache: the `states`, as a text that is being written has them."""
         encoder = self.config.module(Purpose.ENCODING, self.execution)

@@ -19,6 +19,7 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -35,7 +36,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
@@ -125,10 +126,10 @@ class DecoderConfig(ModelConfig):
         """The same model with `size` tokens, for rows that are filled with the id `padding`."""
         return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
         """A cache for rows of up to `room` tokens."""
         sizes = (self.n_head, self.n_embd // self.n_head)
-        return Cache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
+        return KeyValueCache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
@@ -166,7 +167,7 @@ class DecoderOutput:
     last_hidden_state: jax.Array
     hidden_states: jax.Array | None = None
     scores: Scores | None = None
-    cache: Cache | None = None
+    cache: KeyValueCache | None = None
 
     @property
     def logits(self) -> jax.Array:
@@ -198,9 +199,9 @@ class GptLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, cache: Cache | None, layer: jax.Array
-    ) -> tuple[jax.Array, Cache | None]:
-        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
+        self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, epsilon = config.initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -209,13 +210,13 @@ class GptLayer(nn.Module):
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(config.inner_size, config.activation_function, init, dtype, name="feed_forward")
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
-        dropout = Dropout(config.resid_pdrop)
+        attend = functools.partial(attention.attend, deterministic=self.deterministic)
+        dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)
 
-        deterministic = self.deterministic
-        attended, cache = attend_to_past(attention, x, visibility, cache, layer, deterministic=deterministic)
-        x = attention_norm(x + dropout(attended, self.deterministic))
+        key_values, cache = with_past(attention.key_values(x), cache, layer)
+        x = attention_norm(x + dropout(attend(x, key_values, visibility)))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        x = feed_forward_norm(x + dropout(feed_forward(x), self.deterministic))
+        x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
 
 
@@ -233,7 +234,7 @@ class GptModel(nn.Module):
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         prefix_lengths: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -246,7 +247,7 @@ class GptModel(nn.Module):
             positions: int [B T], from 0 in every sequence; by default 0..T-1, or those that follow the cache.
             segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; not with a cache.
             prefix_lengths: int [B]; every token sees so many first tokens of its row (the prefix LM).
-            cache: the tokens before these; there must be room for T more.
+            cache: the tokens before these, with capacity for T more.
             deterministic: without dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: whether to return the output of every layer.
 
@@ -266,7 +267,7 @@ class GptModel(nn.Module):
         x += jnp.take(kept, tokens + rows.positions, axis=0, mode="clip")
         x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))
 
-        def body(layer: GptLayer, carried: tuple[jax.Array, Cache | None], number: jax.Array) -> tuple[Any, Any]:
+        def body(layer: GptLayer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
             x, cache = layer(carried[0], rows.visibility, carried[1], number)
             return (x, cache), x if output_hidden_states else None
 
@@ -276,7 +277,7 @@ class GptModel(nn.Module):
             last_hidden_state=last,
             hidden_states=jnp.concatenate([x[None], states]) if output_hidden_states else None,
             scores=VocabularyScores(last, kept[:tokens]),
-            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
+            cache=None if cache is None else cache.advance(input_ids.shape[1]),
         )
 
 

@@ -16,6 +16,7 @@ Deviation: rows may hold several packed sequences (`segment_ids`), each attendin
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
-from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
@@ -104,9 +105,9 @@ class Gpt2Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, cache: Cache | None, layer: jax.Array
-    ) -> tuple[jax.Array, Cache | None]:
-        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
+        self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -117,12 +118,14 @@ class Gpt2Layer(nn.Module):
             config.inner_size, config.activation_function, init, dtype, output_init=residual, name="feed_forward"
         )
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
-        dropout = Dropout(config.resid_pdrop)
+        attend = functools.partial(attention.attend, deterministic=self.deterministic)
+        dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)
 
-        y, deterministic = attention_norm(x), self.deterministic
-        attended, cache = attend_to_past(attention, y, visibility, cache, layer, deterministic=deterministic)
-        x = nn.with_logical_constraint(x + dropout(attended, self.deterministic), ("batch", "length", "embed"))
-        x = x + dropout(feed_forward(feed_forward_norm(x)), self.deterministic)
+        y = attention_norm(x)
+        key_values, cache = with_past(attention.key_values(y), cache, layer)
+        x = x + dropout(attend(y, key_values, visibility))
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = x + dropout(feed_forward(feed_forward_norm(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
 
 
@@ -149,7 +152,7 @@ class Gpt2Model(nn.Module):
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         prefix_lengths: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -159,7 +162,7 @@ class Gpt2Model(nn.Module):
         x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
 
-        def body(layer: Gpt2Layer, carried: tuple[jax.Array, Cache | None], number: jax.Array) -> tuple[Any, Any]:
+        def body(layer: Gpt2Layer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
             before = carried[0]
             carried = layer(before, rows.visibility, carried[1], number)
             return carried, before if output_hidden_states else None
@@ -171,7 +174,7 @@ class Gpt2Model(nn.Module):
             last_hidden_state=x,
             hidden_states=jnp.concatenate([states, x[None]]) if output_hidden_states else None,
             scores=VocabularyScores(x, self.word_embeddings.embedding),
-            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
+            cache=None if cache is None else cache.advance(input_ids.shape[1]),
         )
 
 

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import Scores
@@ -106,15 +107,15 @@ class NnlmConfig(ModelConfig):
         hidden = sequence_length * self.context * self.hidden_size
         return 6.0 * batch_size * (hidden + predictions * self.vocab_size * self.features)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> "LastWords":
+    def empty_cache(self, batch: int, room: int, execution: Execution) -> "NnlmCache":
         """Room for the words that the next one is told from, whatever the room of the text is."""
         none = jnp.zeros((batch, self.order - 1), jnp.int32)
-        return LastWords(none, none)
+        return NnlmCache(none, none)
 
 
 @flax.struct.dataclass
-class LastWords:
-    """What is kept of the words of B rows while text is written (layers/attention/cache.py): the last n-1.
+class NnlmCache(Cache):
+    """The last n-1 words that were read.
 
     words, mask: int32 [B n-1]; the mask is 0 where a row has no such word.
     """
@@ -122,24 +123,15 @@ class LastWords:
     words: jax.Array
     mask: jax.Array
 
-    @property
-    def count(self) -> int:
-        """Rows, B."""
-        return len(self.words)
-
-    def rows(self, indices: jax.Array) -> Self:
-        """With other rows, int [B']."""
-        return LastWords(self.words[indices], self.mask[indices])
-
-    def followed_by(self, words: jax.Array, mask: jax.Array | None) -> Self:
-        """With T further words, int [B T], and their mask: n-1+T words a row."""
+    def append(self, words: jax.Array, mask: jax.Array | None) -> Self:
+        """The cache with T new words, int [B T], and their mask: n-1+T words a row."""
         mask = jnp.ones_like(words) if mask is None else mask
         pairs = (self.words, words), (self.mask, mask)
-        return LastWords(*(jnp.concatenate([old, new.astype(jnp.int32)], axis=1) for old, new in pairs))
+        return NnlmCache(*(jnp.concatenate([old, new.astype(jnp.int32)], axis=1) for old, new in pairs))
 
     def last(self, count: int) -> Self:
-        """The last so many words alone."""
-        return LastWords(self.words[:, -count:], self.mask[:, -count:])
+        """The last `count` words alone."""
+        return NnlmCache(self.words[:, -count:], self.mask[:, -count:])
 
 
 @flax.struct.dataclass
@@ -154,7 +146,7 @@ class NnlmOutput:
 
     last_hidden_state: jax.Array
     scores: Scores
-    cache: LastWords | None = None
+    cache: NnlmCache | None = None
 
     @property
     def logits(self) -> jax.Array:
@@ -175,7 +167,7 @@ class Nnlm(nn.Module):
         attention_mask: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        cache: LastWords | None = None,
+        cache: NnlmCache | None = None,
         *,
         deterministic: bool = True,
     ) -> NnlmOutput:
@@ -199,7 +191,7 @@ class Nnlm(nn.Module):
         if cache is not None:
             if positions is not None or segment_ids is not None:
                 raise ValueError("Expected a cache without positions and segments; rows hold one text each.")
-            read = cache.followed_by(input_ids, attention_mask)
+            read = cache.append(input_ids, attention_mask)
             input_ids, attention_mask, cache = read.words, read.mask, read.last(config.order - 1)
         sequences = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
         sequences = sequences if attention_mask is None else sequences * attention_mask

@@ -26,6 +26,7 @@ Deviation: the numbers b begin as transformers draws them; mesh_tensorflow leave
 """
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar, Self
 
@@ -42,7 +43,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention.cache import Cache, after_past
+from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
 from plmjax.layers.decoder_rows import read_rows
@@ -215,9 +216,9 @@ class T5Config(ModelConfig):
         """The same model with another dropout."""
         return dataclasses.replace(self, dropout_rate=rate)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
         """The decoder's cache for rows of up to `room` tokens."""
-        return Cache.empty(self.num_decoder_layers, batch, room, self.num_heads, self.d_kv, execution.dtype)
+        return KeyValueCache.empty(self.num_decoder_layers, batch, room, self.num_heads, self.d_kv, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward): S tokens a row read, T = `predictions` asked for.
@@ -284,31 +285,18 @@ class T5EncoderLayer(nn.Module):
         self, x: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...], *, deterministic: bool
     ) -> jax.Array:
         """[B T D] -> [B T D]."""
+        attend = functools.partial(self.attention.attend, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
         y = self.attention_norm(x)
-        key_values = self.attention.key_values(y)
-        x = self.attended(x, y, self.attention, key_values, visibility, terms, deterministic=deterministic)
-        return self.fed_forward(x, deterministic=deterministic)
+        key_values = self.drop_values(self.attention.key_values(y), deterministic)
+        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, visibility, terms)), STREAM)
+        return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
 
-    def attended(
-        self,
-        x: jax.Array,
-        queries: jax.Array,
-        attention: MultiHeadAttention,
-        key_values: KeyValues,
-        visibility: Visibility,
-        terms: tuple[ScoreTerm, ...] = (),
-        *,
-        deterministic: bool,
-    ) -> jax.Array:
-        """[B T D] -> [B T D]: with what its normalised `queries` find."""
-        key_values = key_values.replace(values=self.value_dropout(key_values.values, deterministic))
-        found = attention.attend(queries, key_values, visibility, terms, deterministic=deterministic)
-        return nn.with_logical_constraint(x + self.dropout(found, deterministic), STREAM)
-
-    def fed_forward(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
-        """[B T D] -> [B T D]."""
-        y = self.feed_forward(self.feed_forward_norm(x), deterministic=deterministic)
-        return nn.with_logical_constraint(x + self.dropout(y, deterministic), STREAM)
+    def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
+        """The dropout of attention probabilities, which T5 applies to all queries alike: to the values instead."""
+        return key_values.replace(values=self.value_dropout(key_values.values, deterministic))
 
 
 class T5DecoderLayer(T5EncoderLayer):
@@ -331,18 +319,28 @@ class T5DecoderLayer(T5EncoderLayer):
         terms: tuple[ScoreTerm, ...],
         source: KeyValues,
         source_visibility: Visibility,
-        cache: Cache | None,
+        cache: KeyValueCache | None,
         layer: jax.Array,
         *,
         deterministic: bool,
-    ) -> tuple[jax.Array, Cache | None]:
-        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        attend = functools.partial(self.attention.attend, deterministic=deterministic)
+        attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
         y = self.attention_norm(x)
-        key_values, cache = after_past(self.attention.key_values(y), cache, layer)
-        x = self.attended(x, y, self.attention, key_values, visibility, terms, deterministic=deterministic)
-        together, y = (by_source(rows, source) for rows in (x, self.cross_attention_norm(x)))
-        read = self.attended(together, y, self.cross_attention, source, source_visibility, deterministic=deterministic)
-        return self.fed_forward(read.reshape(x.shape), deterministic=deterministic), cache
+        key_values, cache = with_past(self.attention.key_values(y), cache, layer)
+        key_values = self.drop_values(key_values, deterministic)
+        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, visibility, terms)), STREAM)
+        y = by_source(self.cross_attention_norm(x), source)
+        source = self.drop_values(source, deterministic)
+        x = nn.with_logical_constraint(
+            x + dropout(attend_to_source(y, source, source_visibility).reshape(x.shape)), STREAM
+        )
+        x = nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
+        return x, cache
 
 
 class T5Encoder(nn.Module):
@@ -401,14 +399,14 @@ class T5Decoder(nn.Module):
         visibility: Visibility,
         source: jax.Array | KeyValues,
         source_visibility: Visibility,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         *,
         deterministic: bool,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
         """Embeddings [B T D], and the encoder's output [B S D] or what `source` made of it."""
         x = self.dropout(x, deterministic)
-        keys = x.shape[1] if cache is None else cache.keys.shape[-1]
+        keys = x.shape[1] if cache is None else cache.capacity
         terms = (self.relative_positions(visibility, x.shape[1], keys),)
         projected = isinstance(source, KeyValues)
 
@@ -426,7 +424,7 @@ class T5Decoder(nn.Module):
         (x, cache), states = stack(body, self.layers, depth, self.execution, (x, cache), inputs)
         x = self.dropout(self.norm(x), deterministic)
         states = jnp.concatenate([states, x[None]]) if output_hidden_states else None
-        return EncoderDecoderOutput(x, states, cache=None if cache is None else cache.advanced(x.shape[1]))
+        return EncoderDecoderOutput(x, states, cache=None if cache is None else cache.advance(x.shape[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------- model
@@ -504,9 +502,9 @@ class T5Model(nn.Module):
         decoder_input_ids: jax.Array,
         source: Source,
         decoder_attention_mask: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
-        """Reads rows of target tokens, int [B T], or further tokens of the rows in a cache with room for T more."""
+        """Reads rows of target tokens, int [B T], or further tokens of the rows in a cache with capacity for T more."""
         rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
         x, visible = self._embedded(decoder_input_ids), source.visibility()
         return self.decoder(x, rows.visibility, source.key_values, visible, rows.cache, deterministic=True)

@@ -23,6 +23,7 @@ Deviation: rows may hold several packed pairs (`segment_ids`, `decoder_segment_i
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar, Self
 
@@ -39,7 +40,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
-from plmjax.layers.attention.cache import Cache, attend_to_past
+from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
@@ -145,10 +146,10 @@ class EncoderDecoderConfig(ModelConfig):
         """The same sizes with another dropout of vectors, sublayers and attention probabilities."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> Cache:
+    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
         """A cache of the decoder for rows of up to `room` tokens."""
         sizes = (self.decoder_attention_heads, self.d_model // self.decoder_attention_heads)
-        return Cache.empty(self.decoder_layers, batch, room, *sizes, execution.dtype)
+        return KeyValueCache.empty(self.decoder_layers, batch, room, *sizes, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Model FLOPs of one training step (backward = 2 x forward): of both sides, and 6 D V a prediction."""
@@ -236,11 +237,13 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
         """[B S D] -> [B S D]."""
-        attended = self.attention(x, x, visibility, deterministic=deterministic)
-        x = self.attention_layer_norm(x + self.dropout(attended, deterministic))
+        attention = functools.partial(self.attention, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
+        x = self.attention_layer_norm(x + dropout(attention(x, x, visibility)))
         x = nn.with_logical_constraint(x, ROW)
-        transformed = self.feed_forward(x, deterministic=deterministic)
-        x = self.feed_forward_layer_norm(x + self.dropout(transformed, deterministic))
+        x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ROW)
 
 
@@ -271,21 +274,24 @@ class DecoderLayer(nn.Module):
         visibility: Visibility,
         source: KeyValues,
         of_source: Visibility,
-        cache: Cache | None,
+        cache: KeyValueCache | None,
         layer: jax.Array,
         *,
         deterministic: bool,
-    ) -> tuple[jax.Array, Cache | None]:
-        """[B T D] -> [B T D], and the cache with the keys and values of these tokens in the layer's place."""
-        attended, cache = attend_to_past(self.attention, y, visibility, cache, layer, deterministic=deterministic)
-        y = self.attention_layer_norm(y + self.dropout(attended, deterministic))
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        attend = functools.partial(self.attention.attend, deterministic=deterministic)
+        attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
+        key_values, cache = with_past(self.attention.key_values(y), cache, layer)
+        y = self.attention_layer_norm(y + dropout(attend(y, key_values, visibility)))
         y = nn.with_logical_constraint(y, ROW)
-        queries = by_source(y, source)
-        attended = self.cross_attention.attend(queries, source, of_source, deterministic=deterministic).reshape(y.shape)
-        y = self.cross_attention_layer_norm(y + self.dropout(attended, deterministic))
+        context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
+        y = self.cross_attention_layer_norm(y + dropout(context))
         y = nn.with_logical_constraint(y, ROW)
-        transformed = self.feed_forward(y, deterministic=deterministic)
-        y = self.feed_forward_layer_norm(y + self.dropout(transformed, deterministic))
+        y = self.feed_forward_layer_norm(y + dropout(feed_forward(y)))
         return nn.with_logical_constraint(y, ROW), cache
 
 
@@ -401,7 +407,7 @@ class TransformerModel(nn.Module):
         decoder_input_ids: jax.Array,
         source: Source,
         decoder_attention_mask: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
         """Reads targets of sources that were read before.
 
@@ -409,7 +415,7 @@ class TransformerModel(nn.Module):
             decoder_input_ids: int [B T].
             source: what `encode` gave.
             decoder_attention_mask: [B T], 1 for tokens that may be attended to; all by default.
-            cache: the tokens before these; there must be room for T more.
+            cache: the tokens before these, with capacity for T more.
 
         Raises as `__call__`.
         """
@@ -465,7 +471,7 @@ class TransformerModel(nn.Module):
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
         y = nn.with_logical_constraint(y, ROW)
 
-        def body(layer: DecoderLayer, carried: tuple[jax.Array, Cache | None], lane: tuple) -> tuple[Any, Any]:
+        def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:
             (y, cache), (number, key_values) = carried, lane
             key_values = layer.key_values(source) if key_values is None else key_values
             carried = layer(y, rows.visibility, key_values, of_source, cache, number, deterministic=deterministic)
@@ -477,7 +483,7 @@ class TransformerModel(nn.Module):
             last_hidden_state=last,
             hidden_states=jnp.concatenate([y[None], states]) if output_hidden_states else None,
             scores=VocabularyScores(last, self.words.embedding),
-            cache=None if cache is None else cache.advanced(input_ids.shape[1]),
+            cache=None if cache is None else cache.advance(input_ids.shape[1]),
         )
 
 
@@ -514,7 +520,7 @@ class TransformerForConditionalGeneration(nn.Module):
         decoder_input_ids: jax.Array,
         source: Source,
         decoder_attention_mask: jax.Array | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
         """As `TransformerModel.decode`."""
         return self._scored(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))

@@ -35,7 +35,7 @@ def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) ->
     """With a negative penalty a beam only loses as it grows: the least it can lose is what it has lost now."""
     search = BeamSearch(2, length_penalty=penalty, early_stopping="never", sequences=2)
     prompt, lengths = np.array([[4]], np.int32), Lengths(np.array([0], np.int32), np.array([LONGEST], np.int32))
-    beams = search.begin(
+    beams = search.init(
         Written.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
     )
     advance = jax.jit(lambda beams, scores: search.advance(beams, scores, Constraints(5, (END,)), lengths)[0])

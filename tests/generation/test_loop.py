@@ -76,15 +76,15 @@ def test_the_end_comes_token_by_token() -> None:
 
 def test_nothing_is_compiled_for_another_length() -> None:
     writer()([[1, 2, 3]], Settings(max_new_tokens=3))
-    before = loop.begin._cache_size(), loop.proceed._cache_size()
+    before = loop.prefill._cache_size(), loop.decode._cache_size()
     for prompt, new in (([4], 16), ([5] * 16, 9)):
         writer()([prompt], Settings(max_new_tokens=new, min_new_tokens=2, seed=3))
-    assert (loop.begin._cache_size(), loop.proceed._cache_size()) == before
+    assert (loop.prefill._cache_size(), loop.decode._cache_size()) == before
     short, long = [4], [1] * 17
     alone = [writer()([prompt], Settings(max_new_tokens=3)) for prompt in (long, short)]
-    assert loop.begin._cache_size() == before[0] + 1
+    assert loop.prefill._cache_size() == before[0] + 1
     together = writer()([long, short, long], Settings(max_new_tokens=3))  # of the width of the longest
-    assert loop.begin._cache_size() == before[0] + 2
+    assert loop.prefill._cache_size() == before[0] + 2
     for (text,), ((other,),) in zip(together, [*alone, alone[0]], strict=True):
         assert text.tokens == other.tokens
 
@@ -92,9 +92,9 @@ def test_nothing_is_compiled_for_another_length() -> None:
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
     own = Writer(CONFIG, parameters(), VOCABULARY, Execution(unroll=unroll))
-    progress, lengths = own._begin(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
+    progress, lengths = own._prefill(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
     arguments = (*own._compiled(Settings()), own._params, progress, lengths, jnp.int32(9))
-    compiled = loop.proceed.lower(*arguments).compile()
+    compiled = loop.decode.lower(*arguments).compile()
     cache = re.escape("f32[2,1,4,6,32]")
     text = compiled.as_text()
     assert re.search(rf"= {cache}\S* dynamic-update-slice\(", text)
@@ -109,7 +109,7 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
     for texts, others in zip(sharded(PROMPTS, settings), writer()(PROMPTS, settings), strict=True):
         assert [text.tokens for text in texts] == [text.tokens for text in others]
         np.testing.assert_allclose([text.score for text in texts], [text.score for text in others], rtol=1e-5)
-    progress, _ = sharded._begin(PROMPTS, [0, 1, 2, 2], 16, settings)
+    progress, _ = sharded._prefill(PROMPTS, [0, 1, 2, 2], 16, settings)
     rows = 4 * strategy.rows
     assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
 
@@ -123,7 +123,7 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
         np.testing.assert_allclose(text.score, text.log_probability / ((5 + len(text.tokens)) / 6) ** 0.6, rtol=1e-5)
         np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
-    source, cache = translator()._begin(PROMPTS, [0, 1, 2], 16, settings).progress.state
+    source, cache = translator()._prefill(PROMPTS, [0, 1, 2], 16, settings).progress.state
     assert source.attention_mask.tolist() == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
     assert source.key_values.keys.shape == (2, 3, 16, 4, 6)  # one source for three texts
     assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)

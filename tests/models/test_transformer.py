@@ -112,7 +112,7 @@ def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> Non
     np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
     swapped = jnp.array([1, 0])
     source = read(BATCH["input_ids"][swapped], BATCH["attention_mask"][swapped])
-    cache = found.cache.rows(swapped)
+    cache = found.cache.take_rows(swapped)
     for step in range(3):
         next_ids = np.array([[BATCH["decoder_input_ids"][1, 2 + step]], [BATCH["decoder_input_ids"][0, 4 + step]]])
         found = write(next_ids, source, np.ones((2, 1), np.int32), cache)

@@ -170,7 +170,7 @@ class CrossViewTranslation(CrossViewTask):
             (states, batch["segment_ids"]),
             jax.random.split(modules.key, len(start)),
             Lengths.alike(len(start), 0, most),
-            room=1 + most,
+            capacity=1 + most,
         )
         counts = found.counts[:, 0].reshape(rows, count)
         sentences = jnp.arange(count) + 1
@@ -231,14 +231,14 @@ class Translator:
     modules: TaskModules
     sentences: int
 
-    def start(
-        self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, room: int
+    def prefill(
+        self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
         """Reads the mark that begins a translation, int [R K, 1]."""
         size = self.modules.module.config.projection_size
-        return self.step(variables, prompt[:, 0], (*source, State.zeros(len(prompt), size)))
+        return self.decode_step(variables, prompt[:, 0], (*source, State.zeros(len(prompt), size)))
 
-    def step(self, variables: Any, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def decode_step(self, variables: Any, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         """One word more of every translation."""
         states, segment_ids, lstm = state
         words = tokens.reshape(len(segment_ids), -1)
@@ -248,13 +248,8 @@ class Translator:
         scores, lstm = self.modules.module.apply(variables, *given, method="write")
         return scores.reshape(len(tokens), -1), (states, segment_ids, lstm)
 
-    def repeated(self, state: Any, times: int) -> Any:
-        """The LSTM's state several times, beside one source."""
-        *source, lstm = state
-        return *source, jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), lstm)
-
-    def rows(self, state: Any, indices: jax.Array) -> Any:
-        """The LSTM's state of other translations of the same sentences."""
+    def take_rows(self, state: Any, indices: jax.Array) -> Any:
+        """The LSTM's state of other translations of the same sentences, beside the same source."""
         *source, lstm = state
         return *source, jax.tree.map(lambda leaf: leaf[indices], lstm)
 

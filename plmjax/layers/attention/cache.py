@@ -1,47 +1,34 @@
-"""What a decoder keeps of the tokens that it has read, so that a further token costs one position and not the row.
+"""The cache of attention: the keys and values of the tokens that a decoder has read.
 
 The loop over the layers carries the cache: each layer writes its keys and values before it looks at all of them. So
 every read of the arrays follows the last write, and the compiler changes them in place.
 """
 
-from typing import Protocol, Self
+from typing import Self
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.visibility import Causal, KeyMask, Visibility
-from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.multi_head import KeyValues
 
 AXES = ("layers", "batch", "heads", "head", "length")
 """Logical axes of the arrays, so that a mesh divides them as it does the batch and the heads."""
 
 
-class Kept(Protocol):
-    """What a decoder keeps of the tokens of R rows: keys and values, the states of LSTMs, the last tokens themselves.
-
-    It is a pytree of arrays, whose shapes stay the same from token to token.
-    """
-
-    @property
-    def count(self) -> int:
-        """R."""
-
-    def rows(self, indices: jax.Array) -> Self:
-        """With other rows, int [R']: some several times, others not at all."""
-
-
 @flax.struct.dataclass
-class Cache:
-    """Keys and values of every layer, with room for S tokens a row.
+class KeyValueCache(Cache):
+    """Keys and values of every layer, with a capacity of S tokens a row.
 
     All rows are written at the same place: rows of unequal length are padded on the left, and `key_mask` hides that.
 
     keys, values: [L B N H S], the places of a feature side by side: XLA for CPU copies what lies otherwise before the
         products of attention.
     key_mask: int32 [B S], 1 for tokens that may be seen.
-    length: int32 scalar, how many places are written.
+    length: int32 scalar, the number of places that are written.
     """
 
     keys: jax.Array
@@ -50,32 +37,32 @@ class Cache:
     length: jax.Array
 
     @classmethod
-    def empty(cls, layers: int, batch: int, room: int, heads: int, size: int, dtype: jnp.dtype) -> Self:
-        """A cache of no tokens, with room for so many."""
-        zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, room), dtype), AXES)
-        return cls(zeros, zeros, jnp.zeros((batch, room), jnp.int32), jnp.zeros((), jnp.int32))
+    def empty(cls, layers: int, batch: int, capacity: int, heads: int, size: int, dtype: jnp.dtype) -> Self:
+        """A cache of no tokens."""
+        zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, capacity), dtype), AXES)
+        return cls(zeros, zeros, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((), jnp.int32))
 
     @property
-    def count(self) -> int:
-        """Rows, B."""
-        return len(self.key_mask)
+    def capacity(self) -> int:
+        """Tokens of a row at most, S."""
+        return self.keys.shape[-1]
 
-    def extended(self, attention_mask: jax.Array) -> Self:
-        """With the mask of further tokens, int [B T], which the layers have still to write."""
+    def with_mask(self, attention_mask: jax.Array) -> Self:
+        """The cache with the mask of T new tokens, int [B T]; the layers have yet to write their keys and values."""
         mask = attention_mask.astype(jnp.int32)
         return self.replace(key_mask=jax.lax.dynamic_update_slice_in_dim(self.key_mask, mask, self.length, 1))
 
     def positions(self, attention_mask: jax.Array) -> jax.Array:
-        """int [B T]: how many real tokens stand before each of these further ones; padding takes 0."""
+        """int [B T]: the number of real tokens before each of T new tokens; 0 for padding."""
         before = jnp.sum(self.key_mask, axis=1, keepdims=True)
         return jnp.maximum(before + jnp.cumsum(attention_mask, axis=1) - 1, 0).astype(jnp.int32)
 
     def visibility(self, prefix_lengths: jax.Array | None = None) -> Visibility:
-        """What further tokens see: the tokens kept, and themselves up to each."""
+        """The tokens that new tokens see: those of the cache, and the new ones up to each."""
         return Visibility((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
 
-    def written(self, layer: jax.Array, new: KeyValues) -> Self:
-        """With a layer's keys and values of further tokens, [B T N H]."""
+    def update(self, layer: jax.Array, new: KeyValues) -> Self:
+        """The cache with a layer's keys and values of T new tokens, [B T N H]."""
 
         def write(kept: jax.Array, new: jax.Array) -> jax.Array:
             new = jnp.einsum("BTNH->BNHT", new).astype(kept.dtype)[None]
@@ -87,51 +74,27 @@ class Cache:
         """A layer's keys and values, [B S N H]."""
         return KeyValues(*(jnp.einsum("BNHS->BSNH", kept[layer]) for kept in (self.keys, self.values)))
 
-    def advanced(self, tokens: int) -> Self:
-        """After every layer has written so many tokens."""
+    def advance(self, tokens: int) -> Self:
+        """The cache after every layer has written its keys and values of so many new tokens."""
         return self.replace(length=self.length + tokens)
 
-    def rows(self, indices: jax.Array) -> Self:
-        """With other rows, int [B']: a beam search goes on from some rows several times and drops others."""
+    def take_rows(self, indices: jax.Array) -> Self:
+        """The cache of other rows, int [B']."""
         keys, values = (
             nn.with_logical_constraint(jnp.take(kept, indices, axis=1), AXES) for kept in (self.keys, self.values)
         )
         return self.replace(keys=keys, values=values, key_mask=jnp.take(self.key_mask, indices, axis=0))
 
 
-def attend_to_past(
-    attention: MultiHeadAttention,
-    x: jax.Array,
-    visibility: Visibility,
-    cache: Cache | None,
-    layer: jax.Array,
-    *,
-    deterministic: bool,
-) -> tuple[jax.Array, Cache | None]:
-    """Self-attention of T tokens that also see the tokens before them.
+def with_past(new: KeyValues, cache: KeyValueCache | None, layer: jax.Array) -> tuple[KeyValues, KeyValueCache | None]:
+    """A layer's keys and values of the past and of T new tokens, [B S N H], and the cache that holds both.
 
     Args:
-        x: [B T D].
-        visibility: its `query_offset` is the number of places before x.
-        cache: the tokens before x; None where there are none.
-        layer: which of the cache's layers this is, int scalar.
-
-    Returns:
-        [B T D], and the cache with the keys and values of x.
-    """
-    key_values, cache = after_past(attention.key_values(x), cache, layer)
-    return attention.attend(x, key_values, visibility, deterministic=deterministic), cache
-
-
-def after_past(new: KeyValues, cache: Cache | None, layer: jax.Array) -> tuple[KeyValues, Cache | None]:
-    """Keys and values of T tokens behind those of a layer's tokens before them, and the cache that holds both.
-
-    Args:
-        new: [B T N H].
-        cache: the tokens before; None where there are none.
-        layer: which of the cache's layers this is, int scalar.
+        new: of the new tokens, [B T N H].
+        cache: the past; None: there is none, and S is T.
+        layer: the number of the layer, int scalar.
     """
     if cache is None:
         return new, None
-    cache = cache.written(layer, new)
+    cache = cache.update(layer, new)
     return cache.layer(layer), cache

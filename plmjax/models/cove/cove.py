@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import Scores
@@ -238,15 +239,11 @@ class Source:
 
 
 @flax.struct.dataclass
-class DecoderState:
+class DecoderState(Cache):
     """What the decoder goes on from after a token: the states of its cells, and what it spoke with, `fed` [B D]."""
 
     cells: tuple[State, ...]
     fed: jax.Array
-
-    def rows(self, indices: jax.Array) -> Self:
-        """The state of other rows, int [B']."""
-        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0), self)
 
 
 @flax.struct.dataclass
