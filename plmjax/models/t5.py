@@ -295,7 +295,7 @@ class T5EncoderLayer(nn.Module):
         return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
 
     def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
-        """The dropout of attention probabilities, which T5 applies to all queries alike: to the values instead."""
+        """Dropout of attention probabilities with one mask for all queries: a dropout of the values."""
         return key_values.replace(values=self.value_dropout(key_values.values, deterministic))
 
 
@@ -336,9 +336,8 @@ class T5DecoderLayer(T5EncoderLayer):
         x = nn.with_logical_constraint(x + dropout(attend(y, key_values, visibility, terms)), STREAM)
         y = by_source(self.cross_attention_norm(x), source)
         source = self.drop_values(source, deterministic)
-        x = nn.with_logical_constraint(
-            x + dropout(attend_to_source(y, source, source_visibility).reshape(x.shape)), STREAM
-        )
+        context = attend_to_source(y, source, source_visibility).reshape(x.shape)
+        x = nn.with_logical_constraint(x + dropout(context), STREAM)
         x = nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
         return x, cache
 

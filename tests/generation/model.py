@@ -1,4 +1,4 @@
-"""A small GPT-2 of random parameters whose texts differ from each other, for the tests of this folder."""
+"""Small models of random parameters whose texts differ from each other, for the tests of generation."""
 
 import functools
 from typing import Any
@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.generation.writer import Writer
+from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.vocabulary import Vocabulary
@@ -95,3 +98,19 @@ def bart_parameters() -> Any:
     module, token = BART.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
     init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
     return nn.meta.unbox(init(jax.random.key(0), token))["params"]
+
+
+AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
+NNLM = NnlmConfig(
+    vocab_size=29, vector_size=12, hidden_size=16, order=4, direct_connections=True, initializer_range=0.7
+)
+
+
+@functools.cache
+def scaled_parameters(config: ModelConfig) -> Any:
+    """Parameters of a decoder alone, with large kernels: otherwise every text soon repeats one token."""
+    module = config.for_generation(Execution())
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    return flax.traverse_util.unflatten_dict(flat, sep="/")

@@ -1,10 +1,5 @@
-"""Text from models that keep something other than keys and values: an AWD-LSTM its states, an NNLM its last words."""
+"""Text from models with other caches than keys and values: the states of an AWD-LSTM, the last words of an NNLM."""
 
-import functools
-from typing import Any
-
-import flax.linen as nn
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,37 +14,25 @@ from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.nnlm import NnlmConfig
-from tests.generation.model import PROMPTS, VOCABULARY
+from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, VOCABULARY, scaled_parameters
 
 NEW = 12
-AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
-NNLM = NnlmConfig(
-    vocab_size=29, vector_size=12, hidden_size=16, order=4, direct_connections=True, initializer_range=0.7
-)
 MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM], ids=["awd_lstm", "nnlm"])
-
-
-@functools.cache
-def parameters(config: ModelConfig) -> Any:
-    module = config.module(Purpose.WRITING, Execution())
-    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
-    flat = flax.traverse_util.flatten_dict(params, sep="/")  # larger ones, or every text soon repeats one token
-    flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
-    return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
     """float32 [T V]: of the token after each of a row, which is read at once."""
     padded = jnp.asarray([row + [0] * (32 - len(row))])
-    logits = jax.jit(config.module(Purpose.WRITING, Execution()).apply)({"params": parameters(config)}, padded).logits
+    logits = jax.jit(config.module(Purpose.WRITING, Execution()).apply)(
+        {"params": scaled_parameters(config)}, padded
+    ).logits
     return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
 
 
 @MODELS
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(beams=3, sequences=3)], ids=["greedy", "beams"])
-def test_what_is_kept_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
-    writer = Writer(config, parameters(config), VOCABULARY)
+def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
+    writer = Writer(config, scaled_parameters(config), VOCABULARY)
     texts = writer(PROMPTS, Settings(strategy, max_new_tokens=NEW))
     for prompt, of_prompt in zip(PROMPTS, texts, strict=True):
         assert len({tuple(text.tokens) for text in of_prompt}) == (3 if strategy.rows > 1 else 1)
@@ -65,7 +48,7 @@ def test_what_is_kept_gives_the_probabilities_of_reading_the_whole_text_at_once(
 
 @MODELS
 def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
-    writer, settings = Writer(config, parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
+    writer, settings = Writer(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
     (alone,) = writer(PROMPTS[1:2], settings)
     beside = writer(PROMPTS, settings)[1]
     assert [text.tokens for text in alone] == [text.tokens for text in beside]
