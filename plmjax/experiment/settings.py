@@ -89,6 +89,8 @@ class Training:
     """Batches of one evaluation; 0 takes all of the held-out rows."""
     evaluation_batch_size: int = 0
     """Rows of an evaluation's batch over all devices; 0 is those of a training batch."""
+    evaluation_sequence_length: int = 0
+    """Tokens of a row of an evaluation; 0 is those of a training row."""
     patience: int = 0
     """Evaluations without a better checkpoint.best after which a run ends; 0 never ends early."""
     dtype: str = "auto"
@@ -114,7 +116,8 @@ class Training:
         """Checks the numbers. JAX would drop the bits of a seed beyond 32, so that two seeds would be equal."""
         if not 0 <= self.seed < 2**32:
             raise UserError(f"Expected --training.seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
-        least_0 = ("steps", "evaluate_every", "evaluation_batches", "evaluation_batch_size", "patience", "unroll")
+        evaluation = ("evaluate_every", "evaluation_batches", "evaluation_batch_size", "evaluation_sequence_length")
+        least_0 = (*evaluation, "steps", "patience", "unroll")
         least_1 = ("batch_size", "accumulation", "log_every")
         check_ranges("training", self, **dict.fromkeys(least_0, FROM_0), **dict.fromkeys(least_1, FROM_1))
         check_choice("--training.platform", self.platform, PLATFORMS)

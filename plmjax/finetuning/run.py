@@ -223,6 +223,11 @@ def check_settings(run: Experiment) -> None:
             f"experiments/finetune_sentences.py does."
         )
     check_whole_file(run.training.evaluation_batches)
+    if run.training.evaluation_sequence_length:
+        raise UserError(
+            f"Expected no {programs.EVALUATION_LENGTH} for a task, whose rows have one length, found "
+            f"{run.training.evaluation_sequence_length}; leave it out, and set --data.sequence_length."
+        )
     checks.settings(run)
     check_length(run)
     tracking.check(run)

@@ -32,13 +32,13 @@ def language_model(run: Experiment) -> ScoresNextToken:
 
 
 def row_length(run: Experiment, window: int | None) -> int:
-    """The tokens that a row is read with: the window, or those of a row at the end of the run.
+    """The tokens that a row is read with: the window, or those of a row of the run's last evaluation.
 
     Raises:
         UserError: the model has no positions for the window.
     """
     if window is None:
-        return phases.resolve(run)[-1].sequence_length
+        return phases.evaluation(run, phases.resolve(run)[-1]).sequence_length
     longest = run.model.longest
     if window < 1 or (longest is not None and window > longest):
         limit = f"from 1 to the model's {longest} positions" if longest is not None else "of at least 1"
@@ -52,7 +52,7 @@ def sliding(run: Experiment, window: int | None = None, stride: int | None = Non
     A row holds `window` tokens and asks for what follows the last `stride` of them, so that each token is given more
     than window - stride tokens, at the beginning of the text as many as there are.
 
-    window: by default that of the run's last phase. stride: by default that of the run's own rows; if they do not
+    window: by default that of the run's last evaluation. stride: by default that of the run's own rows; if they do not
     overlap it is the window, and the result that of the run's own evaluation.
 
     Raises:
@@ -73,7 +73,12 @@ def sliding(run: Experiment, window: int | None = None, stride: int | None = Non
         run,
         objective=task,
         data=dataclasses.replace(run.data, layout=layout, sequence_length=length),
-        training=dataclasses.replace(run.training, batch_size=phase.batch_size, accumulation=phase.accumulation),
+        training=dataclasses.replace(
+            run.training,
+            batch_size=phase.batch_size,
+            accumulation=phase.accumulation,
+            evaluation_sequence_length=0,
+        ),
         phases=(),
     )
 

@@ -120,7 +120,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str]
 
 def _evaluation(run: Experiment, source: Any, say: Callable[[str], None]) -> NoEvaluation | None:
     """No evaluation where the held-out text of a phase fills no row; None takes the loop's."""
-    if all(source.held_out(phase.sequence_length) for phase in phases.resolve(run)):
+    if all(source.held_out(phases.evaluation(run, phase).sequence_length) for phase in phases.resolve(run)):
         return None
     if hosts.is_primary():
         say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")

@@ -61,8 +61,10 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         )
     resolved = phases.resolve(run)
     for phase in resolved:
-        run.data.layout.check(phase.sequence_length)
-        programs.check_length(run, phase.sequence_length)
+        evaluated = phases.evaluation(run, phase).sequence_length
+        for length, option in ((phase.sequence_length, ""), (evaluated, programs.EVALUATION_LENGTH)):
+            run.data.layout.check(length)
+            programs.check_length(run, length, option)
     batches(run, devices, slices)
     first, vocabulary = resolved[0], Vocabulary.placeholder(run.model.vocab_size)
     mesh = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)

@@ -23,6 +23,17 @@ class ResolvedPhase:
         return self.first_step + self.steps
 
 
+def evaluation(experiment: Experiment, phase: ResolvedPhase) -> ResolvedPhase:
+    """The phase with the batch size and the sequence length of its evaluations."""
+    training = experiment.training
+    return dataclasses.replace(
+        phase,
+        batch_size=training.evaluation_batch_size or phase.batch_size,
+        sequence_length=training.evaluation_sequence_length or phase.sequence_length,
+        accumulation=1,
+    )
+
+
 def resolve(experiment: Experiment) -> list[ResolvedPhase]:
     """The phases of a run; one when the experiment names none.
 

@@ -26,13 +26,14 @@ from plmjax.objectives.objective import Batch, Given, Materials
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import constants, optimizers, rows
+from plmjax.training import constants, optimizers, phases, rows
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import State
 from plmjax.training.step import Forward, Metrics, Update, evaluation_step, train_step
 from plmjax.vocabulary import Vocabulary
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
+EVALUATION_LENGTH = "--training.evaluation_sequence_length"
 GENERATORS = ("auto", "rbg", "threefry2x32")
 
 
@@ -52,7 +53,7 @@ class Program:
     start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
     state: State of ShapeDtypeStructs with their shardings.
     batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
-    evaluation_phase: the phase with the batch size of an evaluation.
+    evaluation_phase: the phase with the batch size and the sequence length of an evaluation.
     copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
     axes: logical axis names of that copy.
     """
@@ -126,9 +127,7 @@ def build(
     Raises:
         UserError: the batch does not divide, or the vocabulary or the length does not fit the model.
     """
-    evaluation_phase = dataclasses.replace(
-        phase, batch_size=experiment.training.evaluation_batch_size or phase.batch_size, accumulation=1
-    )
+    evaluation_phase = phases.evaluation(experiment, phase)
     meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
     if evaluation_phase.batch_size % meshes.batch_shards(mesh):
         raise UserError(
@@ -342,14 +341,18 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
             f"{or_model}."
         )
     check_length(experiment, phase.sequence_length)
+    check_length(experiment, phases.evaluation(experiment, phase).sequence_length, EVALUATION_LENGTH)
 
 
-def check_length(experiment: Experiment, length: int) -> None:
-    """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model."""
+def check_length(experiment: Experiment, length: int, option: str = "") -> None:
+    """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model.
+
+    option: that sets the length; by default the one of training.
+    """
     longest, read = experiment.model.longest, experiment.objective.longest(length)
     if longest is not None and read > longest:
         or_model = f" or raise {experiment.model.option('longest')}" if isinstance(experiment.data, Data) else ""
-        option = "--phases.N.sequence_length" if experiment.phases else "--data.sequence_length"
+        option = option or ("--phases.N.sequence_length" if experiment.phases else "--data.sequence_length")
         found = f"a sequence length of {length}" + (f", of which rows of {read} are made" if read != length else "")
         raise UserError(
             f"Expected rows of at most the model's {longest} positions, found {found}; shorten {option}{or_model}."

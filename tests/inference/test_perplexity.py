@@ -151,3 +151,11 @@ def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> N
     assert task.objective.language_model == 0.5
     with pytest.raises(UserError, match="a language model, which tells each token"):
         perplexity.language_model(task)
+
+
+def test_the_window_is_by_default_that_of_the_runs_evaluations() -> None:
+    run = experiments.changed(experiments.gpt2(), training={"evaluation_sequence_length": 24})
+    assert [perplexity.row_length(one, None) for one in (experiments.gpt2(), run)] == [16, 24]
+    for window, length in ((None, 24), (20, 20)):
+        slid = perplexity.sliding(run, window)
+        assert (slid.data.sequence_length, slid.training.evaluation_sequence_length) == (length, 0)

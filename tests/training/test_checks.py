@@ -101,6 +101,10 @@ def test_finetune_refuses_it_before_it_reads_a_file(fails, tmp_path: Path, small
         (["--finetuning.warmup", "1"], "--finetuning.warmup from 0 to below 1, found 1"),
         (["--training.steps", "5"], "either --finetuning.epochs or --training.steps, found 3 and 5"),
         (["--training.evaluation_batches", "2"], "found 2"),
+        (
+            ["--training.evaluation_sequence_length", "64"],
+            "Expected no --training.evaluation_sequence_length for a task",
+        ),
         (["--data.sequence_length", "300"], "found a sequence length of 300; shorten --data.sequence_length."),
     ):
         assert message in fails(*command, "--data.train", "no_such_file", "--data.validation", "none", *options)

@@ -80,11 +80,12 @@ def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int,
 
 @dataclasses.dataclass(frozen=True)
 class LongerMemory(NextTokenOfStream):
-    """Its evaluation carries an array more."""
+    """Its evaluation carries an array more, whose size is that of its rows."""
 
     def evaluation_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
         state = super().initial_carry(config, batch_size, sequence_length)
-        return {"state": state, "rows": nn.LogicallyPartitioned(jnp.zeros(batch_size), ("batch",))}
+        rows = nn.LogicallyPartitioned(jnp.zeros((batch_size, sequence_length)), ("batch", None))
+        return {"state": state, "rows": rows}
 
     def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
         if training:
@@ -92,19 +93,20 @@ class LongerMemory(NextTokenOfStream):
         within = given.replace(carry=given.carry["state"])
         sums = super().sums(module, within, batch, key, training=False)
         rows = given.carry["rows"] + 1
-        metrics = sums.metrics | {"rows": (jnp.sum(rows), jnp.float32(len(rows)))}
+        metrics = sums.metrics | {"rows": (jnp.sum(rows), jnp.float32(rows.size))}
         return sums.replace(metrics=metrics, carry={"state": sums.carry, "rows": rows})
 
 
-def test_an_evaluation_has_a_carry_and_a_batch_of_its_own(tmp_path: Path) -> None:
+def test_an_evaluation_has_a_carry_a_batch_and_a_length_of_its_own(tmp_path: Path) -> None:
     run = dataclasses.replace(experiments.recurrent(), objective=LongerMemory())
     run = experiments.changed(run, training={"steps": 2, "evaluation_batch_size": 8}, mesh={"data": 4, "tensor": 2})
+    run = experiments.changed(run, training={"evaluation_sequence_length": 24})
     source = ChainSource(run.data)
     result = loop.train(run, tmp_path, source, {})
     program = result.program
-    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (8, 16)
+    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (8, 24)
     carry = program.start_evaluation_carry()
-    assert {leaf.shape for leaf in jax.tree.leaves(carry)} == {(2, 8, 16), (8,)}
+    assert {leaf.shape for leaf in jax.tree.leaves(carry)} == {(2, 8, 16), (8, 24)}
     assert result.metrics["eval/rows"] == 2  # of three batches the second counts 2, on average
     sizes = experiments.changed(run, training={"evaluation_batch_size": 6})
     with pytest.raises(UserError, match=r"Expected --training.evaluation_batch_size to divide by 4 devices .* found 6"):
