@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Scores(Protocol):
+class TokenScores(Protocol):
     """Scores of the next token at T positions of B rows. A class of scores inherits from it and is a pytree."""
 
     @abc.abstractmethod

@@ -15,7 +15,7 @@ import flax.struct
 import jax
 
 from plmjax.contracts.cache import Cache
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.multi_head import KeyValues
 
@@ -36,7 +36,7 @@ class EncoderDecoderOutput:
     hidden_states: jax.Array | None = None
     encoder_last_hidden_state: jax.Array | None = None
     encoder_hidden_states: jax.Array | None = None
-    scores: Scores | None = None
+    scores: TokenScores | None = None
     cache: Cache | None = None
 
     @property

@@ -41,7 +41,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -178,7 +178,7 @@ class AwdLstmOutput:
     raw_hidden_state: jax.Array
     states: tuple[State, ...]
     hidden_states: tuple[jax.Array, ...] | None = None
-    scores: Scores | None = None
+    scores: TokenScores | None = None
 
     @property
     def logits(self) -> jax.Array:

@@ -30,7 +30,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -166,7 +166,7 @@ class DecoderOutput:
 
     last_hidden_state: jax.Array
     hidden_states: jax.Array | None = None
-    scores: Scores | None = None
+    scores: TokenScores | None = None
     cache: KeyValueCache | None = None
 
     @property

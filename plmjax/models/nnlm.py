@@ -27,7 +27,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
@@ -145,7 +145,7 @@ class NnlmOutput:
     """
 
     last_hidden_state: jax.Array
-    scores: Scores
+    scores: TokenScores
     cache: NnlmCache | None = None
 
     @property

@@ -15,7 +15,7 @@ from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
 class NextToken(ScoresNextToken, Objective):
     """Mean nats of the token after each, of rows such as `Blocks` gives.
 
-    The module returns `scores` (`plmjax.contracts.scores.Scores`); it may be any decoder.
+    The module returns `scores` (`plmjax.contracts.scores.TokenScores`); it may be any decoder.
     """
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:

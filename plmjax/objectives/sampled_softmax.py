@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
@@ -77,7 +77,7 @@ def check_order(counts: np.ndarray, special: Sequence[int]) -> None:
 
 
 @flax.struct.dataclass
-class SampledScores(Scores):
+class SampledScores(TokenScores):
     """Scores whose cross-entropy is taken over the target and the draws. The logits stay those of the vocabulary.
 
     scores: of the whole vocabulary.

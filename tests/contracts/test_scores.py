@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.sampled_softmax import SampledScores, draw
 from tests.strangers.adaptive import AdaptiveScores
@@ -29,16 +29,16 @@ TARGETS = jnp.array([[0, 3, 4], [10, 2, 7]])
 WEIGHTS = jnp.array([[1, 0.5, 0], [2, 1, 0.25]])
 
 
-def log_probabilities(scores: Scores) -> jax.Array:
+def log_probabilities(scores: TokenScores) -> jax.Array:
     return jax.nn.log_softmax(scores.logits(), axis=-1)
 
 
-def nats(scores: Scores) -> jax.Array:
+def nats(scores: TokenScores) -> jax.Array:
     return -jnp.take_along_axis(log_probabilities(scores), TARGETS[..., None], axis=-1)[..., 0]
 
 
 @EVERY
-def test_cross_entropy_and_hits_are_those_of_the_logits(scores: Scores) -> None:
+def test_cross_entropy_and_hits_are_those_of_the_logits(scores: TokenScores) -> None:
     best = jnp.argmax(scores.logits(), axis=-1)
     for targets, expected in ((TARGETS, best == TARGETS), (best, jnp.ones_like(best, bool))):
         found, likeliest = scores.cross_entropy(targets)
@@ -48,19 +48,19 @@ def test_cross_entropy_and_hits_are_those_of_the_logits(scores: Scores) -> None:
 
 
 @EVERY
-def test_last_logits_are_those_of_the_last_position(scores: Scores) -> None:
+def test_last_logits_are_those_of_the_last_position(scores: TokenScores) -> None:
     np.testing.assert_allclose(scores.last_logits(), scores.logits()[:, -1], rtol=1e-6)
 
 
 @EVERY
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.02)], ids=["plain", "smoothed"])
-def test_sums_and_their_gradients_are_those_of_the_logits(scores: Scores, smoothing: float, z_loss: float) -> None:
-    def expected(scores: Scores) -> jax.Array:
+def test_sums_and_their_gradients_are_those_of_the_logits(scores: TokenScores, smoothing: float, z_loss: float) -> None:
+    def expected(scores: TokenScores) -> jax.Array:
         others = jnp.sum(-log_probabilities(scores), axis=-1) - nats(scores)
         losses = (1 - smoothing) * nats(scores) + smoothing / (V - 1) * others
         return jnp.sum(WEIGHTS * (losses + z_loss * jax.nn.logsumexp(scores.logits(), axis=-1) ** 2))
 
-    def found(scores: Scores) -> tuple[jax.Array, Any]:
+    def found(scores: TokenScores) -> tuple[jax.Array, Any]:
         loss, *rest = scores.smoothed_cross_entropy(TARGETS, WEIGHTS, smoothing=smoothing, z_loss=z_loss)
         return loss, rest
 
@@ -80,7 +80,7 @@ def test_sampled_scores_have_the_logits_of_the_vocabulary() -> None:
 
 
 def test_scores_without_logits_are_none() -> None:
-    class Nothing(Scores):
+    class Nothing(TokenScores):
         pass
 
     with pytest.raises(TypeError, match=r"abstract methods? .*logits"):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.models.gpt import DecoderOutput
 from plmjax.models.gpt2 import Gpt2Config
 
@@ -30,7 +30,7 @@ class AdaptiveConfig(Gpt2Config):
 
 
 @flax.struct.dataclass
-class AdaptiveScores(Scores):
+class AdaptiveScores(TokenScores):
     """hidden: [B T D]. head: [C+1 D], of C frequent tokens and the cluster. down: [D E] and tail: [V-C E], of the rare.
 
     The logits are log probabilities.

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
@@ -127,7 +127,7 @@ class CrossViewTranslation(CrossViewTask):
         """1 for every word of a target and its end."""
         return batch["next_weights"]
 
-    def label_nats(self, said: Scores, batch: Batch, smoothing: float) -> jax.Array:
+    def label_nats(self, said: TokenScores, batch: Batch, smoothing: float) -> jax.Array:
         """Nats of the targets; they are not smoothed."""
         return said.weighted_cross_entropy(batch["next_ids"], batch["next_weights"])[0]
 
@@ -179,13 +179,13 @@ class CrossViewTranslation(CrossViewTask):
         texts = found.tokens[:, 0, 1:].reshape(rows, count, most)
         return jnp.where(jnp.arange(most) < counts[..., None], texts, 0), counts
 
-    def counts(self, outputs: Scores, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def counts(self, outputs: TokenScores, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """accuracy, of the words of the targets, each after those before it."""
         weights = batch["next_weights"]
         hits = outputs.cross_entropy(batch["next_ids"])[1]
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
 
-    def predicted(self, modules: TaskModules, said: Scores, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, said: TokenScores, states: States, batch: Batch) -> jax.Array:
         """The translation of its sentence, at every word."""
         texts, _ = self.written(modules, states, batch)
         of_word = jnp.maximum(batch["segment_ids"] - 1, 0)

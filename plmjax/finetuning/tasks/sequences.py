@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Batch, Sums
@@ -83,7 +83,7 @@ def next_token_weights(segment_ids: jax.Array) -> jax.Array:
     return asked / jnp.maximum(jnp.sum(together & asked[..., None, :], axis=-1), 1)
 
 
-def next_token_nats(scores: Scores, input_ids: jax.Array) -> jax.Array:
+def next_token_nats(scores: TokenScores, input_ids: jax.Array) -> jax.Array:
     """Scores of rows, [N T], and the rows themselves, int [... T] -> float32 [... T]; those of the last tokens mean
     nothing."""
     following = jnp.roll(input_ids, -1, axis=-1)

@@ -27,7 +27,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, options_named
@@ -229,7 +229,7 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         """Nats of the targets."""
         return self._sums(outputs.scores, batch, 0.0, 0.0)
 
-    def _sums(self, scores: Scores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
+    def _sums(self, scores: TokenScores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
         ids, weights = self.targets(batch)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)

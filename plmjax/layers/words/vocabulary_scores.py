@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
@@ -27,7 +27,7 @@ matrix products of the chunk on the newest TPUs. One position of a device's rows
 
 
 @flax.struct.dataclass
-class VocabularyScores(Scores):
+class VocabularyScores(TokenScores):
     """The full softmax: logits are hidden . table + bias. They are computed only where asked for.
 
     hidden: [B T D], of the dtype that products are computed in.

@@ -40,7 +40,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -258,7 +258,7 @@ class TranslationOutput:
 
     last_hidden_state: jax.Array
     encoder_last_hidden_state: jax.Array | None
-    scores: Scores
+    scores: TokenScores
     cache: DecoderState
 
     @property

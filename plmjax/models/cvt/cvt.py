@@ -36,7 +36,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, SHARE, check_ranges
@@ -55,7 +55,7 @@ TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
 """The auxiliary modules of tagging."""
 States = tuple[jax.Array, jax.Array, jax.Array]
 """f and b, [B T P] each, and h [B T 2 P]."""
-Said = jax.Array | Scores
+Said = jax.Array | TokenScores
 """The scores of a module, float32 [B T classes] of every word, or those of the words of a translation."""
 
 

@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.scores import Scores
+from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
@@ -56,7 +56,7 @@ class Attending(nn.Module):
     @nn.compact
     def __call__(
         self, g: jax.Array, sentences: jax.Array, h: jax.Array, segment_ids: jax.Array, deterministic: bool
-    ) -> Scores:
+    ) -> TokenScores:
         """The scores of the word after each of U words.
 
         g: [B U P]. sentences: int [B U], the source of each, a number of `segment_ids`. h: [B T D], of the sources.
@@ -107,7 +107,7 @@ class TranslationModules(nn.Module):
 
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
-    ) -> dict[str, Scores]:
+    ) -> dict[str, TokenScores]:
         """What the decoders of these names say after each word of the translations, [B U V].
 
         tokens: `segment_ids` int [B T], which sentence each word belongs to; `decoder_input_ids` int [B U], the words
