@@ -12,6 +12,7 @@ import pytest
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
 from tests.generation.model import AWD_LSTM, CONFIG, NNLM, parameters, scaled_parameters
 
 CAPACITY = 8
@@ -28,7 +29,11 @@ def empty(config: ModelConfig) -> Cache:
 def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
     """The cache after further tokens of its rows."""
     params = parameters() if config == CONFIG else scaled_parameters(config)
-    return config.for_generation(Execution()).apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
+    return (
+        config.module(Purpose.WRITING, Execution())
+        .apply({"params": params}, ids, attention_mask=mask, cache=cache)
+        .cache
+    )
 
 
 @EVERY

@@ -109,7 +109,7 @@ NNLM = NnlmConfig(
 @functools.cache
 def scaled_parameters(config: ModelConfig) -> Any:
     """Parameters of a decoder alone, with large kernels: otherwise every text soon repeats one token."""
-    module = config.for_generation(Execution())
+    module = config.module(Purpose.WRITING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}

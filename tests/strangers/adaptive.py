@@ -14,7 +14,9 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.scores import TokenScores
+from plmjax.contracts.system import Purpose, declare
 from plmjax.models.gpt import DecoderOutput
+from plmjax.models.gpt2 import SYSTEM as GPT2
 from plmjax.models.gpt2 import Gpt2Config
 
 
@@ -24,9 +26,6 @@ class AdaptiveConfig(Gpt2Config):
 
     frequent: int = 16
     rare_features: int = 4
-
-    def for_pretraining(self, execution: Execution) -> "AdaptiveForCausalLM":
-        return AdaptiveForCausalLM(self, execution)
 
 
 @flax.struct.dataclass
@@ -80,7 +79,7 @@ class AdaptiveForCausalLM(nn.Module):
     @nn.compact
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
         config = self.config
-        output = config.encoder(self.execution)(input_ids, **inputs)
+        output = config.module(Purpose.ENCODING, self.execution)(input_ids, **inputs)
 
         def table(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
             return self.param(name, nn.with_logical_partitioning(config.initializer, axes), shape)
@@ -89,3 +88,16 @@ class AdaptiveForCausalLM(nn.Module):
         down = table("down", ("embed", None), config.n_embd, config.rare_features)
         tail = table("tail", (None, None), config.vocab_size - config.frequent, config.rare_features)
         return output.replace(scores=AdaptiveScores(output.last_hidden_state, head, down, tail))
+
+
+SYSTEM = declare(
+    dataclasses.replace(
+        GPT2,
+        config=AdaptiveConfig,
+        modules={
+            Purpose.PRETRAINING: AdaptiveForCausalLM,
+            Purpose.WRITING: AdaptiveForCausalLM,
+            Purpose.ENCODING: GPT2.modules[Purpose.ENCODING],
+        },
+    )
+)

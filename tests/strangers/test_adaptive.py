@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
 from plmjax.training import loop
@@ -41,7 +42,9 @@ def test_it_generates_the_likeliest_tokens(result: loop.Result) -> None:
     prompt = [9, 22, 61]
     ((text,),) = writer([prompt], Settings(Greedy(), max_new_tokens=NEW, min_new_tokens=NEW))
     row = jnp.asarray([prompt + text.tokens])
-    logits = config.for_pretraining(Execution()).apply({"params": params}, row).logits[0, len(prompt) - 1 : -1]
+    logits = (
+        config.module(Purpose.PRETRAINING, Execution()).apply({"params": params}, row).logits[0, len(prompt) - 1 : -1]
+    )
     assert len(text.tokens) == NEW
     np.testing.assert_allclose(text.log_probability, logits.max(axis=-1).sum(), rtol=1e-5)
 
