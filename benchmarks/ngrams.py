@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data import store
-from plmjax.data.joined_text import JoinedText
+from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.inference.language_model import LanguageModel
 from plmjax.training.checkpoints import checkpoints
 

@@ -59,7 +59,8 @@ def tokenizer_train(
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe,
             gpt2-bpe and t5-unigram do so.
     """
-    from plmjax.data import formats, records, tokenizers
+    from plmjax.data import formats, tokenizers
+    from plmjax.data.formats import records
     from plmjax.pretraining.run import TOKENIZER_SAMPLE
 
     if output.exists():
@@ -98,7 +99,8 @@ def prepare(
         max_unknown: Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused.
         processes: Worker processes; all cores by default.
     """
-    from plmjax.data import records, tokenizers
+    from plmjax.data import tokenizers
+    from plmjax.data.formats import records
     from plmjax.data.prepare import prepare as run
 
     dataset = run(

@@ -47,7 +47,7 @@ OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generat
 PRINTED_BY = {
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
-    "data/formats": READING, "data/records": READING, "data/wikitext": READING,
+    "data/formats": READING,
     "data/tokenizers/training": (By("tokenizer"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (

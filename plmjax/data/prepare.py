@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from plmjax import json_text, locks, storage
-from plmjax.data import checksums, formats, records, sentences, store
+from plmjax.data import checksums, formats, sentences, store
+from plmjax.data.formats import records
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.data.workers import WAITING, Workers

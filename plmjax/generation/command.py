@@ -116,7 +116,7 @@ def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
     Raises:
         UserError: neither or both, or a file that is no text.
     """
-    from plmjax.data import reading
+    from plmjax.data import text_files
 
     if (prompt is None) == (input is None):
         found = "neither" if prompt is None else "both"
@@ -124,11 +124,11 @@ def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
     if prompt is not None:
         return [prompt]
     if str(input) != STANDARD_INPUT:
-        return reading.lines(input)
+        return text_files.lines(input)
     given = sys.stdin.buffer.read()
     if not given:
         raise UserError("Expected prompts on the standard input, found none; write one per line.")
-    return reading.divided("".join(reading.characters(Path(STANDARD_INPUT_NAME), [given])))
+    return text_files.divided("".join(text_files.characters(Path(STANDARD_INPUT_NAME), [given])))
 
 
 def json_line(text: Text) -> str:

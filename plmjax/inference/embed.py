@@ -83,7 +83,7 @@ def embed(
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
             tokens, or parts of another embedding beside the output.
     """
-    from plmjax.data import reading
+    from plmjax.data import text_files
 
     input, output = storage.path(input), storage.path(output)
     check_choice("--pooling", pooling, POOLINGS)
@@ -95,7 +95,7 @@ def embed(
         )
     storage.check_file(output, "--output", _are_vectors)
     directory = checkpoints.find(checkpoint)
-    lines = reading.lines(input)
+    lines = text_files.lines(input)
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
     run.model.system.require(Purpose.EMBEDDING, f" in {checkpoint}")

@@ -230,7 +230,8 @@ def _dataset(
     run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, max_unknown: float
 ) -> Any:
     """The run's dataset (plmjax.data.store.Dataset), another one, or raw text, prepared here."""
-    from plmjax.data import records, store
+    from plmjax.data import store
+    from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
 
     own = storage.path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
@@ -258,7 +259,8 @@ def _dataset(
 
 def _size(run: Experiment, data: Path) -> Any:
     """The size of raw text (plmjax.data.text_size.TextSize)."""
-    from plmjax.data import records, store, text_size
+    from plmjax.data import store, text_size
+    from plmjax.data.formats import records
 
     key = records.streams(run.data.streams).get(store.TEXT, run.data.text_key)
     return text_size.measure([data], text_key=key)

@@ -25,7 +25,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     Raises:
         UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
     """
-    from plmjax.data.readable import readable
+    from plmjax.data.tokenizers.readable import readable
 
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, start.tokenizer_of(description)

@@ -71,10 +71,10 @@ def zero_shot(
 
 def lambada(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
     """The last words of the passages of a file, whose tokens `unknown` counts."""
-    from plmjax.data import reading
+    from plmjax.data import text_files
 
     passages, ends = [], []
-    for number, line in enumerate(reading.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path), start=1):
         passage = line.rstrip()
         context = passage[: -len(passage.split()[-1])].rstrip() if passage else ""
         if passage and not context:
@@ -154,11 +154,12 @@ def blimp(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str,
 
 
 def _pairs(path: Path) -> list[_Pair]:
-    from plmjax.data import formats, reading, records
+    from plmjax.data import formats, text_files
+    from plmjax.data.formats import records
 
     pairs = []
     for file in formats.files([path]):
-        for number, line in enumerate(reading.lines(file), start=1):
+        for number, line in enumerate(text_files.lines(file), start=1):
             record = records.parse(line, f"line {number} of {file}")
             if not all(isinstance(record.get(key), str) for key in PAIR):
                 raise UserError(

@@ -169,7 +169,8 @@ def _inputs(run: Experiment) -> tuple[list[str], str]:
 def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str], None]) -> Any:
     """The run's tokenizer: the one in WORKDIR, the one of a checkpoint, the one it names, the dataset's,
     or one trained on its text."""
-    from plmjax.data import formats, records, tokenizers
+    from plmjax.data import formats, tokenizers
+    from plmjax.data.formats import records
 
     own = workdir / "tokenizer"
     named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
@@ -189,7 +190,7 @@ def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str]
 
 def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], None]) -> Path:
     """The run's prepared dataset: the one it names, or WORKDIR/dataset, prepared if it does not exist."""
-    from plmjax.data import records
+    from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
 
     if run.data.path:

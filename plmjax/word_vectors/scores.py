@@ -78,10 +78,10 @@ def similarity(vectors: WordVectors, path: Path) -> dict[str, Any]:
 
 
 def _pairs(path: Path) -> list[tuple[str, str, float]]:
-    from plmjax.data import reading
+    from plmjax.data import text_files
 
     pairs = []
-    for number, line in enumerate(reading.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path), start=1):
         fields = line.split()
         try:
             if fields:
@@ -124,11 +124,11 @@ def analogy(vectors: WordVectors, path: Path) -> dict[str, Any]:
 
 def _questions(path: Path) -> dict[str, list[list[str]]]:
     """Category -> its questions, each of four words."""
-    from plmjax.data import reading
+    from plmjax.data import text_files
 
     questions: dict[str, list[list[str]]] = {}
     category = None
-    for number, line in enumerate(reading.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path), start=1):
         fields = line.lower().split()
         if fields[:1] == [":"] and len(fields) == 2:
             category = fields[1]

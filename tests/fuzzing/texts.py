@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from plmjax.data import formats, records, text_size, tokenizers
+from plmjax.data import formats, text_size, tokenizers
+from plmjax.data.formats import records
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.finetuning.tasks.choices import Choices
 from plmjax.finetuning.tasks.label_sets import LabelSets

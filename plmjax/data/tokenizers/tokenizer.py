@@ -13,7 +13,7 @@ import numpy as np
 
 from plmjax import json_text, storage
 from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL
-from plmjax.data.word_cache import WordCache, components
+from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, quoted
 from plmjax.vocabulary import Vocabulary
 

@@ -1,4 +1,6 @@
-"""MediaWiki markup to prose: templates, tables, references, files, headings and lists of links are left out.
+"""The format `wikipedia-dump`: the articles of a pages-articles dump, their MediaWiki markup removed.
+
+Templates, tables, references, files, headings and lists of links are left out.
 
 mwparserfromhell reads 1.8 MB of markup a second on one core, half the speed of a tokenizer. Regular expressions that
 remove the innermost templates, tables and links first need no grammar, and process about 20 MB a second.
@@ -6,11 +8,13 @@ remove the innermost templates, tables and links first need no grammar, and proc
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.parsers import expat
 
-from plmjax.data.reading import with_end
+from plmjax.data.formats import cutting
+from plmjax.data.formats.document import Format
+from plmjax.data.text_files import with_end
 from plmjax.errors import UserError, quoted
 
 # Elements whose content is not prose. <ref ... /> and <br> have no content; _TAG removes them.
@@ -84,10 +88,8 @@ def prose(markup: str) -> list[str]:
     return paragraphs
 
 
-def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[str, str]]:
-    """Articles of a pages-articles dump: namespace 0, no redirects; the last revision where there are several.
-
-    longest: most characters of a page; a file with a longer page is treated as damaged.
+def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    """The articles: namespace 0, no redirects; the last revision where there are several.
 
     Raises:
       UserError: the XML is truncated or damaged, or the file is not XML.
@@ -111,9 +113,9 @@ def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[s
         if parts is not None:
             parts.append(data)
             length += len(data)
-            if length > longest:
+            if length > cutting.LONGEST_RECORD:
                 raise UserError(
-                    f"Expected pages of less than {longest} characters in {path}, found a longer one "
+                    f"Expected pages of less than {cutting.LONGEST_RECORD} characters in {path}, found a longer one "
                     f"({quoted(page.get('title', 'untitled'))}); the file is damaged."
                 )
 
@@ -138,3 +140,6 @@ def pages(path: Path, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[s
             f"Expected the XML of a pages-articles dump in {path}, found {expat.ErrorString(error.code)} at byte "
             f"{parser.ErrorByteIndex}; the file is truncated or of another --format."
         ) from error
+
+
+WIKIPEDIA_DUMP = Format(_split, lambda document: prose(document.text))

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from plmjax.data import formats, prepare, records, store, tokenizers
+from plmjax.data import formats, prepare, store, tokenizers
+from plmjax.data.formats import records
 from plmjax.errors import UserError
 
 PAIRS = [(f"the {word} sings number {n}.", f"{word} {word} nine {n}") for n, word in enumerate(("river", "stone") * 40)]

@@ -1,7 +1,13 @@
-"""Gutenberg-style books to prose: licence texts, headings and line breaks removed."""
+"""The format `books`: Gutenberg-style books, a file each; licence texts, headings and line breaks removed."""
 
 import re
 import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from plmjax.data.formats import cutting
+from plmjax.data.formats.document import Format
+from plmjax.data.text_files import characters
 
 _START = re.compile(
     r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK.{0,400}?\*\*\*"
@@ -99,3 +105,10 @@ def _join(text: str, words: str) -> str:
     if text[-1] == "-" and text[-2:-1].isalpha():
         return text + words
     return f"{text} {words}"
+
+
+def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    return cutting.whole(str(path), characters(path, blocks))
+
+
+BOOKS = Format(_split, lambda document: prose(document.text))

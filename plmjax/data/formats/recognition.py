@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from plmjax import json_text
-from plmjax.data import books
-from plmjax.data.reading import COMPRESSED
+from plmjax.data.formats import books
+from plmjax.data.text_files import COMPRESSED
 from plmjax.errors import UserError
 
 HEAD = 1 << 16

@@ -3,9 +3,7 @@
 A record may hold several texts of one document, each a stream of the dataset (`source` and `target`), and numbers.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plmjax import json_text
@@ -89,32 +87,3 @@ def number(record: dict[str, Any], key: str, place: str) -> float:
         raise UserError(
             f"Expected a number {quoted(key)} in {place}, found {found}; change plmjax prepare --fields."
         ) from None
-
-
-def table(path: Path, lines: Iterator[tuple[str, str]], keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(place, record as JSON) of the lines of a table with tabs, of which the columns `keys` are taken.
-
-    The first line names the columns; where the keys are numbers, they count columns from 1 and every line is a record.
-
-    Raises:
-      UserError: a column that is not there, or a line with other columns than the first.
-    """
-    names: list[str] | None = None
-    for place, line in lines:
-        cells = line.rstrip("\r").split("\t")
-        if names is None:
-            by_number = all(key.isdecimal() for key in keys)
-            names = [str(column + 1) for column in range(len(cells))] if by_number else cells
-            if absent := [key for key in keys if key not in names]:
-                raise UserError(
-                    f"Expected the column {quoted(absent[0])} in {path}, found {listed(names)}; name columns as its "
-                    "first line does, or by their numbers where it has no names."
-                )
-            if not by_number:
-                continue
-        if len(cells) != len(names):
-            raise UserError(
-                f"Expected {len(names)} columns between tabs in {place}, found {len(cells)}; fix the line or remove it."
-            )
-        record = dict(zip(names, cells, strict=True))
-        yield place, json.dumps({key: record[key] for key in keys}, ensure_ascii=False)

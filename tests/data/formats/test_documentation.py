@@ -4,7 +4,7 @@ import subprocess
 import sys
 import textwrap
 
-from plmjax.data import documentation
+from plmjax.data.formats import documentation
 
 DOCSTRING = """
 Solve a linear system of equations.
@@ -109,7 +109,7 @@ def test_the_corpus_is_megabytes_of_distinct_prose_and_imports_nothing():
     code = """
 import sys
 if __name__ == "__main__":
-    from plmjax.data import documentation
+    from plmjax.data.formats import documentation
     documents = documentation.documents()
     imported = {"scipy", "sklearn", "matplotlib", "optax", "flax"} & set(sys.modules)
     paragraphs = [line for _, text in documents for line in text.split("\\\\n")]

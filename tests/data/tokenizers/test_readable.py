@@ -6,7 +6,7 @@ from plmjax import cli
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
-from plmjax.data.readable import readable
+from plmjax.data.tokenizers.readable import readable
 from plmjax.experiment import Data, Experiment
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.roberta import RobertaConfig

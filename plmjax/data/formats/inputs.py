@@ -1,0 +1,214 @@
+"""Files and folders to raw documents, and these to paragraphs, whatever their format.
+
+`documents` runs in one process and only splits a stream into raw documents, holding a few megabytes whatever the size
+of the input; `prose` turns one raw document into paragraphs and can run anywhere. Every format may be compressed
+(see `text_files`).
+"""
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from plmjax import storage
+from plmjax.data import text_files
+from plmjax.data.formats import documentation, parquet, recognition, records, tfds, tsv
+from plmjax.data.formats.books import BOOKS
+from plmjax.data.formats.document import Document, Format, nonblank_lines
+from plmjax.data.formats.jsonl import JSONL
+from plmjax.data.formats.lines import LINES
+from plmjax.data.formats.text import TEXT
+from plmjax.data.formats.wikiextractor import WIKIEXTRACTOR
+from plmjax.data.formats.wikipedia_dump import WIKIPEDIA_DUMP
+from plmjax.errors import UserError, nearest, quoted
+
+DOCUMENTATION = "documentation"
+"""The embedded corpus, which takes no files."""
+TFDS = "tfds:"
+"""What stands before the name of a dataset of TFDS."""
+FORMATS = (
+    "auto",
+    "text",
+    "lines",
+    "wikipedia-dump",
+    "wikiextractor",
+    "books",
+    "jsonl",
+    "tsv",
+    "parquet",
+    DOCUMENTATION,
+)
+"""The formats that `documents` reads, besides tfds:NAME."""
+_BY_NAME: dict[str, Format] = {
+    "text": TEXT,
+    "lines": LINES,
+    "wikipedia-dump": WIKIPEDIA_DUMP,
+    "wikiextractor": WIKIEXTRACTOR,
+    "books": BOOKS,
+    "jsonl": JSONL,
+}
+"""The formats of a raw document; those that are not here make documents of these: `tsv` records, `jsonl`."""
+
+
+def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
+    """What `documents` would read: path, bytes on disk and SHA-256 of every file.
+
+    Raises:
+      UserError: an unknown format, or inputs that are missing or do not go with it.
+    """
+    if format == DOCUMENTATION:
+        return documentation.sources()
+    if format.startswith(TFDS):
+        return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
+    found = []
+    for path in files(inputs, format):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found.append({"path": str(path), "bytes": storage.size(path), "sha256": digest})
+    return found
+
+
+def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Path]:
+    """The files of `inputs`, folders walked in sorted order, hidden files left out.
+
+    Raises:
+      UserError: a path that is not there or no UTF-8, a folder without files, no path at all, or an unknown format.
+    """
+    check(format)
+    if not inputs:
+        raise UserError("Expected files or folders of text, found none named; give at least one.")
+    found = []
+    for path in map(storage.path, inputs):
+        if path.is_dir():
+            names = [name for name in storage.files(path) if not any(part.startswith(".") for part in name.split("/"))]
+            inside = sorted(path / name for name in names)
+            if not inside:
+                raise UserError(f"Expected files of text in the folder {path}, found none; check the path.")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UserError(f"Expected a file or folder of text at {path}, found nothing; check the path.")
+    for path in found:
+        # Other bytes of a name are halves of surrogate pairs in Python, which the JSON of a dataset cannot hold.
+        if re.search("[\ud800-\udfff]", os.fspath(path)):
+            raise UserError(f"Expected names of files in UTF-8, found {quoted(os.fspath(path), 300)}; rename it.")
+    return found
+
+
+def check(format: str) -> None:
+    """Raises UserError for a format that nothing reads."""
+    if format not in FORMATS and not format.startswith(TFDS):
+        raise UserError(
+            f"Expected a format of raw text, found {quoted(format)}; {nearest(format, (*FORMATS, 'tfds:NAME'))}"
+        )
+
+
+def documents(
+    inputs: Sequence[str | os.PathLike],
+    format: str = "auto",
+    progress: Callable[[int], None] = lambda count: None,
+    text_key: str = "text",
+    parts: records.Parts | None = None,
+) -> Iterator[Document]:
+    """Raw documents of `inputs` in order; `progress` is called with the bytes read from disk since its last call.
+
+    text_key: the key of the text in a JSON object, a row of a table or an example of TFDS.
+    parts: read these of every record instead, as a document with the format "jsonl".
+
+    Raises:
+      UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
+    """
+    for source in _sources(inputs, format, text_key, parts, progress):
+        yield from source
+
+
+def _sources(
+    inputs: Sequence[str | os.PathLike],
+    format: str,
+    key: str,
+    parts: records.Parts | None,
+    progress: Callable[[int], None],
+) -> list[Iterator[Document]]:
+    """The documents of each file."""
+    if format == DOCUMENTATION:
+        return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
+    if format.startswith(TFDS):
+        return [tfds.documents(format.removeprefix(TFDS), inputs, key, parts)]
+    return [_file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
+
+
+def prose(document: Document) -> list[str]:
+    """The paragraphs of a raw document, markup and boilerplate removed; empty when it has no running text."""
+    return _BY_NAME[document.format].prose(document)
+
+
+def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]:
+    """Stream -> its paragraphs, of a document that was read by these parts.
+
+    Raises:
+      UserError: a record without one of the texts.
+    """
+    record = records.parse(document.text, document.place)
+    return {
+        stream: nonblank_lines(document._replace(text=records.text(record, key, document.place, "--streams")))
+        for stream, key in parts.streams.items()
+    }
+
+
+def fields_of(document: Document, parts: records.Parts) -> list[float]:
+    """The numbers of a document that was read by these parts.
+
+    Raises:
+      UserError: a record without one of them.
+    """
+    record = records.parse(document.text, document.place)
+    return [records.number(record, key, document.place) for key in parts.fields]
+
+
+def texts(
+    inputs: Sequence[str | os.PathLike],
+    format: str = "auto",
+    limit_bytes: int = 1 << 26,
+    text_key: str = "text",
+    parts: records.Parts | None = None,
+) -> Iterator[str]:
+    """Cleaned documents, about `limit_bytes` of UTF-8 drawn evenly from the files, to train a tokenizer on."""
+    streams = _sources(inputs, format, text_key, parts, lambda count: None)
+    for index, stream in enumerate(streams):
+        quota = limit_bytes // (len(streams) - index)
+        for document in stream:
+            if quota <= 0:
+                break
+            paragraphs = streams_of(document, parts).values() if parts else [prose(document)]
+            text = "\n".join(itertools.chain.from_iterable(paragraphs))
+            size = len(text.encode())
+            quota, limit_bytes = quota - size, limit_bytes - size
+            if text:
+                yield text
+
+
+def _file_documents(
+    path: Path, format: str, key: str, parts: records.Parts | None, progress: Callable[[int], None]
+) -> Iterator[Document]:
+    if format == "parquet" or (format == "auto" and parquet.recognise(path)):
+        yield from parquet.documents(path, key, parts, progress)
+        return
+    blocks = text_files.blocks(path, progress)
+    first = next(blocks)
+    if format == "auto":
+        format = recognition.recognise(path, first)
+    if parts and format not in records.FORMATS:
+        raise UserError(
+            f"Expected records with named parts in {path} for --streams, found the format {format}; convert it to one "
+            f"of {', '.join(records.FORMATS)}, or name its --format."
+        )
+    blocks = itertools.chain([first], blocks)
+    if format == "tsv":
+        found, format = tsv.split(path, blocks, parts.keys if parts else (key,)), "jsonl"
+    else:
+        found = _BY_NAME[format].split(path, blocks)
+    for place, text in found:
+        yield Document(format, place, text, key)

@@ -1,0 +1,21 @@
+"""The format `jsonl`: a JSON object a line, with the text under a key."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from plmjax.data.formats import cutting, records
+from plmjax.data.formats.document import Document, Format, nonblank_lines
+from plmjax.data.text_files import characters
+
+
+def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    return cutting.lines(path, characters(path, blocks))
+
+
+def _prose(document: Document) -> list[str]:
+    record = records.parse(document.text, document.place)
+    text = records.text(record, document.key, document.place, "--text_key")
+    return nonblank_lines(document._replace(text=text))
+
+
+JSONL = Format(_split, _prose)

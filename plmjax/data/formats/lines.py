@@ -1,0 +1,19 @@
+"""The format `lines`: a document a line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from plmjax.data.formats import cutting
+from plmjax.data.formats.document import Format, nonblank_lines
+from plmjax.data.text_files import characters
+
+
+def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    for place, line in cutting.lines(path, characters(path, blocks)):
+        while len(line) > cutting.LONGEST_DOCUMENT:
+            part, line = cutting.cut(line)
+            yield place, part
+        yield place, line
+
+
+LINES = Format(_split, nonblank_lines)

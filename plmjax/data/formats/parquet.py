@@ -1,0 +1,56 @@
+"""The format `parquet`: a column of a Parquet file, or its rows as records."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from plmjax import json_text, storage
+from plmjax.data.formats import records
+from plmjax.data.formats.cutting import whole
+from plmjax.data.formats.document import Document
+from plmjax.errors import UserError, listed, quoted
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file begins as Parquet does."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def documents(path: Path, key: str, parts: records.Parts | None, progress: Callable[[int], None]) -> Iterator[Document]:
+    """A document a row: the text of the column `key`, empty without a value, or with `parts` the row as a record.
+
+    Raises:
+      UserError: a column that is not there or holds no text, or a file that is no Parquet or not whole.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    done, size = 0, storage.size(path)
+    try:
+        with path.open("rb") as raw, parquet.ParquetFile(raw) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            strings = (pyarrow.string(), pyarrow.large_string())
+            for name in parts.streams.values() if parts else (key,):
+                if name not in schema.names or schema.field(name).type not in strings:
+                    option = "--streams" if parts else "--text_key"
+                    raise UserError(
+                        f"Expected a column of text named {quoted(name)} in {path}, found the columns "
+                        f"{listed(schema.names)}; name the one that is meant in {option}."
+                    )
+            columns = list(parts.keys) if parts else [key]
+            for batch in file.iter_batches(batch_size=256, columns=columns):
+                for number, row in enumerate(batch.to_pylist(), start=done + 1):
+                    if parts:
+                        row |= {name: row[name] or "" for name in parts.streams.values()}
+                        yield Document("jsonl", f"{path} row {number}", json.dumps(row, ensure_ascii=False))
+                        continue
+                    for _, part in whole(str(path), [row[key] or ""]):
+                        yield Document("text", f"{path} row {number}", part)
+                progress(size * (done + len(batch)) // rows - size * done // rows)
+                done += len(batch)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"Expected a whole Parquet file in {path}, found one that cannot be read "
+            f"({json_text.reason(error)}); copy it again or check the format."
+        ) from error

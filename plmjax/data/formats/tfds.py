@@ -1,0 +1,67 @@
+"""The format `tfds:NAME`: the examples of a dataset of TensorFlow Datasets."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+from plmjax.data import tensorflow_runtime
+from plmjax.data.formats import records
+from plmjax.data.formats.cutting import whole
+from plmjax.data.formats.document import Document
+from plmjax.errors import UserError, listed, quoted
+
+
+def documents(
+    name: str, inputs: Sequence[str | os.PathLike], key: str, parts: records.Parts | None
+) -> Iterator[Document]:
+    """The examples of all splits of a dataset; `inputs` may name the folder of its data.
+
+    Raises:
+      UserError: two folders, a dataset that TFDS cannot provide, or one without the text that is asked for.
+    """
+    tfds = tensorflow_runtime.tensorflow_datasets()
+
+    if len(inputs) > 1:
+        raise UserError(f"Expected at most one --input with tfds:{name}, the folder of its data, found {len(inputs)}.")
+    try:
+        builder = tfds.builder(name, data_dir=os.fspath(inputs[0]) if inputs else None)
+        builder.download_and_prepare()
+    except Exception as error:  # unknown name, no network, no licence, ...: TFDS has a class for each
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"Expected TFDS to provide the dataset {quoted(name)}, found that it cannot: {reason}"
+        ) from error
+    features = [_text_feature(name, builder.info.features, one) for one in (parts.streams.values() if parts else [key])]
+    for split in builder.info.splits:
+        for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
+            try:
+                found = {feature: example[feature].decode("utf-8") for feature in features}
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"Expected UTF-8 text in example {index} of {name}/{split}, found a byte that is not at "
+                    f"offset {error.start}; prepare another copy of it."
+                ) from error
+            place = f"tfds:{name}/{split} example {index}"
+            if parts:
+                found |= {field: example[field].item() for field in parts.fields if field in example}
+                yield Document("jsonl", place, json.dumps(found, ensure_ascii=False))
+                continue
+            for _, part in whole(place, found.values()):
+                yield Document("text", place, part)
+
+
+def _text_feature(name: str, features, key: str) -> str:
+    """The feature of a dataset that holds its documents: the one named, one with a usual name, else its only text."""
+    tfds = tensorflow_runtime.tensorflow_datasets()
+
+    # Sorted: a dataset read from disk lists its features in another order in every process.
+    strings = sorted(key for key, value in features.items() if isinstance(value, tfds.features.Text))
+    usual = [name for name in ("text", "article", "document", "content") if name in strings]
+    if key in strings:
+        return key
+    if key == "text" and (usual or len(strings) == 1):
+        return (usual or strings)[0]
+    raise UserError(
+        f"Expected one feature of text named {quoted(key)} in the TFDS dataset {quoted(name)}, found "
+        f"{listed(strings)}; name the one that is meant in --text_key."
+    )

@@ -1,0 +1,38 @@
+"""The format `tsv`: a table with tabs, a record a line."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from plmjax.data.formats import cutting
+from plmjax.data.text_files import characters
+from plmjax.errors import UserError, listed, quoted
+
+
+def split(path: Path, blocks: Iterator[bytes], keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(place, record as JSON, with the columns `keys` alone) of every line.
+
+    The first line names the columns; where the keys are numbers, they count columns from 1 and every line is a record.
+
+    Raises:
+      UserError: a column that is not there, or a line with other columns than the first.
+    """
+    names: list[str] | None = None
+    for place, line in cutting.lines(path, characters(path, blocks)):
+        cells = line.rstrip("\r").split("\t")
+        if names is None:
+            by_number = all(key.isdecimal() for key in keys)
+            names = [str(column + 1) for column in range(len(cells))] if by_number else cells
+            if absent := [key for key in keys if key not in names]:
+                raise UserError(
+                    f"Expected the column {quoted(absent[0])} in {path}, found {listed(names)}; name columns as its "
+                    "first line does, or by their numbers where it has no names."
+                )
+            if not by_number:
+                continue
+        if len(cells) != len(names):
+            raise UserError(
+                f"Expected {len(names)} columns between tabs in {place}, found {len(cells)}; fix the line or remove it."
+            )
+        record = dict(zip(names, cells, strict=True))
+        yield place, json.dumps({key: record[key] for key in keys}, ensure_ascii=False)

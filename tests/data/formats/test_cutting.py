@@ -1,0 +1,29 @@
+"""Texts and records that are too long to hold."""
+
+import json
+
+import pytest
+
+from plmjax.data import formats, text_files
+from plmjax.data.formats import cutting
+from plmjax.errors import UserError
+from tests.data.formats.samples import WIKI, read
+
+
+def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    for format in ("text", "books"):
+        text = " ".join(f"word{n}" for n in range(500))
+        (tmp_path / "a.txt").write_text(text)
+        parts = [d.text for d in formats.documents([tmp_path / "a.txt"], format)]
+        assert " ".join(parts) == text and max(map(len, parts)) <= 100
+
+
+def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(cutting, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(text_files, "BLOCK", 100)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 5000}))
+    (tmp_path / "a.xml").write_text(WIKI % ("x" * 5000))
+    for name in ("a.jsonl", "a.xml"):
+        with pytest.raises(UserError, match="1000 characters"):
+            read([tmp_path / name])

@@ -1,0 +1,125 @@
+"""Raw text of every format to documents, and the errors for files that cannot be read."""
+
+import bz2
+import gzip
+import lzma
+import os
+import sys
+
+import pytest
+
+from plmjax.data import formats, text_files
+from plmjax.errors import UserError
+from tests.data.formats.samples import BOOK, EXTRACTED, GUTENBERG, MARKUP, PARAGRAPHS, WIKI, read, zstandard
+
+# name of a file -> its text, the format it is recognised as, and its documents
+FILES = {
+    "a.txt": (
+        "One line.\nAnother.\n\n \nSecond document.\nIts end.",
+        "text",
+        [["One line.", "Another."], ["Second document.", "Its end."]],
+    ),
+    "wiki.xml": (
+        WIKI % MARKUP.replace("&", "&amp;").replace("<", "&lt;"),
+        "wikipedia-dump",
+        [PARAGRAPHS, ["Wolves howl & hunt."]],
+    ),
+    "wiki_00": (EXTRACTED * 2, "wikiextractor", [["Foxes dig.", "They sleep."]] * 2),
+    "book.txt": (GUTENBERG, "books", [BOOK]),
+    "lines.jsonl": (
+        '{"text": "One.\\nTwo."}\n\n{"id": 3, "text": "Three."}',
+        "jsonl",
+        [["One.", "Two."], ["Three."]],
+    ),
+}
+
+
+COMPRESSIONS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress, "zstd": zstandard}
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=list(COMPRESSIONS))
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_is_recognised_and_read(name, compress, tmp_path, monkeypatch):
+    text, format, expected = FILES[name]
+    path = tmp_path / name
+    path.write_bytes(compress(text.encode()))
+    assert read([path]) == [(format, paragraphs) for paragraphs in expected]
+    monkeypatch.setattr(text_files, "BLOCK", 7)  # every cut of the stream, characters and markers included
+    assert read([path], format) == [(format, paragraphs) for paragraphs in expected]
+
+
+def test_folders_are_walked_in_order_without_hidden_files(tmp_path):
+    for name in ("b/2.txt", "b/1.txt", "a.txt", ".hidden/x.txt", "c/.DS_Store"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [text for _, (text,) in read([tmp_path])] == ["a.txt", "b/1.txt", "b/2.txt"]
+
+
+def test_all_bytes_are_reported(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"Some text.\n\n" * 1000))
+    counts = []
+    assert len(list(formats.documents([path], "auto", counts.append))) >= 1000
+    assert sum(counts) == path.stat().st_size
+
+
+LONG = "".join(f"A sentence with the number {n * n}. \n\n" for n in range(2000)).encode()
+
+
+BAD = {
+    "empty.txt": (b"", "empty file"),
+    "empty.txt.gz": (gzip.compress(b""), "empty file"),
+    "binary.txt": (b"text \x00\x01", "zero byte at offset 5"),
+    "latin.txt": (b"\xef\xbb\xbfcaf\xe9 au lait", "0xe9 at offset 6"),
+    "cut.txt": ("end é".encode()[:-1], "0xc3 at offset 4"),
+    "utf16.txt": ("text".encode("utf-16"), "zero byte|0xff at offset 0"),
+    "cut.txt.gz": (gzip.compress(LONG)[:-100], "truncated or damaged"),
+    "flipped.txt.gz": (gzip.compress(LONG)[:-8] + bytes(8), "truncated or damaged"),
+    "cut.txt.bz2": (bz2.compress(LONG)[:-100], "truncated or damaged"),
+    "cut.txt.xz": (lzma.compress(LONG)[:-100], "truncated or damaged"),
+    "flipped.txt.xz": (lzma.compress(LONG)[:80] + bytes(20) + lzma.compress(LONG)[100:], "truncated or damaged"),
+    "cut.txt.zst": (zstandard(LONG)[:-10], "truncated or damaged"),
+    "cut.parquet": (b"PAR1" + bytes(100), "Parquet"),
+    "flipped.txt.bz2": (bz2.compress(LONG)[:40] + bytes(20) + bz2.compress(LONG)[60:], "damaged"),
+    "cut.xml": ((WIKI % "A fox.").encode()[:-40], "truncated"),
+    "latin.xml": ((WIKI % "caf\xe9").encode("latin-1"), f"at byte {(WIKI % 'caf|').index('|')}"),
+    "cut_wiki": (EXTRACTED[:-8].encode(), "last one open"),
+    "outside_wiki": ((EXTRACTED + "stray").encode(), "found 'stray'"),
+    "cut.jsonl": (b'{"text": "One."}\n{"text": "Tw', "line 2, found text that is none"),
+    "list.jsonl": (b"[1]\n", "found list"),
+    "number.jsonl": (b'{"text": 3}\n', "found the keys text; name the one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_one_sentence(name, tmp_path):
+    content, message = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read([tmp_path / name])
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_requests_are_one_sentence(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    for inputs, format, message in (
+        ([tmp_path / "absent"], "auto", "found nothing"),
+        ([tmp_path / "folder"], "auto", "found none"),
+        ([], "auto", "none named"),
+        ([tmp_path / "a.txt"], "txt", "did you mean 'text'"),
+        ([tmp_path / "a.txt"], "wikiextractor", "<doc"),
+        ([tmp_path / "a.txt"], "wikipedia-dump", "XML"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(inputs, format)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    """Its dataset could not be opened: JSON holds no half of a surrogate pair."""
+    path = tmp_path / os.fsdecode(b"a\xff.txt")
+    path.write_text("One.")
+    for inputs in ([path], [tmp_path]):
+        with pytest.raises(UserError, match=r"Expected names of files in UTF-8, found '.*a\\udcff\.txt'; rename it"):
+            formats.sources(inputs, "auto")

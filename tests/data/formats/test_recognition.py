@@ -1,0 +1,77 @@
+"""Formats told from the beginning of a file, and text that is no prose."""
+
+import gzip
+
+import pytest
+
+from plmjax.data import formats, text_files
+from plmjax.data.formats import recognition
+from plmjax.errors import UserError
+from tests.data.formats.samples import read
+
+NO_PROSE = {
+    "page.txt": ("<!-- saved -->\n<!DOCTYPE html>\n<html><body><p>Words.</p></body></html>", "HTML"),
+    "part.html": ("<p>Words of a page.</p>", "HTML"),
+    "feed.txt": ('<?xml version="1.0"?>\n<rss><item>Words.</item></rss>', "XML"),
+    "list.txt": ('[\n  {"text": "One."},\n  {"text": "Two."}\n]\n', "a JSON array"),
+    "strings.txt": ('["One.", "Two."]', "a JSON array"),
+    "list.json": ("[1, 2]", "a JSON array"),
+    "wide.json": ('{\n  "version": 1,\n  "data": []\n}\n', "a JSON object of many lines"),
+    "a.csv": ("text,label\nWords.,1\n", "a table"),
+    "tabs.txt": ("A good film.\tgood\n" * 12, "a table"),
+    "commas.txt": ("id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
+    "old.txt": ("{\\rtf1 Words.}", "RTF"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROSE)
+def test_what_is_no_prose_is_refused_unless_it_is_asked_for(tmp_path, name):
+    content, what = NO_PROSE[name]
+    path = tmp_path / f"{name}.gz"
+    path.write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(UserError, match=rf"Expected prose in .*{name}.gz, found {what}; .* with the format text"):
+        read([path])
+    assert read([path], "text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Illustration: a fox]\n\nA fox sat here.\n" * 20,
+        '["Hello," said the fox, "who is there?"]\n' * 20,
+        "[[File:Fox.jpg]] A fox.\n" * 20,
+        "{Here} it begins: a poem.\n" * 20,
+        "Roses, red\nViolets, blue\n" * 20,
+        "床前明月光,疑是地上霜。\n举头望明月,低头思故乡。\n" * 20,
+        "\tHe said no.\n\tShe said yes.\n" * 20,
+        "<p> is the tag of a paragraph, and this is a paragraph about it.\n" * 20,
+        "Yes\nNo\nYes\n" * 20,
+        "Dear John,\nthank you,\nyours,\nMary\n" * 5,
+    ],
+)
+def test_prose_is_never_taken_for_something_else(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    assert {format for format, _ in read([tmp_path / "a.txt"])} <= {"text", "books"}
+
+
+def test_real_text_is_recognised_and_real_tables_are_refused(shared_data):
+    expected = {
+        "wikipedia_en": "wikiextractor",
+        "books_en": "books",
+        "books_zh": "text",
+        "tinyshakespeare": "text",
+        "wikitext2": "text",
+        "wikipedia_xml": "wikipedia-dump",
+    }
+    recognised: dict[str, set[str]] = {folder: set() for folder in expected}
+    for path in formats.files([shared_data / "pretrain"]):
+        folder = path.relative_to(shared_data / "pretrain").parts[0]
+        recognised[folder].add(recognition.recognise(path, next(text_files.blocks(path))))
+    assert all(expected[folder] in found <= {expected[folder], "text", "books"} for folder, found in recognised.items())
+    refused = 0
+    for path in formats.files([shared_data / "finetune"]):
+        try:
+            recognition.recognise(path, next(text_files.blocks(path)))
+        except UserError as error:
+            refused += "found a table" in str(error)
+    assert refused >= 6

@@ -1,0 +1,44 @@
+"""Documents between blank lines, and files that mark no borders."""
+
+import pytest
+
+from plmjax.data import text_files
+from plmjax.data.formats import cutting
+from plmjax.data.formats import text as text_format
+from tests.data.formats.samples import read
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n  \n"])
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
+    """Its lines may be sentences or documents; the borders depend on the lines alone."""
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    lines = [f"Sentence number {n} of a text." for n in range(1234)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n" + "\n".join(lines) + ending)
+    found = [paragraphs for _, paragraphs in read([path], "text")]
+    assert [len(paragraphs) for paragraphs in found] == [50] * 24 + [34]
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_borders_that_are_marked_are_kept(tmp_path, monkeypatch):
+    """Kept whole: BERT's own format, a file that is a short document, a novel in one line."""
+    monkeypatch.setattr(text_format, "UNMARKED", 100)
+    long, short = ([f"Sentence {n}." for n in range(count)] for count in (300, 20))
+    for text, expected in (
+        ("\n".join(long) + "\n\n" + "\n".join(short), [long, short]),
+        ("\n".join(short) + "\n \n" + "\n".join(long) + "\n\n", [short, long]),
+        ("\n".join(long[:100]), [long[:100]]),
+        (" ".join(long), [[" ".join(long)]]),
+    ):
+        (tmp_path / "a.txt").write_text(text)
+        assert [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")] == expected
+
+
+def test_a_file_without_end_and_without_a_blank_line_is_cut_while_it_is_read(tmp_path, monkeypatch):
+    lines = [f"Sentence number {n} of a text." for n in range(3000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 50_000)
+    found = [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")]
+    assert max(map(len, found)) == 50 and len(found) >= 60
+    assert [line for paragraphs in found for line in paragraphs] == lines
