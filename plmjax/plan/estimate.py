@@ -33,7 +33,7 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import rows_of
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan import hlo, refined
+from plmjax.plan import collectives, hlo, refined, traffic
 from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
 from plmjax.training import paths
@@ -71,10 +71,10 @@ def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float |
     return prices.get(part.chip.name, prices.get(""))
 
 
-def interconnect_seconds(collectives: list[hlo.Collective], part: topologies.Slice) -> float:
+def interconnect_seconds(communicated: list[collectives.Collective], part: topologies.Slice) -> float:
     """Estimate of the time a step's communication takes on the slice's links without other traffic."""
     seconds = 0.0
-    for one in collectives:
+    for one in communicated:
         if one.kind == "send":
             seconds += one.count * one.bytes / (part.chip.network / part.chip.devices)
             continue
@@ -116,8 +116,8 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     tables = {name: owned[name] for name in asked}
     copied = sum(sizes.values())
     updated = copied + sum((asked if experiment.optimizer.by_rows else tables).values())
-    collectives = program.collectives()
-    floats = [one for one in collectives if one.dtype in ("f32", "bf16")]
+    communicated = collectives.collectives(program)
+    floats = [one for one in communicated if one.dtype in ("f32", "bf16")]
     reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
     if reduced > 1.02 * updated:
         found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(updated)}.")
@@ -178,7 +178,7 @@ def unpriced_calls(costs: refined.Costs) -> list[str]:
     found: Counter[tuple[str, str]] = Counter()
     for instruction, times in costs.computing():
         cost = costs[instruction]
-        if instruction.target and instruction.target not in hlo.FREE_CALLS and cost.compiler is None:
+        if instruction.target and instruction.target not in traffic.FREE_CALLS and cost.compiler is None:
             found[instruction.target, cost.source] += times
     known = "have no estimate by the compiler; both estimates take their schedules."
     unknown = "have neither an estimate nor a schedule; both estimates count their HBM bytes alone."
@@ -205,10 +205,10 @@ def describe(
     read = hlo.Program(compilation.text)
     shards = meshes.batch_shards(program.mesh)
     flops = experiment.objective.train_flops(experiment.model, program.batch)
-    collectives = read.collectives()
+    communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
-    hbm = read.hbm_bytes() / (chip.bandwidth / chip.devices)
-    interconnect = interconnect_seconds(collectives, part)
+    hbm = traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
+    interconnect = interconnect_seconds(communicated, part)
     costs = _costs(read, compilation, chip)
     cycles = round(sum(times * costs[one].estimated for one, times in costs.computing())) if costs else read.cycles()
     own = cycles / chip.clock if cycles and chip.clock else None
@@ -240,7 +240,7 @@ def describe(
             "total": compilation.total,
             "device": part.device_memory,
         },
-        "collectives": [dataclasses.asdict(one) for one in collectives],
+        "collectives": [dataclasses.asdict(one) for one in communicated],
         "model_flops": flops,
         "estimate": {
             "compute_seconds": compute,
@@ -264,7 +264,8 @@ def describe(
         made["breakdown"] = None
     if costs:
         network = {
-            name: interconnect_seconds([one], part) * chip.clock for name, (one, _) in read.communication.items()
+            name: interconnect_seconds([one], part) * chip.clock
+            for name, (one, _) in collectives.communication(read).items()
         }
         time = refined.timeline(costs, network)
         seconds = time.total / chip.clock

@@ -1,4 +1,4 @@
-"""Reading a compiled program: what it communicates, moves and multiplies, and the compiler's estimate of its cycles.
+"""A compiled program, parsed: its instructions, how often each runs, and the compiler's estimate of its cycles.
 
 `compiled.cost_analysis()` counts the body of a loop once, so that a scan over layers looks like one layer. Here the
 optimised HLO text is read instead and every instruction counts as often as it runs. Only the necessary part of HLO's
@@ -12,15 +12,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
-)  # fmt: skip
-"""Operations that communicate; a TPU program of several slices sends from one to the next."""
-FREE_CALLS = (
-    "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
-    "X64Combine", "X64SplitLow", "X64SplitHigh",
-)  # fmt: skip
-"""Targets of custom calls of the compiler's own that do no work; the last three are of a generator's 64-bit state."""
 LONGEST_LOOP = 100_000
 """Most trips of a loop that are counted; a longer loop is taken as endless."""
 
@@ -29,10 +20,6 @@ _CALLED = re.compile(
     r"\b(calls|called_computations|to_apply|body|condition|branch_computations|true_computation|false_computation)="
 )
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_FREE = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
-    "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",
-}  # fmt: skip
 _ARITHMETIC = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -118,18 +105,6 @@ class Instruction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Collective:
-    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: how often."""
-
-    kind: str
-    dtype: str
-    bytes: float
-    elements: int
-    group: int
-    count: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Matmul:
     """One matrix product (dot or convolution), run `count` times."""
 
@@ -149,7 +124,6 @@ class Program:
         self.roots: dict[str, Instruction] = {}
         self.entry = ""
         self.unknown_loops: list[str] = []
-        self._demands: dict[tuple[str, str], float] = {}
         self._known_trips: dict[str, int] = {}
         partitions = re.search(r"num_partitions=(\d+)", text[:20000])
         self.partitions = int(partitions.group(1)) if partitions else 1
@@ -180,68 +154,17 @@ class Program:
                 shapes=tuple(array.shape for operand in self.operands_of(i) for array in operand.results),
                 count=times,
             )
-            for i, times in self._all
+            for i, times in self.every
             if i.opcode in ("dot", "convolution")
         ]
-
-    def collectives(self) -> list[Collective]:
-        """Communication of a step, equal collectives together. The parts of an asynchronous collective count once."""
-        counts: dict[Collective, int] = {}
-        for one, times in self.communication.values():
-            counts[one] = counts.get(one, 0) + times
-        merged = [dataclasses.replace(one, count=times) for one, times in counts.items()]
-        return sorted(merged, key=lambda one: -one.bytes * one.count)
-
-    @functools.cached_property
-    def communication(self) -> dict[str, tuple[Collective, int]]:
-        """Name of an instruction that communicates, or starts to -> (one run of it, how often it runs)."""
-        seen: dict[Any, tuple[str, Collective, int]] = {}
-        for instruction, times in self._all:
-            kind = instruction.opcode.removesuffix("-start")
-            if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
-                continue
-            operands = [array for operand in self.operands_of(instruction) for array in operand.results]
-            results = [
-                array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")
-            ]
-            # A start's result holds its operands as well; the larger side is the array that exists once a device.
-            arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
-            if kind == "send":
-                arrays = operands[:1]  # the other one is a token
-            if kind == "all-gather":
-                arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
-            if kind == "all-reduce" and _is_scattered(instruction.computation):
-                kind = "reduce-scatter"
-            channel = instruction.attribute("channel_id") or instruction.name
-            one = Collective(
-                kind=kind,
-                dtype=max(arrays, key=lambda array: array.bytes).dtype,
-                bytes=sum(array.bytes for array in arrays),
-                elements=sum(array.size for array in arrays),
-                group=self._group(instruction),
-                count=1,
-            )
-            # Chunks of it may also stand in loops that overlap with it: it is sent as often as the rarest of them.
-            key = (channel, one)
-            if key not in seen or times < seen[key][2]:
-                seen[key] = (instruction.name, one, times)
-        return {name: (one, times) for name, one, times in seen.values()}
 
     def cycles(self) -> int:
         """The compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
         return sum(instruction.cycles * times for instruction, times in self.executed)
 
-    def hbm_bytes(self) -> float:
-        """Bytes one device reads from and writes to HBM, loops multiplied, communication's own left out.
-
-        A fusion reads its operands and writes its results once, or the slice of them that it touches; what the compiler
-        keeps on the chip is not counted.
-        """
-        return sum(self.traffic(instruction) * times for instruction, times in self.executed)
-
     def largest(self, dimension: int) -> Array | None:
         """The largest floating-point array anywhere with a dimension of that size."""
-        arrays = (array for i, _ in self._all if i.opcode != "parameter" for array in i.results)
+        arrays = (array for i, _ in self.every if i.opcode != "parameter" for array in i.results)
         arrays = (array for array in arrays if dimension in array.shape and "f" in array.dtype)
         return max(arrays, key=lambda array: array.size, default=None)
 
@@ -251,7 +174,8 @@ class Program:
         return list(self._run(self.entry, 1))
 
     @functools.cached_property
-    def _all(self) -> list[tuple[Instruction, int]]:
+    def every(self) -> list[tuple[Instruction, int]]:
+        """Every instruction with how often it runs, those inside fusions included."""
         return [pair for instruction, times in self.executed for pair in self.inside(instruction, times)]
 
     def _run(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
@@ -274,18 +198,6 @@ class Program:
     def operands_of(self, instruction: Instruction) -> list[Instruction]:
         """The instructions whose results it takes."""
         return [self.computations[instruction.computation][name] for name in instruction.operands]
-
-    def _group(self, instruction: Instruction) -> int:
-        """Devices that take part in a collective together."""
-        text = instruction.attributes
-        if match := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
-            return len(match.group(1).split(","))
-        if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
-            return int(match.group(2))
-        if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
-            sizes = dict(re.findall(r"'(\w+)'=(\d+)", match.group(1)))
-            return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
-        return 2 if "source_target_pairs" in text else self.partitions
 
     def trips(self, loop: Instruction) -> int:
         """How often a while loop's body runs, found by computing its counter; 1 if it cannot be known."""
@@ -333,93 +245,6 @@ class Program:
             values = [self._value(operand, arguments) for operand in operands]
             return function(*values) if all(isinstance(value, int) for value in values) else None
         return None
-
-    def traffic(self, instruction: Instruction) -> float:
-        """Bytes that one run of an instruction reads from and writes to HBM."""
-        opcode = instruction.opcode
-        if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
-            return 0.0
-        if instruction.target in FREE_CALLS:
-            return 0.0
-        operands = self.operands_of(instruction)
-        if opcode in ("copy-start", "slice-start"):
-            target, source = (0, 1) if opcode == "copy-start" else (1, 0)
-            moved = instruction.results[target]
-            return moved.hbm + (moved.bytes if instruction.results[source].space == 0 else 0.0)
-        if opcode == "fusion":
-            inner = instruction.called["calls"][0]
-            parameters = (i for i in self.computations[inner].values() if i.opcode == "parameter")
-            reads = sum(array.hbm * self._demand(i) for i in parameters for array in i.results)
-            return reads + self._written(self.roots[inner], instruction.results)
-        reads = 0.0
-        for operand in operands:
-            part = self._part(operand, instruction)
-            reads += sum(array.hbm * part for array in operand.results)
-        return reads + self._written(instruction, instruction.results)
-
-    def _demand(self, value: Instruction) -> float:
-        """The share of a value inside a fusion that is needed there, from 0 to 1."""
-        key = (value.computation, value.name)
-        if key not in self._demands:
-            users = self._users[value.computation].get(value.name, ())
-            self._demands[key] = min(1.0, sum(self._part(value, user) for user in users))
-            if value is self.roots[value.computation]:
-                caller = self._callers[value.computation]
-                self._demands[key] = self._demand(caller) if self._is_fused(caller) else 1.0
-        return self._demands[key]
-
-    def _part(self, value: Instruction, user: Instruction) -> float:
-        """The share of a value that one user of it needs."""
-        is_first = user.operands[0] == value.name
-        sizes = [sum(array.size for array in i.results) for i in (value, user)]
-        if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
-            "-start"
-        ) in COLLECTIVES:
-            return 0.0  # handed on as it is, or sent
-        if user.opcode == "dynamic-update-slice" and is_first:
-            return 0.0  # changed in place
-        if user.opcode == "fusion":
-            inner = self.computations[user.called["calls"][0]].values()
-            places = [place for place, name in enumerate(user.operands) if name == value.name]
-            return max(self._demand(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
-        needed = self._demand(user) if self._is_fused(user) else 1.0
-        if user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
-            return min(1.0, needed * sizes[1] / max(sizes[0], 1))
-        return needed if sizes[0] == sizes[1] else float(needed > 0)
-
-    def _is_fused(self, instruction: Instruction) -> bool:
-        caller = self._callers.get(instruction.computation)
-        return caller is not None and caller.opcode == "fusion"
-
-    def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
-        """Bytes written to HBM for results that `root` makes."""
-        operands = self.operands_of(root)
-        if root.opcode == "tuple":
-            return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
-        if root.opcode == "parameter" or root.opcode.removesuffix("-start") in COLLECTIVES:
-            return 0.0
-        if root.opcode == "bitcast":
-            return self._written(operands[0], results)
-        if root.opcode == "fusion" and len(results) == len(root.results):
-            return self._written(self.roots[root.called["calls"][0]], results)
-        if root.opcode == "dynamic-update-slice":
-            return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
-        return sum(array.hbm for array in results)
-
-    @functools.cached_property
-    def _callers(self) -> dict[str, Instruction]:
-        """Computation -> the instruction that calls it; the compiler makes a copy of one for each caller."""
-        every = (i for instructions in self.computations.values() for i in instructions.values())
-        return {name: i for i in every for names in i.called.values() for name in names}
-
-    @functools.cached_property
-    def _users(self) -> dict[str, dict[str, list[Instruction]]]:
-        users: dict[str, dict[str, list[Instruction]]] = {name: {} for name in self.computations}
-        for name, instructions in self.computations.items():
-            for instruction in instructions.values():
-                for operand in dict.fromkeys(instruction.operands):
-                    users[name].setdefault(operand, []).append(instruction)
-        return users
 
 
 def _instruction(line: str, computation: str) -> tuple[Instruction, str] | None:
@@ -489,8 +314,3 @@ def _closing(text: str) -> int:
 def _tuple(value: Any) -> Callable[[int], Any]:
     """The tuple's elements, each computed once; none are known of an unknown tuple."""
     return functools.cache(value) if callable(value) else lambda index: None
-
-
-def _is_scattered(computation: str) -> bool:
-    # The TPU compiler writes a reduce-scatter as an all-reduce inside a fusion of this name.
-    return computation.startswith("all-reduce-scatter")

@@ -25,8 +25,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from plmjax.plan import products
-from plmjax.plan.hlo import COLLECTIVES, Instruction, Program
+from plmjax.plan.collectives import COLLECTIVES
+from plmjax.plan.hlo import Instruction, Program
 from plmjax.plan.schedules import Schedule
+from plmjax.plan.traffic import Traffic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Costs:
 
     def __init__(self, program: Program, schedules: Mapping[str, Schedule], rates: Rates) -> None:
         self.program, self.rates, self.schedules = program, rates, schedules
+        self.traffic = Traffic(program)
         self.transfers: set[str] = set()
         """What moves data beside the other instructions: the start of a pair, and what it starts."""
         for instruction in (one for one, _ in program.executed if one.opcode.endswith("-start")):
@@ -102,7 +105,7 @@ class Costs:
                 yield instruction, times
 
     def _cost(self, instruction: Instruction) -> Cost:
-        moved = self.program.traffic(instruction)
+        moved = self.traffic.bytes(instruction)
         schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
         compiler = instruction.cycles or None
         bundles, open_loops = (schedule.bundles, schedule.unknown_loops) if schedule else (None, 0)

@@ -18,9 +18,9 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import topologies
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
+from plmjax.plan.collectives import Collective
 from plmjax.plan.compilation import DoesNotFit, out_of_memory
 from plmjax.plan.estimate import interconnect_seconds, price_of, prices
-from plmjax.plan.hlo import Collective
 from plmjax.plan.plan import plan
 from plmjax.training.optimizers import BertAdamW
 

@@ -6,9 +6,11 @@ import pytest
 
 from plmjax.plan import hlo, refined
 from plmjax.plan.breakdown import breakdown, category
+from plmjax.plan.collectives import collectives, communication
 from plmjax.plan.estimate import unpriced_calls
 from plmjax.plan.refined import Costs, Rates
 from plmjax.plan.schedules import Schedule
+from plmjax.plan.traffic import Traffic
 
 RATES = Rates(multiply_adds=8.0, bytes=4.0)
 NAMED = 'metadata={op_name="jit(step)/'
@@ -244,8 +246,8 @@ ENTRY %main (x: f32[8]) -> f32[32] {{
 
 def test_a_collective_that_is_fused_with_what_it_overlaps_is_hidden_by_it():
     program = hlo.Program(FUSED)
-    assert [(one.kind, one.count) for one in program.collectives()] == [("all-gather", 1)]
-    ((name, _),) = program.communication.items()
+    assert [(one.kind, one.count) for one in collectives(program)] == [("all-gather", 1)]
+    ((name, _),) = communication(program).items()
     found = Costs(program, {"started": Schedule(9), "beside": Schedule(50), "done": Schedule(9)}, RATES)
     for sent, waited in ((200.0, 50.0), (100.0, 0.0)):
         time = refined.timeline(found, {name: sent})
@@ -273,7 +275,7 @@ def test_the_categories_add_up_to_both_estimates():
     assert sum(row["refined"] for row in rows.values()) == pytest.approx(time.total)
     computed = sum(times * found[one].estimated for one, times in found.computing())
     assert sum(row["compiler"] for row in rows.values()) == pytest.approx(computed + 300)
-    assert sum(row["hbm_bytes"] for row in rows.values()) == found.program.hbm_bytes()
+    assert sum(row["hbm_bytes"] for row in rows.values()) == Traffic(found.program).total()
 
 
 @pytest.mark.parametrize(

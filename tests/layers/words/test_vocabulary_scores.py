@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plmjax.layers.words import vocabulary_scores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.parallel import sharding
-from plmjax.plan import hlo
+from plmjax.plan.collectives import collectives
+from plmjax.plan.hlo import Program
 
 ROWS, LENGTH, FEATURES, VOCABULARY = 3, 7, 5, 11
 
@@ -187,7 +188,7 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
         compiled = differentiated(loss).lower(*placed).compile()
     chex.assert_trees_all_close(compiled(*placed), expected, rtol=1e-6, atol=1e-6)
     assert largest_float32(compiled.as_text()) < of_device
-    exchanged = hlo.Program(compiled.as_text()).collectives()
+    exchanged = collectives(Program(compiled.as_text()))
     of_table = features * vocabulary // 2
     assert all(one.count == 1 for one in exchanged if one.elements >= of_table // 2), exchanged
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged

@@ -1,0 +1,85 @@
+"""What a compiled program communicates."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from plmjax.plan.hlo import Instruction, Program
+
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
+)  # fmt: skip
+"""Operations that communicate; a TPU program of several slices sends from one to the next."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: how often."""
+
+    kind: str
+    dtype: str
+    bytes: float
+    elements: int
+    group: int
+    count: int
+
+
+def collectives(program: Program) -> list[Collective]:
+    """Communication of a step, equal collectives together. The parts of an asynchronous collective count once."""
+    counts: dict[Collective, int] = {}
+    for one, times in communication(program).values():
+        counts[one] = counts.get(one, 0) + times
+    merged = [dataclasses.replace(one, count=times) for one, times in counts.items()]
+    return sorted(merged, key=lambda one: -one.bytes * one.count)
+
+
+def communication(program: Program) -> dict[str, tuple[Collective, int]]:
+    """Name of an instruction that communicates, or starts to -> (one run of it, how often it runs)."""
+    seen: dict[Any, tuple[str, Collective, int]] = {}
+    for instruction, times in program.every:
+        kind = instruction.opcode.removesuffix("-start")
+        if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
+            continue
+        operands = [array for operand in program.operands_of(instruction) for array in operand.results]
+        results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
+        # A start's result holds its operands as well; the larger side is the array that exists once a device.
+        arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
+        if kind == "send":
+            arrays = operands[:1]  # the other one is a token
+        if kind == "all-gather":
+            arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
+        if kind == "all-reduce" and _is_scattered(instruction.computation):
+            kind = "reduce-scatter"
+        channel = instruction.attribute("channel_id") or instruction.name
+        one = Collective(
+            kind=kind,
+            dtype=max(arrays, key=lambda array: array.bytes).dtype,
+            bytes=sum(array.bytes for array in arrays),
+            elements=sum(array.size for array in arrays),
+            group=_group(instruction, program.partitions),
+            count=1,
+        )
+        # Chunks of it may also stand in loops that overlap with it: it is sent as often as the rarest of them.
+        key = (channel, one)
+        if key not in seen or times < seen[key][2]:
+            seen[key] = (instruction.name, one, times)
+    return {name: (one, times) for name, one, times in seen.values()}
+
+
+def _group(instruction: Instruction, partitions: int) -> int:
+    """Devices that take part in a collective together."""
+    text = instruction.attributes
+    if match := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
+        return len(match.group(1).split(","))
+    if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
+        return int(match.group(2))
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match.group(1)))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
+    return 2 if "source_target_pairs" in text else partitions
+
+
+def _is_scattered(computation: str) -> bool:
+    # The TPU compiler writes a reduce-scatter as an all-reduce inside a fusion of this name.
+    return computation.startswith("all-reduce-scatter")

@@ -1,0 +1,119 @@
+"""A model of a compiled program's traffic: the bytes that its instructions read from and write to HBM.
+
+A fusion reads its operands and writes its results once, or the slice of them that it touches; what the compiler keeps
+on the chip is not counted.
+"""
+
+import functools
+
+from plmjax.plan.collectives import COLLECTIVES
+from plmjax.plan.hlo import Array, Instruction, Program
+
+FREE_CALLS = (
+    "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
+    "X64Combine", "X64SplitLow", "X64SplitHigh",
+)  # fmt: skip
+"""Targets of custom calls of the compiler's own that do no work; the last three are of a generator's 64-bit state."""
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
+    "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",
+}  # fmt: skip
+
+
+class Traffic:
+    """The traffic of one program between its chip and HBM."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._demands: dict[tuple[str, str], float] = {}
+
+    def total(self) -> float:
+        """Bytes one device reads from and writes to HBM, loops multiplied, communication's own left out."""
+        return sum(self.bytes(instruction) * times for instruction, times in self.program.executed)
+
+    def bytes(self, instruction: Instruction) -> float:
+        """Bytes that one run of an instruction reads from and writes to HBM."""
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
+            return 0.0
+        if instruction.target in FREE_CALLS:
+            return 0.0
+        operands = self.program.operands_of(instruction)
+        if opcode in ("copy-start", "slice-start"):
+            target, source = (0, 1) if opcode == "copy-start" else (1, 0)
+            moved = instruction.results[target]
+            return moved.hbm + (moved.bytes if instruction.results[source].space == 0 else 0.0)
+        if opcode == "fusion":
+            inner = instruction.called["calls"][0]
+            parameters = (i for i in self.program.computations[inner].values() if i.opcode == "parameter")
+            reads = sum(array.hbm * self._demand(i) for i in parameters for array in i.results)
+            return reads + self._written(self.program.roots[inner], instruction.results)
+        reads = 0.0
+        for operand in operands:
+            part = self._part(operand, instruction)
+            reads += sum(array.hbm * part for array in operand.results)
+        return reads + self._written(instruction, instruction.results)
+
+    def _demand(self, value: Instruction) -> float:
+        """The share of a value inside a fusion that is needed there, from 0 to 1."""
+        key = (value.computation, value.name)
+        if key not in self._demands:
+            users = self._users[value.computation].get(value.name, ())
+            self._demands[key] = min(1.0, sum(self._part(value, user) for user in users))
+            if value is self.program.roots[value.computation]:
+                caller = self._callers[value.computation]
+                self._demands[key] = self._demand(caller) if self._is_fused(caller) else 1.0
+        return self._demands[key]
+
+    def _part(self, value: Instruction, user: Instruction) -> float:
+        """The share of a value that one user of it needs."""
+        is_first = user.operands[0] == value.name
+        sizes = [sum(array.size for array in i.results) for i in (value, user)]
+        if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
+            "-start"
+        ) in COLLECTIVES:
+            return 0.0  # handed on as it is, or sent
+        if user.opcode == "dynamic-update-slice" and is_first:
+            return 0.0  # changed in place
+        if user.opcode == "fusion":
+            inner = self.program.computations[user.called["calls"][0]].values()
+            places = [place for place, name in enumerate(user.operands) if name == value.name]
+            return max(self._demand(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
+        needed = self._demand(user) if self._is_fused(user) else 1.0
+        if user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
+            return min(1.0, needed * sizes[1] / max(sizes[0], 1))
+        return needed if sizes[0] == sizes[1] else float(needed > 0)
+
+    def _is_fused(self, instruction: Instruction) -> bool:
+        caller = self._callers.get(instruction.computation)
+        return caller is not None and caller.opcode == "fusion"
+
+    def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
+        """Bytes written to HBM for results that `root` makes."""
+        operands = self.program.operands_of(root)
+        if root.opcode == "tuple":
+            return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
+        if root.opcode == "parameter" or root.opcode.removesuffix("-start") in COLLECTIVES:
+            return 0.0
+        if root.opcode == "bitcast":
+            return self._written(operands[0], results)
+        if root.opcode == "fusion" and len(results) == len(root.results):
+            return self._written(self.program.roots[root.called["calls"][0]], results)
+        if root.opcode == "dynamic-update-slice":
+            return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
+        return sum(array.hbm for array in results)
+
+    @functools.cached_property
+    def _callers(self) -> dict[str, Instruction]:
+        """Computation -> the instruction that calls it; the compiler makes a copy of one for each caller."""
+        every = (i for instructions in self.program.computations.values() for i in instructions.values())
+        return {name: i for i in every for names in i.called.values() for name in names}
+
+    @functools.cached_property
+    def _users(self) -> dict[str, dict[str, list[Instruction]]]:
+        users: dict[str, dict[str, list[Instruction]]] = {name: {} for name in self.program.computations}
+        for name, instructions in self.program.computations.items():
+            for instruction in instructions.values():
+                for operand in dict.fromkeys(instruction.operands):
+                    users[name].setdefault(operand, []).append(instruction)
+        return users

@@ -1,0 +1,19 @@
+"""The bytes that compiled programs read from and write to HBM."""
+
+import pytest
+
+from plmjax.plan.hlo import Program
+from plmjax.plan.traffic import Traffic
+from tests.plan.programs import WRITTEN, compiled
+
+
+def test_the_traffic_of_a_written_program_is_known_to_the_byte():
+    # negate reads and writes 128 bytes five times; the copy reads 128 into on-chip memory; the fusion reads a slice of
+    # 64 and its index of 4; a counter is two integers read and one written, 5 and 15 times.
+    assert Traffic(Program(WRITTEN)).total() == 5 * 256 + 128 + (64 + 4) + (5 + 15) * 12
+
+
+@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
+def test_bytes_of_a_scan_grow_with_its_layers(topology):
+    few, many = (Traffic(compiled(topology, layers)).total() for layers in (72, 144))
+    assert many / few == pytest.approx(2, rel=0.1)
