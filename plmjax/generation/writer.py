@@ -23,12 +23,12 @@ from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop, weights
-from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.decoder import decoder_of
-from plmjax.generation.options import BEAMS, DRAWN, NO_TOKEN, Decoding, Rules, WholeLengths
-from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.options import NO_TOKEN, Decoding, Rules, WholeLengths
+from plmjax.generation.sampling import Greedy
 from plmjax.generation.search import Found, Lengths, Strategy
+from plmjax.generation.strategies import strategy_of
 from plmjax.parallel import mesh as meshes
 from plmjax.training.checkpoints import start
 from plmjax.vocabulary import Vocabulary
@@ -127,17 +127,8 @@ def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = No
     Raises:
         UserError: a number out of its range.
     """
-
-    def given(*names: str) -> dict[str, Any]:
-        return {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
-
     decoding.check_rules()
-    if (decoding.beams or 1) > 1:
-        strategy: Strategy = BeamSearch(sequences=sequences, **given("beams", *BEAMS))
-    elif decoding.draws:
-        strategy = Sampling(sequences=sequences, **given(*DRAWN))
-    else:
-        strategy = Greedy()
+    strategy = strategy_of(decoding, sequences)
     names = {field.name for base in (Rules, WholeLengths) for field in dataclasses.fields(base)}
     rules = {name: value for name, value in decoding.given().items() if name in names}
     return Settings(strategy, seed=seed or 0, batch_size=batch_size, **rules)

@@ -6,6 +6,7 @@ transformers reads generation_config.json alone where it is there, and config.js
 Deviation: without any length transformers writes 20 tokens at most, plmjax as many as everywhere.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -60,10 +61,10 @@ WITHOUT_EFFECT = frozenset(
 """What does not change the text that is written, or is a setting of the model (`huggingface.read_settings`)."""
 
 SUPPORTED = frozenset(
-    "bad_words_ids do_sample early_stopping eos_token_id forced_bos_token_id forced_eos_token_id length_penalty "
-    "max_length max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beams renormalize_logits "
-    "repetition_penalty temperature top_k top_p".split()
+    {field.name for field in dataclasses.fields(Generation)} - {"beams", "length_normalization"}
+    | {"num_beams", "do_sample"}
 )
+"""The options of `Generation` by transformers' names, which has no `length_normalization`."""
 START = "decoder_start_token_id"
 """A setting of the model: another one than config.json's is not supported."""
 LEGACY = "force_bos_token_to_be_generated"

@@ -37,6 +37,25 @@ def test_what_was_published_for_marian() -> None:
     assert found.generation.renormalize_logits and not found.unsupported
 
 
+EACH: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bad_words_ids": ([[5]], {}), "do_sample": (True, {}), "early_stopping": (True, {"num_beams": 2}),
+    "eos_token_id": (7, {}), "forced_bos_token_id": (3, {}), "forced_eos_token_id": (3, {}),
+    "length_penalty": (2.0, {"num_beams": 2}), "max_length": (9, {}), "max_new_tokens": (9, {}), "min_length": (9, {}),
+    "min_new_tokens": (9, {}), "no_repeat_ngram_size": (2, {}), "num_beams": (3, {}), "renormalize_logits": (True, {}),
+    "repetition_penalty": (2.0, {}), "temperature": (0.5, {"do_sample": True}), "top_k": (3, {"do_sample": True}),
+    "top_p": (0.5, {"do_sample": True}),
+}  # fmt: skip
+"""Setting -> a value that changes the text, and the settings that it needs beside it."""
+
+
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_every_option_of_generation_is_read(name: str) -> None:
+    value, beside = EACH[name]
+    without = {"transformers_version": "4.27.0", **beside}
+    found, default = (read(file, {}, whole=False, end=0) for file in ({**without, name: value}, without))
+    assert found.generation != default.generation
+
+
 def test_what_is_drawn() -> None:
     found = read(DRAWN, {}, whole=True, end=9).generation
     assert found == Generation(temperature=0.6, top_k=50, top_p=0.9, max_length=50, eos_token_id=(7, 9))

@@ -24,7 +24,7 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
-from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.errors import UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.metrics.judges import BleuAndChrf
@@ -32,11 +32,11 @@ from plmjax.finetuning.tasks.tagging import lay_out_words
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task
 from plmjax.finetuning.tasks.text_generation import encoded_rows, fitting, judged, next_tokens
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
-from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.loop import written_within
-from plmjax.generation.sampling import Greedy
+from plmjax.generation.options import Decoding
 from plmjax.generation.search import Lengths, Strategy
+from plmjax.generation.strategies import strategy_of
 from plmjax.layers.recurrent.lstm import GATES, State
 from plmjax.models.cvt.cvt import CvtConfig, States
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
@@ -73,7 +73,8 @@ class CrossViewTranslation(CrossViewTask):
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        check_ranges("objective.tasks", self, beams=FROM_1, max_new_tokens=FROM_1, target_size=(3, math.inf))
+        check_ranges("objective.tasks", self, target_size=(3, math.inf))
+        self._decoding().check_rules("objective.tasks.")
         self._search()
 
     def judged(self, metrics: dict[str, float]) -> float:
@@ -93,8 +94,11 @@ class CrossViewTranslation(CrossViewTask):
     def _target_count(self) -> int:
         return len(MARKS) + len(self.target_words)
 
+    def _decoding(self) -> Decoding:
+        return Decoding(beams=self.beams, length_penalty=self.length_penalty, max_new_tokens=self.max_new_tokens)
+
     def _search(self) -> Strategy:
-        return BeamSearch(self.beams, self.length_penalty) if self.beams > 1 else Greedy()
+        return strategy_of(self._decoding())
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
         """The decoders."""

@@ -1,0 +1,25 @@
+"""Decoding options to the strategy that chooses tokens: greedy, drawn or beam search."""
+
+from typing import Any
+
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.options import BEAMS, DRAWN, Decoding
+from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.search import Strategy
+
+
+def strategy_of(decoding: Decoding, sequences: int = 1) -> Strategy:
+    """The strategy for these options; fields that are None take the strategy's default.
+
+    sequences: texts of every prompt, of those that draw or search.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+
+    def given(*names: str) -> dict[str, Any]:
+        return {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
+
+    if (decoding.beams or 1) > 1:
+        return BeamSearch(sequences=sequences, **given("beams", *BEAMS))
+    return Sampling(sequences=sequences, **given(*DRAWN)) if decoding.draws else Greedy()
