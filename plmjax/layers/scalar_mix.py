@@ -30,7 +30,8 @@ def mixed(
 class ScalarMix(nn.Module):
     """`mixed` with learned weights and scale, initialised to the plain mean of the layers.
 
-    Deviation: the paper may normalise each layer first and penalises the size of the weights; neither is done here.
+    The paper's penalty of the weights is a loss of the task (`mix_penalty` of finetuning/tasks/tagging.py).
+    Deviation: the paper may normalise each layer first, which is not done here.
     """
 
     @nn.compact

@@ -51,6 +51,7 @@ from plmjax.layers.initializers import uniform
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, State, recurrence
+from plmjax.layers.recurrent.masks import text_starts, visible_tokens
 from plmjax.layers.stack import repeat
 from plmjax.layers.tokens import check_token_inputs, last_tokens
 from plmjax.layers.words.embeddings import Embedding
@@ -256,7 +257,7 @@ class AwdLstmModel(nn.Module):
             output_hidden_states: with the outputs of all layers.
         """
         config = self.config
-        visible = None if attention_mask is None else attention_mask > 0
+        visible = visible_tokens(attention_mask, None)
         before = config.zero_states(len(input_ids)) if states is None else states
         kept = Dropout(config.embedding_dropout, axes=("vocab",))(jnp.ones((config.vocab_size, 1)), deterministic)
         x = self.word_embeddings(input_ids) * kept[input_ids].astype(self.execution.dtype)
@@ -346,7 +347,7 @@ class AwdLstmForSequenceClassification(nn.Module):
         """The last layer's output for every token, [B T] -> [B T E], window by window."""
         batch, length = input_ids.shape
         count = -(-length // WINDOW)
-        starts = jnp.diff(segments, axis=1, prepend=0) != 0
+        starts = text_starts(segments)
 
         def windows(x: jax.Array) -> jax.Array:  # [B T] -> [windows B WINDOW]
             padded = jnp.pad(x, ((0, 0), (0, count * WINDOW - length)))

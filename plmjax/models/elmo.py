@@ -37,8 +37,8 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import Lstm, State
-from plmjax.layers.tokens import first_of_each
-from plmjax.layers.words.character_filters import strongest
+from plmjax.layers.recurrent.masks import recurrent_masks
+from plmjax.layers.words.character_filters import character_filters
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.task_heads import TokenClassification
@@ -197,11 +197,8 @@ class WordEncoder(nn.Module):
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
         found = []
         for number, (width, count) in enumerate(zip(config.filter_widths, config.filter_counts, strict=True)):
-            kernel = self.param(
-                f"filters_{number}", _named(uniform(0.05), None, None, "embed"), (width, config.character_dim, count)
-            )
-            bias = self.param(f"filter_bias_{number}", _named(nn.initializers.zeros, "embed"), (count,))
-            found.append(nn.relu(strongest(x, kernel, bias)))
+            filtered = character_filters(self.param, x, width, count, uniform(0.05), f"_{number}")
+            found.append(nn.relu(filtered))
         x = jnp.concatenate(found, axis=-1)  # [N F]
         for number in range(config.n_highway):
             x = Highway(self.dtype, name=f"highway_{number}")(x)
@@ -288,22 +285,13 @@ class ElmoModel(nn.Module):
         for x in (attention_mask, positions, segment_ids):
             if x is not None:
                 chex.assert_shape(x, characters.shape[:2])
-        visible = jnp.ones(characters.shape[:2], bool) if attention_mask is None else attention_mask > 0
-        starts = {"forward": None, "backward": None}
-        if segment_ids is not None:
-            visible &= segment_ids > 0
-            starts = {"forward": first_of_each(segment_ids), "backward": first_of_each(segment_ids[:, ::-1])}
+        read = attention_mask, segment_ids
+        reversed_ = (None if x is None else x[:, ::-1] for x in read)
         states = self.config.zero_states(len(characters)) if states is None else states
         words = self.words(characters)
-        forward, after = self.forward(
-            words, states["forward"], starts=starts["forward"], visible=visible, deterministic=deterministic
-        )
+        forward, after = self.forward(words, states["forward"], **recurrent_masks(*read), deterministic=deterministic)
         backward, before = self.backward(
-            words[:, ::-1],
-            states["backward"],
-            starts=starts["backward"],
-            visible=visible[:, ::-1],
-            deterministic=deterministic,
+            words[:, ::-1], states["backward"], **recurrent_masks(*reversed_), deterministic=deterministic
         )
         layers = [(words, words), *((one, other[:, ::-1]) for one, other in zip(forward, backward, strict=True))]
         hidden = [jnp.concatenate(both, axis=-1) for both in layers]

@@ -54,12 +54,12 @@ class Taglm(TaggerModule):
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
         """As `plmjax.models.taggers.tagger.Tagger`. The language models have no dropout, in training neither."""
-        chain = self.chain(input_ids, attention_mask, positions, segment_ids)
+        reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
         words = self.words(input_ids, characters, deterministic)
-        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **reads)
         first = jnp.concatenate([first, language.last_hidden_state], axis=-1)
-        last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
+        last, _ = self.layer_2(self.dropout(first, deterministic), **reads)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
 
 

@@ -19,14 +19,17 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.layers.product import float32_product
-from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.scan_over_time import (
     BACK_TO_STATE,
+    OF_GATES,
     TO_GATES,
+    RecurrentLayer,
+    batch_first,
+    both_directions,
     ends,
     found,
     rows,
-    visible_starts,
+    time_first,
     where,
     whole,
 )
@@ -65,13 +68,10 @@ def recurrence(
     chex.assert_shape(recurrent_kernel, (hidden, GATES, hidden))
     chex.assert_shape(candidate_bias, (hidden,))
     chex.assert_shape(state, (batch, hidden))
-    starts = visible_starts(starts, visible, (batch, length))
-    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))  # as those of an LSTM
-    over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
+    over_time = time_first(gates, starts, visible)
     kernel, bias = whole(recurrent_kernel).astype(gates.dtype), candidate_bias.astype(jnp.float32)
     outputs, last = _scan(reverse, *over_time, kernel, bias, rows(state).astype(jnp.float32).T)
-    outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
-    return outputs, rows(last.T.astype(state.dtype))
+    return batch_first(outputs), rows(last.T.astype(state.dtype))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -140,22 +140,11 @@ def _scan_backward(reverse: bool, kept: tuple, cotangents: tuple[jax.Array, jax.
 _scan.defvjp(_scan_forward, _scan_backward)
 
 
-class Gru(nn.Module):
-    """One layer in one direction.
+class Gru(RecurrentLayer):
+    """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    features: H, numbers of the state.
-    kernel_init, bias_init: initializers of all kernels and of all biases.
-    reverse: as `recurrence`.
-    dtype: of the products and the output; parameters are float32.
-
-    The parameters are `input/kernel` [D 3 H], `input/bias` [3 H], `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
+    The parameters are also `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
     """
-
-    features: int
-    kernel_init: Initializer
-    bias_init: Initializer = nn.initializers.zeros
-    reverse: bool = False
-    dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(
@@ -174,15 +163,10 @@ class Gru(nn.Module):
         """
         if state is None:
             state = jnp.zeros((x.shape[0], self.features))
-        of_gates, sizes = ("embed", None, "mlp"), (GATES, self.features)
-        how = {"kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
-        gates = Projection(sizes, of_gates, **how, name="input")(x)
-        kernel_init = nn.with_logical_partitioning(self.kernel_init, of_gates)
-        bias_init = nn.with_logical_partitioning(self.bias_init, ("mlp",))
         x, state = recurrence(
-            gates,
-            self.param("recurrent_kernel", kernel_init, (self.features, *sizes)),
-            self.param("candidate_bias", bias_init, (self.features,)),
+            self.input_gates(x, GATES),
+            self.kernel("recurrent_kernel", OF_GATES, self.features, GATES, self.features),
+            self.bias("candidate_bias", ("mlp",), self.features),
             state,
             starts=ends(starts, self.reverse),
             visible=visible,
@@ -211,10 +195,5 @@ class BidirectionalGru(nn.Module):
 
         starts, visible: as `Gru`; each direction starts anew at its own end of every document.
         """
-        sizes = (self.features, self.kernel_init, self.bias_init)
-        directions = (
-            Gru(*sizes, reverse=reverse, dtype=self.dtype, name=name)
-            for name, reverse in (("forward", False), ("backward", True))
-        )
-        outputs, states = zip(*(gru(x, starts=starts, visible=visible) for gru in directions), strict=True)
-        return jnp.concatenate(outputs, axis=-1), states
+        layer = functools.partial(Gru, self.features, self.kernel_init, self.bias_init, dtype=self.dtype)
+        return both_directions(layer, x, starts, visible)

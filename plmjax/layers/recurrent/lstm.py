@@ -19,14 +19,17 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.layers.product import float32_product
-from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.scan_over_time import (
     BACK_TO_STATE,
+    OF_GATES,
     TO_GATES,
+    RecurrentLayer,
+    batch_first,
+    both_directions,
     ends,
     found,
     rows,
-    visible_starts,
+    time_first,
     where,
     whole,
 )
@@ -96,20 +99,14 @@ def recurrence(
     chex.assert_shape(recurrent_kernel, (None, GATES, hidden))
     chex.assert_shape(state.cell, (batch, hidden))
     chex.assert_shape(state.output, (batch, recurrent_kernel.shape[0]))
-    starts = visible_starts(starts, visible, (batch, length))
-    # Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
-    # (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
-    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
     recurrent_kernel, projection_kernel = jax.tree.map(whole, (recurrent_kernel, projection_kernel))
     state = jax.tree.map(rows, state)
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
     first = State(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
-    over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
     settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
-    outputs, last = _scan(settings, *over_time, kernels, first)
-    outputs = nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
-    return outputs, jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
+    outputs, last = _scan(settings, *time_first(gates, starts, visible), kernels, first)
+    return batch_first(outputs), jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -207,30 +204,21 @@ def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
     return 1.0 if largest is None else (jnp.abs(clipped) < largest).astype(jnp.float32)
 
 
-class Lstm(nn.Module):
-    """One layer in one direction.
+class Lstm(RecurrentLayer):
+    """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    features: H, numbers of the cell.
-    kernel_init, bias_init: initializers of all kernels and of all biases.
     recurrent_bias: whether there is a second bias, beside the recurrent kernel, as in torch; their sum is what counts.
     projected: P, numbers of the output; None: the output is not projected.
-    cell_clip, projection_clip, forget_bias, reverse: as `recurrence`.
-    dtype: of the products and the output; parameters are float32.
+    cell_clip, projection_clip, forget_bias: as `recurrence`.
 
-    The parameters are `input/kernel` [D 4 H], `input/bias` [4 H], `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H]
-    and `projection_kernel` [H P].
+    The parameters are also `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
     """
 
-    features: int
-    kernel_init: Initializer
-    bias_init: Initializer = nn.initializers.zeros
     recurrent_bias: bool = False
     projected: int | None = None
     cell_clip: float | None = None
     projection_clip: float | None = None
     forget_bias: float = 0.0
-    reverse: bool = False
-    dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(
@@ -252,19 +240,13 @@ class Lstm(nn.Module):
         outputs = self.features if self.projected is None else self.projected
         if state is None:
             state = State.zeros(x.shape[0], self.features, self.projected)
-
-        def kernel(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
-            return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
-
-        of_gates, sizes = ("embed", None, "mlp"), (GATES, self.features)
-        how = {"kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
-        gates = Projection(sizes, of_gates, **how, name="input")(x)
+        sizes = GATES, self.features
+        gates = self.input_gates(x, GATES)
         if self.recurrent_bias:
-            init = nn.with_logical_partitioning(self.bias_init, of_gates[1:])
-            gates = gates + self.param("recurrent_bias", init, sizes).astype(self.dtype)
-        recurrent, projection = kernel("recurrent_kernel", of_gates, outputs, *sizes), None
+            gates = gates + self.bias("recurrent_bias", OF_GATES[1:], *sizes).astype(self.dtype)
+        recurrent, projection = self.kernel("recurrent_kernel", OF_GATES, outputs, *sizes), None
         if self.projected is not None:
-            projection = kernel("projection_kernel", ("mlp", "embed"), self.features, outputs)
+            projection = self.kernel("projection_kernel", ("mlp", "embed"), self.features, outputs)
         x, state = recurrence(
             gates,
             recurrent,
@@ -303,19 +285,14 @@ class BidirectionalLstm(nn.Module):
 
         starts, visible: as `Lstm`; each direction starts anew at its own end of every document.
         """
-        directions = (
-            Lstm(
-                self.features,
-                self.kernel_init,
-                self.bias_init,
-                self.recurrent_bias,
-                self.projected,
-                forget_bias=self.forget_bias,
-                reverse=reverse,
-                dtype=self.dtype,
-                name=name,
-            )
-            for name, reverse in (("forward", False), ("backward", True))
+        layer = functools.partial(
+            Lstm,
+            self.features,
+            self.kernel_init,
+            self.bias_init,
+            dtype=self.dtype,
+            recurrent_bias=self.recurrent_bias,
+            projected=self.projected,
+            forget_bias=self.forget_bias,
         )
-        outputs, states = zip(*(lstm(x, starts=starts, visible=visible) for lstm in directions), strict=True)
-        return jnp.concatenate(outputs, axis=-1), states
+        return both_directions(layer, x, starts, visible)

@@ -1,20 +1,84 @@
-"""What the scans of recurrent layers share: arrays [T ... B], time first and rows last.
+"""What recurrent layers share: their fields, and scans over arrays [T ... B], time first and rows last.
 
 A kernel times a matrix with few columns is several times as fast on a CPU as few rows times a kernel.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.layers.projection import Projection
 
 TO_GATES = functools.partial(jnp.einsum, "GHP,PB->GHB")
 """A kernel times the state of a token's rows."""
 BACK_TO_STATE = functools.partial(jnp.einsum, "PGH,GHB->PB")
 """The same backwards, with the kernel as the parameters have it."""
+OF_GATES = ("embed", None, "mlp")
+"""Logical axes of the kernels [D G H] that make the gates."""
+
+
+class RecurrentLayer(nn.Module):
+    """Base of the layers that read in one direction.
+
+    features: H, numbers of the state.
+    kernel_init, bias_init: initializers of all kernels and of all biases.
+    reverse: reads from the last token to the first; outputs stay at their tokens.
+    dtype: of the products and the output; parameters are float32.
+
+    The parameters `input/kernel` [D G H] and `input/bias` [G H] make the inputs' part of G gates.
+    """
+
+    features: int
+    kernel_init: Initializer
+    bias_init: Initializer = nn.initializers.zeros
+    reverse: bool = False
+    dtype: jnp.dtype = jnp.float32
+
+    def input_gates(self, x: jax.Array, gates: int) -> jax.Array:
+        """x W + b, [B T D] -> [B T G H]."""
+        inits = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
+        return Projection((gates, self.features), OF_GATES, **inits, dtype=self.dtype, name="input")(x)
+
+    def kernel(self, name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
+        """A kernel of the recurrence."""
+        return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
+
+    def bias(self, name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
+        """A bias of the recurrence."""
+        return self.param(name, nn.with_logical_partitioning(self.bias_init, axes), shape)
+
+
+def both_directions(
+    layer: Callable[..., RecurrentLayer], x: jax.Array, starts: jax.Array | None, visible: jax.Array | None
+) -> tuple[jax.Array, tuple[Any, Any]]:
+    """The layers `forward` and `backward` over [B T D]: outputs [B T 2 P] in this order, and the last state of each."""
+    layers = (layer(reverse=reverse, name=name) for name, reverse in (("forward", False), ("backward", True)))
+    outputs, states = zip(*(one(x, starts=starts, visible=visible) for one in layers), strict=True)
+    return jnp.concatenate(outputs, axis=-1), states
+
+
+def time_first(
+    gates: jax.Array, starts: jax.Array | None, visible: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """The inputs of a scan, rows last: [B T G H] -> [T G H B], and both masks, bool [B T] -> [T B].
+
+    Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
+    (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
+    """
+    starts = visible_starts(starts, visible, gates.shape[:2])
+    gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (gates, starts, visible))
+
+
+def batch_first(outputs: jax.Array) -> jax.Array:
+    """The outputs of a scan as a layer returns them: [T P B] -> [B T P]."""
+    return nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
 
 
 def whole(kernel: jax.Array) -> jax.Array:

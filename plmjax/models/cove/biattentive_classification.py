@@ -35,10 +35,11 @@ from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
+from plmjax.layers.recurrent.masks import text_starts, visible_tokens
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertOutput
 from plmjax.models.cove import cove
-from plmjax.models.cove.cove import CoveConfig, text_starts, visible_tokens
+from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.families.task_heads import HEAD
 
 POOLINGS = 4

@@ -28,7 +28,6 @@ Deviation: a row holds one pair, since the decoder begins with the last state of
 """
 
 import dataclasses
-import functools
 from typing import ClassVar, Self
 
 import flax.linen as nn
@@ -44,14 +43,13 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
 from plmjax.layers.initializers import uniform
-from plmjax.layers.product import float32_product
-from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, State
+from plmjax.layers.recurrent.luong_attention import LuongAttention
+from plmjax.layers.recurrent.masks import recurrent_masks, visible_tokens
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -60,7 +58,6 @@ from plmjax.models.families.task_heads import QuestionAnswering
 ATTENTIONS = ("general", "dot")
 ENCODER = "cove"
 ROW = ("batch", "length", "embed")
-_SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,10 +183,7 @@ class MtLstm(nn.Module):
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", nn.initializers.zeros, dtype)
         words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
-        reads = {
-            "visible": visible_tokens(attention_mask, segment_ids),
-            "starts": text_starts(token_type_ids, segment_ids),
-        }
+        reads = recurrent_masks(attention_mask, segment_ids, token_type_ids)
         dropout, layers, states = Dropout(config.dropout), [words], []
         for layer in range(config.num_layers):
             lstm = BidirectionalLstm(
@@ -204,24 +198,6 @@ class MtLstm(nn.Module):
             layers.append(y)
             states.append(state)
         return EncoderOutput(layers[-1], tuple(layers) if output_hidden_states else None, tuple(states))
-
-
-def visible_tokens(attention_mask: jax.Array | None, segment_ids: jax.Array | None) -> jax.Array | None:
-    """bool [B T], false at padding; None where nothing says that there is any."""
-    masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
-    return None if not masks else masks[0] if len(masks) == 1 else masks[0] & masks[1]
-
-
-def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
-    """bool [B T], true at the first token of each text: where one of these numbers, int [B T], is not the one before.
-
-    None without numbers: a row is one text.
-    """
-    given = [number for number in numbers if number is not None]
-    if not given:
-        return None
-    changes = jnp.stack([jnp.diff(number, axis=1, prepend=number[:, :1] - 1) != 0 for number in given])
-    return jnp.any(changes, axis=0)
 
 
 @flax.struct.dataclass
@@ -267,28 +243,6 @@ class TranslationOutput:
         return self.scores.logits()
 
 
-class GlobalAttention(nn.Module):
-    """tanh(V [context ; query]), where the context is the mean of the source weighed by the query's scores."""
-
-    config: CoveConfig
-    execution: Execution
-
-    @nn.compact
-    def __call__(self, query: jax.Array, source: Source) -> jax.Array:
-        """[R D] -> [R D]; the R / B queries that stand side by side look at one row of the source."""
-        config, dtype = self.config, self.execution.dtype
-        sizes = (config.width,), ("mlp", "embed"), config.initializer, dtype
-        asked = query
-        if config.attention == "general":
-            asked = Projection(*sizes, use_bias=False, name="query")(query)
-        asked = asked.reshape(len(source.encoded), -1, config.width)
-        scores = float32_product(_SCORES, asked, source.encoded)
-        weights = jax.nn.softmax(jnp.where(source.attention_mask[:, None], scores, EXCLUDED), axis=-1).astype(dtype)
-        context = jnp.einsum("BKS,BSD->BKD", weights, source.encoded).reshape(query.shape)
-        joined = jnp.concatenate([context, query], axis=-1)
-        return jnp.tanh(Projection(*sizes, use_bias=False, name="output")(joined))
-
-
 class DecoderStep(nn.Module):
     """One token of the target: the cells, one upon the other, then attention."""
 
@@ -316,7 +270,16 @@ class DecoderStep(nn.Module):
             outputs, state = lstm(x[:, None], state, visible=visible[:, None])
             x = outputs[:, 0]
             cells.append(state)
-        spoken = dropout(GlobalAttention(config, self.execution, name="attention")(x, source), deterministic)
+        attention = LuongAttention(
+            config.width,
+            config.initializer,
+            self.execution.dtype,
+            projects_query=config.attention == "general",
+            name="attention",
+        )
+        queries = x.reshape(len(source.encoded), -1, config.width)  # those that look at one row of the source
+        attended = attention(queries, source.encoded, source.attention_mask[:, None])
+        spoken = dropout(attended.reshape(x.shape), deterministic)
         return DecoderState(tuple(cells), jnp.where(visible[:, None], spoken, before.fed)), spoken
 
 

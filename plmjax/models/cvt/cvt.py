@@ -44,8 +44,9 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import BidirectionalLstm
-from plmjax.layers.tokens import check_token_inputs, first_of_each
-from plmjax.layers.words.character_filters import strongest
+from plmjax.layers.recurrent.masks import recurrent_masks
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.words.character_filters import character_filters
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.families.task_heads import TokenClassification
@@ -186,9 +187,7 @@ class Cvt(nn.Module):
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
         config, dtype = self.config, self.execution.dtype
         kind = jnp.zeros(len(input_ids), bool) if unlabelled is None else unlabelled
-        chain = {"visible": jnp.ones(input_ids.shape, bool) if attention_mask is None else attention_mask > 0}
-        if segment_ids is not None:
-            chain = {"visible": chain["visible"] & (segment_ids > 0), "starts": first_of_each(segment_ids)}
+        reads = recurrent_masks(attention_mask, segment_ids)
 
         bound = math.sqrt(3 / config.word_dim)
         words = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), dtype, name="words")(input_ids)
@@ -200,7 +199,7 @@ class Cvt(nn.Module):
         for layer, size in enumerate((config.first_size, config.second_size), start=1):
             init = nn.initializers.glorot_uniform(in_axis=0, out_axis=-1)
             sizes = {"projected": min(size, config.projection_size), "forget_bias": 1.0}
-            x, _ = BidirectionalLstm(size, init, **sizes, dtype=dtype, name=f"lstm_{layer}")(x, **chain)
+            x, _ = BidirectionalLstm(size, init, **sizes, dtype=dtype, name=f"lstm_{layer}")(x, **reads)
             x = DropoutOfKind(config)(x, kind, deterministic)
             outputs.append(x)
         return *jnp.split(outputs[0], 2, axis=-1), outputs[1]
@@ -213,12 +212,8 @@ class Cvt(nn.Module):
         x = table(characters.reshape(-1, characters.shape[-1]).astype(jnp.int32))
         found = []
         for number, width in enumerate(config.filter_widths):
-            shape = (width, config.character_dim, config.filter_count)
-            init = nn.with_logical_partitioning(config.initializer, (None, None, "embed"))
-            kernel = self.param(f"filters_{number}", init, shape)
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("embed",))
-            bias = self.param(f"filter_bias_{number}", zeros, shape[2:])
-            spelled = nn.relu(strongest(x, kernel, bias)).reshape(*characters.shape[:2], -1)
+            filtered = character_filters(self.param, x, width, config.filter_count, config.initializer, f"_{number}")
+            spelled = nn.relu(filtered).reshape(*characters.shape[:2], -1)
             found.append(DropoutOfKind(config)(spelled, kind, deterministic))
         return found
 

@@ -25,12 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.scores import TokenScores
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
-from plmjax.layers.product import float32_product
-from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import Lstm, State
+from plmjax.layers.recurrent.luong_attention import LuongAttention
 from plmjax.layers.tokens import first_of_each
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -38,20 +36,17 @@ from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
 
 TRANSLATION_VIEWS = ("attention_dropout", "future")
 """The auxiliary decoders."""
-_SCORES = functools.partial(jnp.einsum, "BUD,BTD->BUT")
 
 
-class Attending(nn.Module):
-    """What one decoder has for itself: a_t of g_t and of the source, and the scores of the next word.
+class TranslationHead(LuongAttention):
+    """The parameters that a decoder does not share: attention, a_t of g_t and the source, and scores of the next word.
 
-    dropout: of a_t. attention_dropout: of alpha_t.
+    words: of the target's vocabulary. dropout: of a_t. attention_dropout: of alpha_t.
     """
 
-    config: CvtConfig
-    dtype: jnp.dtype
-    words: int
-    dropout: float
-    attention_dropout: float = 0.0
+    words: int = 0
+    dropout: float = 0.0
+    output_axes: tuple[str, str] = ("embed", "mlp")
 
     @nn.compact
     def __call__(
@@ -62,22 +57,13 @@ class Attending(nn.Module):
         g: [B U P]. sentences: int [B U], the source of each, a number of `segment_ids`. h: [B T D], of the sources.
         segment_ids: int [B T], which source each word belongs to.
         """
-        config, init, dtype = self.config, self.config.initializer, self.dtype
-        query = Projection(h.shape[-1:], ("mlp", "embed"), init, dtype, use_bias=False, name="query")(g)
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
-        alpha = jax.nn.softmax(jnp.where(seen, float32_product(_SCORES, query, h), EXCLUDED), axis=-1).astype(dtype)
-        alpha = Dropout(self.attention_dropout)(alpha, deterministic)
-        both = jnp.concatenate([jnp.einsum("BUT,BTD->BUD", alpha, h), g], axis=-1)
-        # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
-        # mesh of three axes the gradients of h would be other numbers.
-        both = nn.with_logical_constraint(both, ("batch", "length", None))
-        size = (config.projection_size,)
-        a = jnp.tanh(Projection(size, ("embed", "mlp"), init, dtype, use_bias=False, name="output")(both))
-        kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
+        a = self.attend(g, h, seen, deterministic)
+        kernel = nn.with_logical_partitioning(self.kernel_init, ("vocab", "embed"))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         return VocabularyScores(
             Dropout(self.dropout)(a, deterministic),
-            self.param("words", kernel, (self.words, *size)),
+            self.param("words", kernel, (self.words, self.features)),
             self.param("words_bias", zeros, (self.words,)),
         )
 
@@ -100,10 +86,10 @@ class TranslationModules(nn.Module):
         init = nn.initializers.glorot_uniform(in_axis=0, out_axis=-1)
         self.lstm = Lstm(config.projection_size, init, forget_bias=1.0, dtype=dtype)
         self.labelled_dropout, self.unlabelled_dropout = Dropout(config.dropout), Dropout(config.unlabelled_dropout)
-        sizes = config, dtype, self.words
-        self.primary = Attending(*sizes, config.dropout)
-        self.attention_dropout = Attending(*sizes, config.unlabelled_dropout, config.attention_dropout)
-        self.future = Attending(*sizes, config.unlabelled_dropout)
+        head = functools.partial(TranslationHead, config.projection_size, config.initializer, dtype, words=self.words)
+        self.primary = head(dropout=config.dropout)
+        self.attention_dropout = head(dropout=config.unlabelled_dropout, attention_dropout=config.attention_dropout)
+        self.future = head(dropout=config.unlabelled_dropout)
 
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool

@@ -71,7 +71,7 @@ class ElmoTagger(TaggerModule):
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
         """As `plmjax.models.taggers.tagger.Tagger`, [B T 2 H + 2 P]. The language models themselves have no dropout."""
-        chain = self.chain(input_ids, attention_mask, positions, segment_ids)
+        reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         places = {"positions": positions, "segment_ids": segment_ids}
         layers = self.language_model(characters, attention_mask, **places, output_hidden_states=True).hidden_states
         at_input, at_output = (
@@ -79,8 +79,8 @@ class ElmoTagger(TaggerModule):
             for mix in (self.scalar_mix_input, self.scalar_mix_output)
         )
         words = jnp.concatenate([self.words(input_ids, characters, deterministic), at_input], axis=-1)
-        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
-        second, _ = self.layer_2(self.dropout(first, deterministic), **chain)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **reads)
+        second, _ = self.layer_2(self.dropout(first, deterministic), **reads)
         last = jnp.concatenate([second, at_output], axis=-1)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
 

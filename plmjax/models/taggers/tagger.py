@@ -34,8 +34,9 @@ from plmjax.layers.initializers import uniform
 from plmjax.layers.recurrent import gru, lstm
 from plmjax.layers.recurrent.gru import BidirectionalGru
 from plmjax.layers.recurrent.lstm import FORGET, BidirectionalLstm
-from plmjax.layers.tokens import check_token_inputs, first_of_each
-from plmjax.layers.words.character_filters import strongest
+from plmjax.layers.recurrent.masks import recurrent_masks
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.words.character_filters import character_filters
 from plmjax.layers.words.characters import CHARACTERS, PADDING
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.elmo import ElmoConfig
@@ -194,18 +195,12 @@ class Words(nn.Module):
         if config.filter_width == 0:
             spelled = self._read(x, characters.reshape(-1, characters.shape[-1]), deterministic)
         else:
-            spelled = self._filtered(x, config.filter_width)
+            init = nn.initializers.glorot_uniform()
+            filtered = character_filters(self.param, x, config.filter_width, config.character_features, init)
+            spelled = jnp.tanh(filtered)
         bound = math.sqrt(3 / config.word_dim)
         word = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), self.dtype, name="vectors")
         return jnp.concatenate([spelled.reshape(*input_ids.shape, -1), word(input_ids)], axis=-1)
-
-    def _filtered(self, x: jax.Array, width: int) -> jax.Array:
-        """[N C E] -> [N F]."""
-        shape = (width, *x.shape[-1:], self.config.character_features)
-        init = nn.with_logical_partitioning(nn.initializers.glorot_uniform(), (None, None, "embed"))
-        kernel = self.param("filters", init, shape)
-        bias = self.param("filter_bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), shape[2:])
-        return jnp.tanh(strongest(x, kernel, bias))
 
     def _read(self, x: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
         """[N C E], int [N C] -> [N 2 F]: what both directions know when they have read the word and its marks."""
@@ -233,23 +228,20 @@ class TaggerModule(nn.Module):
         self.layer_1 = layer(config.hidden_size, KERNEL_INIT, dtype=dtype)
         self.layer_2 = layer(config.hidden_size, KERNEL_INIT, dtype=dtype)
 
-    def chain(
+    def reads(
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None,
         positions: jax.Array | None,
         segment_ids: jax.Array | None,
-    ) -> dict[str, jax.Array]:
-        """Where the layers begin anew, and which tokens they pass over, as `Lstm` has them.
+    ) -> dict[str, jax.Array | None]:
+        """The `visible` and `starts` of the layers.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
         """
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
-        visible = jnp.ones(input_ids.shape, bool) if attention_mask is None else attention_mask > 0
-        if segment_ids is None:
-            return {"visible": visible}
-        return {"visible": visible & (segment_ids > 0), "starts": first_of_each(segment_ids)}
+        return recurrent_masks(attention_mask, segment_ids)
 
 
 class Tagger(TaggerModule):
@@ -279,10 +271,10 @@ class Tagger(TaggerModule):
         Raises:
             ValueError: an input's shape does not fit the others'.
         """
-        chain = self.chain(input_ids, attention_mask, positions, segment_ids)
+        reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         words = self.words(input_ids, characters, deterministic)
-        first, _ = self.layer_1(self.dropout(words, deterministic), **chain)
-        last, _ = self.layer_2(self.dropout(first, deterministic), **chain)
+        first, _ = self.layer_1(self.dropout(words, deterministic), **reads)
+        last, _ = self.layer_2(self.dropout(first, deterministic), **reads)
         return TaggerOutput(last, (words, first, last) if output_hidden_states else None)
 
 

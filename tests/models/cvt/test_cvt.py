@@ -9,6 +9,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.cvt.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt.parsing import PARSING_VIEWS
@@ -98,7 +99,7 @@ def test_packed_sentences_are_read_as_alone():
         alone, packed = trees[row, :count], trees[0, begin:end]
         np.testing.assert_allclose(alone[:, 0], packed[:, 0], atol=2e-6)
         np.testing.assert_allclose(alone[:, 1 : count + 1], packed[:, begin + 1 : end + 1], atol=2e-6)
-        assert np.all(np.delete(packed, [0, *range(begin + 1, end + 1)], axis=1) == -1e9)
+        assert np.all(np.delete(packed, [0, *range(begin + 1, end + 1)], axis=1) == EXCLUDED)
 
 
 def test_every_dropout_has_the_rate_of_its_place():

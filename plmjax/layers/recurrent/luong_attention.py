@@ -1,0 +1,63 @@
+"""Global attention of a recurrent decoder (Luong, Pham and Manning, EMNLP 2015, arXiv 1508.04025, section 3.1).
+
+weights = softmax over j of source_j W query    (general; dot is without W)
+output = tanh(V [sum over j of weights_j source_j ; query])
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.visibility import EXCLUDED
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+
+_SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
+
+
+class LuongAttention(nn.Module):
+    """Attention of K queries of every row to the row's source.
+
+    features: of the output.
+    kernel_init: of W and V, the parameters `query/kernel` and `output/kernel`.
+    dtype: of the products, the weights and the output; scores are float32.
+    projects_query: whether there is a W; without, a query is as wide as the source.
+    attention_dropout: of the weights.
+    output_axes: logical axes of V.
+    """
+
+    features: int
+    kernel_init: Initializer
+    dtype: jnp.dtype = jnp.float32
+    projects_query: bool = True
+    attention_dropout: float = 0.0
+    output_axes: tuple[str, str] = ("mlp", "embed")
+
+    @nn.compact
+    def __call__(
+        self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool = True
+    ) -> jax.Array:
+        """As `attend`."""
+        return self.attend(query, source, visible, deterministic)
+
+    def attend(self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool) -> jax.Array:
+        """[B K Q], [B S D] -> [B K features]; for `__call__` of modules that add to it.
+
+        visible: bool [B K S] or [B 1 S], the places of the source that a query attends to.
+        """
+
+        def project(name: str, features: int, axes: tuple[str, str], x: jax.Array) -> jax.Array:
+            return Projection((features,), axes, self.kernel_init, self.dtype, use_bias=False, name=name)(x)
+
+        asked = project("query", source.shape[-1], ("mlp", "embed"), query) if self.projects_query else query
+        scores = jnp.where(visible, float32_product(_SCORES, asked, source), EXCLUDED)
+        weights = Dropout(self.attention_dropout)(jax.nn.softmax(scores, axis=-1).astype(self.dtype), deterministic)
+        both = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
+        # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
+        # mesh of three axes the gradients of the source would be other numbers.
+        both = nn.with_logical_constraint(both, ("batch", "length", None))
+        return jnp.tanh(project("output", self.features, self.output_axes, both))
