@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import flax.linen as nn
 import numpy as np
@@ -72,6 +72,16 @@ def example_rows(
     return {f"{side}input_ids": ids, f"{side}attention_mask": mask.astype(np.int32)}
 
 
+class TensorNames(Protocol):
+    """The names of the tensors in a system's checkpoints, whichever class and version wrote them."""
+
+    def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
+        """The tensors, named as the architecture names them; copies of what it ties are checked and left out."""
+
+    def optional(self, name: str) -> bool:
+        """Whether a tensor is part of a head that another architecture has."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Adapter:
     """A system as the other library has it.
@@ -80,9 +90,7 @@ class Adapter:
     architectures: name of its class -> architecture.
     read_config: config.json's content -> the model's config.
     write_config: module, names of its labels -> config.json's content.
-    canonical: the tensors of any checkpoint of the system, named as the architecture names them, copies of tensors that
-        it ties checked and left out.
-    optional: whether a tensor is part of a head that another architecture has.
+    names: the names of its tensors in any checkpoint.
     example: config -> a random batch of the inputs that every architecture takes, by the names of arguments that both
         libraries share. The shapes of the parameters are those that this example gives.
     rows: module -> how it reads one text or a pair; by default as its config says.
@@ -93,8 +101,7 @@ class Adapter:
     architectures: Mapping[str, Architecture]
     read_config: Callable[[Mapping[str, Any]], Any]
     write_config: Callable[[nn.Module, Sequence[str]], dict[str, Any]]
-    canonical: Callable[[Tensors, Architecture], Tensors]
-    optional: Callable[[str], bool]
+    names: TensorNames
     example: Callable[[Any], dict[str, np.ndarray]]
     rows: Callable[[nn.Module], Template] = lambda module: module.config.template
     exported_as: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)

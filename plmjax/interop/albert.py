@@ -1,6 +1,5 @@
 """ALBERT as transformers has it: its config.json, and the names and arrangement of its tensors."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import flax.linen as nn
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -58,18 +56,14 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "albert")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {
+NAMES = encoder.names(
+    "albert",
+    heads=("predictions", "sop_classifier", "classifier", "qa_outputs", "albert.pooler"),
+    ties={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
-    }
-    return encoder.canonical(tensors, "albert", ties, architecture)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' ALBERT classes, the pooler included."""
-    return re.match(r"(predictions|sop_classifier|classifier|qa_outputs|albert\.pooler)\.", name) is not None
+    },
+)
 
 
 _PRETRAINING = {"logits": "prediction_logits", "sop_logits": "sop_logits"}
@@ -88,7 +82,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=encoder.example,
 )

@@ -3,7 +3,6 @@
 `final_logits_bias` is there in every checkpoint and zero in those that were published: the model has no such bias.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,28 +78,27 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "bart")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names. Raises UserError where scores have a bias."""
-    bias = "final_logits_bias"
-    if architecture.module is BartForConditionalGeneration and bias in tensors.shapes and tensors.read(bias).any():
-        raise UserError(
-            f"Expected a {bias} of zeros in {tensors.origin}, as every published BART has it, found others, which this "
-            "model cannot express; take another checkpoint."
-        )
-    ties = dict.fromkeys(marian.COPIES, "model.shared.weight")
-    return tensor_names.canonical(tensors, today, "model", ties, architecture)
+class BartNames(tensor_names.Names):
+    """The names of BART's tensors, whose scores have a bias of zeros."""
+
+    def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
+        """As `Names`. Raises UserError where scores have another bias."""
+        bias = "final_logits_bias"
+        if architecture.module is BartForConditionalGeneration and bias in tensors.shapes and tensors.read(bias).any():
+            raise UserError(
+                f"Expected a {bias} of zeros in {tensors.origin}, as every published BART has it, found others, which "
+                "this model cannot express; take another checkpoint."
+            )
+        return super().canonical(tensors, architecture)
 
 
-def today(name: str) -> str | None:
-    """The name of a tensor in a model with a head; None for what holds no parameter."""
-    if re.fullmatch(r"final_logits_bias|(model\.)?(encoder|decoder)\.version", name):
-        return None
-    return re.sub(r"^(shared|encoder|decoder)\.", r"model.\1.", name)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' BART classes."""
-    return re.match(r"(lm_head|classification_head|qa_outputs)\.", name) is not None
+NAMES = BartNames(
+    prefix="model",
+    parts=("shared", "encoder", "decoder"),
+    heads=("lm_head", "classification_head", "qa_outputs"),
+    ties=dict.fromkeys(marian.COPIES, "model.shared.weight"),
+    buffers=r"final_logits_bias|model\.(encoder|decoder)\.version",
+)
 
 
 def example(config: BartConfig) -> dict[str, np.ndarray]:
@@ -141,7 +139,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=example,
 )

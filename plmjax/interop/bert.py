@@ -1,6 +1,5 @@
 """BERT as transformers has it: its config.json, and the names and arrangement of its tensors, older ones included."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import flax.linen as nn
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -42,18 +40,14 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "bert")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {
+NAMES = encoder.names(
+    "bert",
+    heads=("cls", "classifier", "qa_outputs", "bert.pooler"),
+    ties={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    return encoder.canonical(tensors, "bert", ties, architecture)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' BERT classes, the pooler included."""
-    return re.match(r"(cls|classifier|qa_outputs|bert\.pooler)\.", name) is not None
+    },
+)
 
 
 _PRETRAINING = {"logits": "prediction_logits", "seq_relationship_logits": "seq_relationship_logits"}
@@ -74,7 +68,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=encoder.example,
 )

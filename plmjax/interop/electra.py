@@ -5,7 +5,6 @@ each with a config of its own sizes and a copy of the embeddings. Either is writ
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ import flax.linen as nn
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -71,16 +69,18 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(alone, labels, "electra")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
-    return encoder.canonical(tensors, "electra", ties, architecture)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' ELECTRA classes."""
-    heads = "discriminator_predictions|generator_predictions|generator_lm_head|classifier|sequence_summary|qa_outputs"
-    return re.match(rf"({heads})\.", name) is not None
+NAMES = encoder.names(
+    "electra",
+    heads=(
+        "discriminator_predictions",
+        "generator_predictions",
+        "generator_lm_head",
+        "classifier",
+        "sequence_summary",
+        "qa_outputs",
+    ),
+    ties={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+)
 
 
 ADAPTER = Adapter(
@@ -98,7 +98,6 @@ ADAPTER = Adapter(
     exported_as={ElectraForPreTraining: "ElectraForPreTraining"},
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=encoder.example,
 )

@@ -1,6 +1,5 @@
 """What the adapters of BERT, RoBERTa, ALBERT and ELECTRA share: names of tensors, configs, heads."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +9,6 @@ import numpy as np
 from plmjax.interop import config_json, labels, tensor_names
 from plmjax.interop.adapter import Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
-from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import EncoderConfig
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
@@ -112,18 +110,16 @@ def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: s
     )
 
 
-def canonical(tensors: Tensors, system: str, ties: Mapping[str, str], architecture: Architecture) -> Tensors:
-    """As `tensor_names.canonical`.
-
-    `LayerNorm.gamma` and `.beta` become weight and bias, and the buffers of positions and types are left out.
-    """
-
-    def today(old: str) -> str | None:
-        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", old))
-        new = re.sub(r"^(embeddings|embeddings_project|encoder|pooler)\.", rf"{system}.\1.", new)
-        return None if re.fullmatch(rf"{system}\.embeddings\.(position_ids|token_type_ids)", new) else new
-
-    return tensor_names.canonical(tensors, today, system, ties, architecture)
+def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tensor_names.Names:
+    """The names of a system's tensors, of which older versions have `LayerNorm.gamma` and `.beta`."""
+    return tensor_names.Names(
+        prefix=system,
+        parts=("embeddings", "embeddings_project", "encoder", "pooler"),
+        heads=heads,
+        ties=ties,
+        buffers=rf"{system}\.embeddings\.(position_ids|token_type_ids)",
+        endings={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    )
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 Our one table lies in two tensors there, tokens and positions; the layers are arranged as GPT-2's.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
-from plmjax.interop.tensors import Tensors
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 
 ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu"}
@@ -96,22 +94,13 @@ def _check_padding(architectures: Any, padding: Any) -> None:
         )
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {"lm_head.weight": "transformer.tokens_embed.weight"}
-    return tensor_names.canonical(tensors, today, "transformer", ties, architecture)
-
-
-def today(name: str) -> str | None:
-    """The name of a tensor in a model with a head; None for the constants that old ones store."""
-    if re.fullmatch(r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)", name):
-        return None
-    return re.sub(r"^(tokens_embed|positions_embed|h)\.", r"transformer.\1.", name)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' GPT classes."""
-    return re.match(r"(lm_head|score|multiple_choice_head)\.", name) is not None
+NAMES = tensor_names.Names(
+    prefix="transformer",
+    parts=("tokens_embed", "positions_embed", "h"),
+    heads=("lm_head", "score", "multiple_choice_head"),
+    ties={"lm_head.weight": "transformer.tokens_embed.weight"},
+    buffers=r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)",  # constants that old versions store
+)
 
 
 def example(config: GptConfig) -> dict[str, np.ndarray]:
@@ -151,8 +140,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=example,
     rows=rows,
 )

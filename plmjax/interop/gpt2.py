@@ -3,7 +3,6 @@
 Its projections are Conv1D, whose weights lie as [inputs outputs], and query, key and value are one of them.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 
 REQUIRED = {
@@ -87,22 +85,13 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "gpt2")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {"lm_head.weight": "transformer.wte.weight"}
-    return tensor_names.canonical(tensors, today, "transformer", ties, architecture)
-
-
-def today(name: str) -> str | None:
-    """The name of a tensor in a model with a head; None for the causal mask, which older versions store."""
-    if re.fullmatch(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", name):
-        return None
-    return re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' GPT-2 classes."""
-    return re.match(r"(lm_head|score|classifier|qa_outputs|multiple_choice_head)\.", name) is not None
+NAMES = tensor_names.Names(
+    prefix="transformer",
+    parts=("wte", "wpe", "h", "ln_f"),
+    heads=("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head"),
+    ties={"lm_head.weight": "transformer.wte.weight"},
+    buffers=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",  # the causal mask, which older versions store
+)
 
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
@@ -118,8 +107,7 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=example,
     rows=lambda module: TEXT_ALONE,
 )

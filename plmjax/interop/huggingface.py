@@ -104,7 +104,7 @@ def assemble(
     """
     chosen = adapter.architecture(architecture)
     with in_file(file):
-        tensors = adapter.canonical(tensors, chosen.of(found))
+        tensors = adapter.names.canonical(tensors, chosen.of(found))
         fields = chosen.options(found) | chosen.parts(tensors.shapes)
     settings = {**found, "architectures": [architecture]}
     if not chosen.tied:  # nothing that could be tied
@@ -113,7 +113,7 @@ def assemble(
         config = adapter.read_config(settings)
         config_json.check_sizes(config, sum(math.prod(shape) for shape in tensors.shapes.values()))
     module, conversions = chosen.module(config, execution, **fields), chosen.conversions_of(config)
-    params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.optional)
+    params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.names.optional)
     if left_out:
         log.warning("%s has no place for %s of %s: left out.", architecture, listed(left_out), tensors.origin)
     return module, params

@@ -5,7 +5,6 @@ buffer, which no training there changes; here it is a parameter, of models whose
 without that setting is Marian's own, and has the bias.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.transformer import (
     EncoderDecoderConfig,
     TransformerConfig,
@@ -111,22 +109,13 @@ def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = dict.fromkeys(COPIES, "model.shared.weight")
-    return tensor_names.canonical(tensors, today, "model", ties, architecture)
-
-
-def today(name: str) -> str | None:
-    """The name of a tensor in a model with a head; None for the sinusoids, which old ones store."""
-    if re.fullmatch(r"(model\.)?(encoder|decoder)\.embed_positions\.weight", name):
-        return None
-    return re.sub(r"^(shared|encoder|decoder)\.", r"model.\1.", name)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to the head alone."""
-    return name in ("lm_head.weight", "final_logits_bias")
+NAMES = tensor_names.Names(
+    prefix="model",
+    parts=("shared", "encoder", "decoder"),
+    heads=("lm_head.weight", "final_logits_bias"),
+    ties=dict.fromkeys(COPIES, "model.shared.weight"),
+    buffers=r"model\.(encoder|decoder)\.embed_positions\.weight",  # the sinusoids, which old versions store
+)
 
 
 def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
@@ -152,7 +141,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=example,
 )

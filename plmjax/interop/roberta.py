@@ -1,6 +1,5 @@
 """RoBERTa as transformers has it: its config.json, and the names and arrangement of its tensors."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import flax.linen as nn
 from plmjax.interop import config_json, encoder
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
-from plmjax.interop.tensors import Tensors
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -42,18 +40,14 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "roberta")
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names."""
-    ties = {
+NAMES = encoder.names(
+    "roberta",
+    heads=("lm_head", "classifier", "qa_outputs", "roberta.pooler"),
+    ties={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
-    }
-    return encoder.canonical(tensors, "roberta", ties, architecture)
-
-
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' RoBERTa classes, the pooler included."""
-    return re.match(r"(lm_head|classifier|qa_outputs|roberta\.pooler)\.", name) is not None
+    },
+)
 
 
 ADAPTER = Adapter(
@@ -69,7 +63,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=encoder.example,
 )

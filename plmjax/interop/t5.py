@@ -106,21 +106,26 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return written | {TIED: model.config.tie_word_embeddings, "is_encoder_decoder": True}
 
 
-def canonical(tensors: Tensors, architecture: Architecture) -> Tensors:
-    """The tensors under today's names; an output layer that is not there is the word table, as in transformers 5."""
-    ties = {f"{side}.embed_tokens.weight": TABLE for side in ("encoder", "decoder")}
-    if architecture.tied:
-        ties[OUTPUT] = TABLE
-    names = {name: name for name in tensors.shapes if name != UNUSED}
-    names = tensor_names.without_copies(tensors, names, ties, tied=True)
-    if not architecture.tied and TABLE in names:
-        names.setdefault(OUTPUT, names[TABLE])
-    return tensors.renamed(names)
+class T5Names(tensor_names.Names):
+    """The names of T5's tensors, which are those of today in every version."""
+
+    def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
+        """An output layer that is not there is the word table, as in transformers 5."""
+        ties = {**self.ties, **({OUTPUT: TABLE} if architecture.tied else {})}
+        names = {name: name for name in tensors.shapes if not re.fullmatch(self.buffers, name)}
+        names = tensor_names.without_copies(tensors, names, ties, tied=True)
+        if not architecture.tied and TABLE in names:
+            names.setdefault(OUTPUT, names[TABLE])
+        return tensors.renamed(names)
 
 
-def optional(name: str) -> bool:
-    """Whether a tensor belongs to a head of one of transformers' T5 classes."""
-    return re.match(r"(lm_head|classifier|classification_head|qa_outputs)\.", name) is not None
+NAMES = T5Names(
+    prefix="",
+    parts=(),
+    heads=("lm_head", "classifier", "classification_head", "qa_outputs"),
+    ties={f"{side}.embed_tokens.weight": TABLE for side in ("encoder", "decoder")},
+    buffers=re.escape(UNUSED),
+)
 
 
 def example(config: T5Config) -> dict[str, np.ndarray]:
@@ -148,7 +153,6 @@ ADAPTER = Adapter(
     },
     read_config=read_config,
     write_config=write_config,
-    canonical=canonical,
-    optional=optional,
+    names=NAMES,
     example=example,
 )
