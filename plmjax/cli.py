@@ -9,30 +9,31 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from plmjax import commands, storage
+from plmjax import storage
 from plmjax.command_line import answer, divide, of_experiment, parse
+from plmjax.commands import data, exchange, inference, planning, reporting, training
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import platform
 
 VERBS: dict[str, Callable] = {
-    "tokenizer": commands.tokenizer_train,
-    "prepare": commands.prepare,
-    "cooccurrence": commands.cooccurrence,
-    "experiments": commands.experiments,
-    "pretrain": commands.pretrain,
-    "finetune": commands.finetune,
-    "evaluate": commands.evaluate,
-    "predict": commands.predict,
-    "embed": commands.embed,
-    "fill-mask": commands.fill_mask,
-    "nearest": commands.nearest,
-    "generate": commands.generate,
-    "plan": commands.plan,
-    "bench": commands.bench,
-    "average": commands.average,
-    "import": commands.import_,
-    "export": commands.export,
-    "report": commands.report,
+    "tokenizer": data.tokenizer_train,
+    "prepare": data.prepare,
+    "cooccurrence": data.cooccurrence,
+    "experiments": training.experiments,
+    "pretrain": training.pretrain,
+    "finetune": training.finetune,
+    "evaluate": inference.evaluate,
+    "predict": inference.predict,
+    "embed": inference.embed,
+    "fill-mask": inference.fill_mask,
+    "nearest": inference.nearest,
+    "generate": inference.generate,
+    "plan": planning.plan,
+    "bench": training.bench,
+    "average": training.average,
+    "import": exchange.import_,
+    "export": exchange.export,
+    "report": reporting.report,
 }
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 """Commands that take every option of an experiment."""

@@ -217,11 +217,11 @@ def unaccepted(module: str, source: str) -> list[str]:
     for function, message in messages(ast.parse(source)):
         for command, option in options(message):
             by = (By(command),) if command else printing(module, function)
-            if module == "commands":
+            if module.startswith("commands/"):
                 verb = next((name for name, one in cli.VERBS.items() if f".{one.__name__}" == function), "")
                 by = (By(command or verb),) if command or verb else ()
             found += [f"{module}:{function} {one.command} {option}" for one in by if lacks(one, option)]
-            if not by and module not in ("cli", "command_line", "commands", "errors"):
+            if not by and module not in ("cli", "command_line", "errors") and not module.startswith("commands/"):
                 found.append(f"{module}:{function} by no command {option}")
     return found
 

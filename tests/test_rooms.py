@@ -32,8 +32,10 @@ MAY_IMPORT = {
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "initialization", "exchange", "generation", "report", "pretraining"},
-    "": {
+    "commands": {
         *CORE,
+        "command_line",
+        "commands",
         "exchange",
         "finetuning",
         "generation",
@@ -42,16 +44,20 @@ MAY_IMPORT = {
         "pretraining",
         "report",
         "word_vectors",
+    },
+    "": {
         "__main__",
         "cli",
         "command_line",
         "commands",
+        "experiment",
         "option_values",
+        "parallel",
     },
 }
 """Room -> what of plmjax it may import, besides `BESIDE`; imports go one way. The empty name is the package's top."""
 BESIDE = {"decimals", "errors", "json_text", "locks", "storage", "vocabulary", "__version__"}
-OUTERMOST = {"__main__", "cli", "command_line", "commands"}
+OUTERMOST = {"__main__", "cli", "command_line"}
 """Modules of the top that import rooms; the others are `BESIDE`, and import each other alone."""
 
 OPTIONAL = (

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, commands, storage
+from plmjax import cli, storage
 from plmjax import experiment as experiments
+from plmjax.commands import planning
 from plmjax.parallel import topologies
 from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
@@ -50,7 +51,7 @@ def test_the_walk_on_this_machine(
     monkeypatch.setattr("tpu.follow.time.sleep", lambda seconds: None)
     planned = []
 
-    @functools.wraps(commands.plan)
+    @functools.wraps(planning.plan)
     def dry(experiment: str, topology: tuple[str, ...], **others: object) -> None:
         """A plan without the compiler, which README.md's plans are made with."""
         planned.extend((experiments.load(experiment), topologies.parse(name)) for name in topology)

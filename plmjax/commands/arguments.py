@@ -1,0 +1,18 @@
+"""What arguments of several commands mean."""
+
+from typing import Annotated
+
+from tyro.conf import Suppress, arg
+
+OF_ANOTHER_FILE = {"--experiment": "an import in the file of this run's experiment"}
+"""Where a command that has an experiment of its own learns of the classes of another file."""
+Overrides = Suppress[tuple[str, ...]]
+Reference = Annotated[str, arg(metavar="EXPERIMENT")]
+
+
+def load_classes(experiment: str | None) -> None:
+    """Imports the experiment file that defines classes of a checkpoint; only the user can name code to import."""
+    if experiment is not None:
+        from plmjax.experiment import catalogue
+
+        catalogue.load_classes(experiment)

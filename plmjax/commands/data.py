@@ -1,0 +1,140 @@
+"""The commands that make what a run reads: tokenizers, prepared datasets, counts."""
+
+from typing import Literal
+
+from tyro.conf import Positional
+
+from plmjax.command_line import Location
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
+from plmjax.errors import UserError
+
+Kind = Literal[
+    "wordpiece",
+    "byte-bpe",
+    "gpt2-bpe",
+    "bpe",
+    "sentencepiece-unigram",
+    "sentencepiece-bpe",
+    "t5-unigram",
+    "word",
+    "char",
+]
+
+
+def tokenizer_train(
+    input: tuple[Location, ...],
+    output: Location,
+    kind: Kind = "wordpiece",
+    vocab_size: int = 30522,
+    format: str = "auto",
+    text_key: str = "text",
+    streams: tuple[str, ...] = (),
+    lowercase: bool | None = None,
+) -> None:
+    """Trains a tokenizer on raw text.
+
+    Args:
+        input: Files or folders of text, in any format of `plmjax prepare`.
+        output: Folder for the tokenizer's files, which must not exist.
+        kind: What to train.
+        vocab_size: Tokens, special ones included.
+        format: Format of the input.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe,
+            gpt2-bpe and t5-unigram do so.
+    """
+    from plmjax.data import formats, tokenizers
+    from plmjax.data.formats import records
+    from plmjax.pretraining.run import TOKENIZER_SAMPLE
+
+    if output.exists():
+        raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
+    parts = records.Parts(records.streams(streams)) if streams else None
+    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key, parts)
+    trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
+    print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
+
+
+def prepare(
+    input: tuple[str, ...],
+    tokenizer: Location,
+    output: Location,
+    format: str = "auto",
+    text_key: str = "text",
+    streams: tuple[str, ...] = (),
+    fields: tuple[str, ...] = (),
+    held_out: float = 0.005,
+    language: str = "en",
+    max_unknown: float = MAX_UNKNOWN,
+    processes: int | None = None,
+) -> None:
+    """Turns raw text into a prepared dataset, once.
+
+    Args:
+        input: Files or folders of text.
+        tokenizer: Tokenizer folder or published vocabulary.
+        output: Folder for the dataset.
+        format: Format of the text; docs/data.md lists them, and `auto` recognises most of them.
+        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        streams: Several texts of every document, each as NAME=KEY, such as source=en target=de.
+        fields: Keys of numbers that are stored with their document, such as a label.
+        held_out: Share of the documents that is held out for evaluation.
+        language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
+        max_unknown: Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused.
+        processes: Worker processes; all cores by default.
+    """
+    from plmjax.data import tokenizers
+    from plmjax.data.formats import records
+    from plmjax.data.prepare import prepare as run
+
+    dataset = run(
+        list(input),
+        format,
+        tokenizers.load(tokenizer),
+        output,
+        validation=held_out,
+        language=language,
+        text_key=text_key,
+        streams=records.streams(streams),
+        fields=fields,
+        max_unknown=max_unknown,
+        processes=processes,
+    )
+    for name in ("train", "validation"):
+        for stream in dataset.streams:
+            split = dataset.split(name, stream)
+            which = f" of {stream}" if len(dataset.streams) > 1 else ""
+            counts = f"{split.sentences:,} sentences, {split.token_count:,} tokens{which}"
+            print(f"{name:<10} {split.documents:,} documents, {counts}")
+
+
+def cooccurrence(
+    dataset: Positional[Location],
+    output: Location,
+    window: int = 10,
+    symmetric: bool = True,
+    least: int = 5,
+    memory: int = 1024,
+    processes: int | None = None,
+) -> None:
+    """Counts how often words stand near each other in a prepared dataset, for GloVe; run again, it goes on.
+
+    Args:
+        dataset: Prepared dataset, made with a tokenizer of words.
+        output: Folder for the count.
+        window: Words to each side; each counts one over its distance.
+        symmetric: Look to both sides; otherwise to the left alone.
+        least: Occurrences in the training text of the rarest words that count.
+        memory: MiB of all processes together.
+        processes: Worker processes; all cores by default, as far as the memory reaches.
+    """
+    from plmjax.data import store, tokenizers
+    from plmjax.data.cooccurrence import Counting, check_words, count
+
+    opened = store.open_dataset(dataset, say=print)
+    vocabulary = tokenizers.load(opened.directory / "tokenizer").vocabulary
+    check_words(vocabulary, dataset)
+    counting = Counting(window, symmetric, least)
+    cells = count(opened, vocabulary.special, output, counting, memory=memory, processes=processes)
+    print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")

@@ -1,0 +1,245 @@
+"""The commands that use a checkpoint."""
+
+import functools
+import sys
+from typing import Annotated, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from plmjax.command_line import Location
+from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.data.unknown_tokens import MAX_UNKNOWN
+from plmjax.errors import UserError
+from plmjax.generation.options import Devices, Options
+
+
+def evaluate(
+    checkpoint: Positional[Location],
+    data: str | None = None,
+    task: Literal["lambada", "blimp", "similarity", "analogy"] | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    output: Location | None = None,
+    ensemble: tuple[Location, ...] = (),
+    max_unknown: float | None = None,
+    json_: Annotated[bool, arg(name="json")] = False,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
+
+    Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
+    trained for. Word vectors are scored on word similarities and analogies. The columns of a task's file have the names
+    of the task, or are named by options: --data.text review --data.label stars.
+
+    Args:
+        checkpoint: Run directory or checkpoint; of word vectors also a file of word2vec or GloVe.
+        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task, of
+            a mixture NAME=FILE with the name of one of its tasks.
+        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data;
+            or score word vectors on similarities of words, or on analogies, in --data.
+        window: Tokens that a language model reads at once; those of a row of its run by default.
+        stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
+            default what the rows of the run move by.
+        output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
+        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
+        max_unknown: Largest share of unknown tokens of raw text or of examples, 0.2 without it; with more, the
+            checkpoint does not fit the text, which is refused.
+        json_: Print JSON.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.exchange.word_vectors import is_file_of_vectors
+    from plmjax.inference import evaluate as evaluation
+    from plmjax.inference.zero_shot import zero_shot
+    from plmjax.training.metrics import to_json
+
+    if output is not None and output.is_file():
+        raise UserError(f"Expected a folder for --output, found the file {output}; name another.")
+    if task is None and is_file_of_vectors(checkpoint):
+        raise UserError(
+            f"Expected --task similarity or analogy for the word vectors in {checkpoint}, found none; add it, and the "
+            f"words to judge them by in --data."
+        )
+    share = {} if max_unknown is None else {"max_unknown": max_unknown}
+    if task is None:
+        settings = evaluation.settings_of(checkpoint, overrides)
+        found = evaluation.evaluate(
+            checkpoint, data, output, ensemble=ensemble, window=window, stride=stride, **share, **settings
+        )
+    elif overrides:
+        raise UserError(f"Expected no {overrides[0]} with --task {task}, found it; leave it out.")
+    elif ensemble:
+        raise UserError(f"Expected no --ensemble with --task {task}, found {len(ensemble)} runs; leave it out.")
+    elif data is None:
+        raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
+    elif stride is not None:
+        raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
+    elif task in ("similarity", "analogy"):
+        if window is not None:
+            raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
+        if max_unknown is not None:
+            raise UserError(f"Expected no --max_unknown with --task {task}, found {max_unknown}; leave it out.")
+        from plmjax.word_vectors import scores, vectors
+
+        found = scores.score(vectors.read(checkpoint), task, data, output)
+    else:
+        found = zero_shot(checkpoint, task, data, output, window=window, **share)
+    if json_:
+        print(to_json(found))
+    else:
+        width = max(24, *map(len, found))
+        for name, value in found.items():
+            print(f"{name:<{width}} {value:.6g}" if isinstance(value, float) else f"{name:<{width}} {value}")
+
+
+def predict(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location | None = None,
+    format: Literal["jsonl", "official"] = "jsonl",
+    ensemble: tuple[Location, ...] = (),
+    max_unknown: float = MAX_UNKNOWN,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Predicts examples without labels with a fine-tuned checkpoint, in their order.
+
+    The columns of the file have the names of the task, or are named by options: --data.text review.
+
+    Args:
+        checkpoint: Run directory or checkpoint that was fine-tuned.
+        input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
+        output: File to write; standard output without it.
+        format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
+        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
+        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.inference import predict as predictions
+
+    settings = predictions.settings_of(checkpoint, overrides)
+    if said := predictions.decoding(checkpoint, settings):
+        print(f"decoding   {said}", file=sys.stderr)
+    count = predictions.write(checkpoint, input, output, format, ensemble, max_unknown=max_unknown, **settings)
+    if output is not None:
+        print(f"{count} predictions in {output}")
+
+
+def embed(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location,
+    layer: int = -1,
+    mix: tuple[str, ...] = (),
+    pooling: Literal["cls", "mean", "none"] = "mean",
+    batch_size: int = 32,
+    max_unknown: float = MAX_UNKNOWN,
+    experiment: Reference | None = None,
+) -> None:
+    """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        input: Text file, one text per line, also compressed.
+        output: .npz or .jsonl file to write.
+        layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
+        mix: Write a mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
+            `learned` for the weights that the checkpoint was fine-tuned with.
+        pooling: The [CLS] vector, the mean over tokens, or every token's vector.
+        batch_size: Lines computed at once.
+        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.inference.embed import embed as run
+
+    how = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
+    rows = run(checkpoint, input, output, **how, say=print)
+    print(f"{rows} rows in {output}")
+
+
+def fill_mask(
+    checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
+) -> None:
+    """Shows what a model puts in place of [MASK].
+
+    A masked language model gives words for each [MASK] by itself. Of an encoder-decoder, T5 gives what stands in all of
+    them together, and BART the whole text; <mask> and <extra_id_0> may stand for [MASK].
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        text: Text with one or more [MASK].
+        top: Candidates shown for each, or for all together.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.generation.generate import printable
+    from plmjax.inference.fill_gaps import fill_gaps, writes_gaps
+    from plmjax.inference.fill_mask import fill_mask as run
+
+    if writes_gaps(checkpoint):
+        for filled in fill_gaps(checkpoint, text, top):
+            print(f"{filled.probability:.3f}  " + ("  ".join(map(repr, filled.spans)) or printable(filled.text)))
+        return
+    for number, candidates in enumerate(run(checkpoint, text, top), start=1):
+        print(f"[MASK] {number}  " + "  ".join(f"'{token}' {probability:.3f}" for token, probability in candidates))
+
+
+def nearest(
+    vectors: Positional[Location],
+    words: Positional[Annotated[tuple[str, ...], arg(help_behavior_hint="(one or more)")]],
+    minus: tuple[str, ...] = (),
+    top: int = 10,
+    experiment: Reference | None = None,
+) -> None:
+    """Lists the words whose vectors are nearest to those of the given words.
+
+    With `king woman --minus man` it answers an analogy: man is to king as woman is to what?
+
+    Args:
+        vectors: File of word vectors, of word2vec (text or binary) or GloVe; or run directory or checkpoint.
+        words: Words whose directions are added.
+        minus: Words whose directions are subtracted.
+        top: Words listed, the nearest first, each with its cosine.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.word_vectors.vectors import read
+
+    for word, cosine in read(vectors).nearest(words, minus, top):
+        print(f"{cosine:7.4f}  {word}")
+
+
+def generate(
+    checkpoint: Positional[Location],
+    prompt: Positional[str | None] = None,
+    input: Location | None = None,
+    output: Location | None = None,
+    writing: OmitArgPrefixes[Options] = Options(),
+    mesh: Devices = Devices(),
+    max_unknown: float = MAX_UNKNOWN,
+    experiment: Reference | None = None,
+) -> None:
+    """Writes on after a prompt, or what a source becomes, and shows the text as it is written.
+
+    Options that are left out are as the task says that the model was fine-tuned on, or as an imported checkpoint does;
+    without either, tokens are drawn at temperature 1. A line on the standard error names what is in force.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a model that predicts the next token.
+        prompt: Text to go on from, of which an empty one begins a document; or what an encoder is to read.
+        input: File with one prompt per line, also compressed; - for the standard input.
+        output: File to write instead, a JSON object a line: prompt, text, tokens, stopped, log_probability, score,
+            unknown_tokens.
+        max_unknown: Largest share of unknown tokens of a prompt; with more, the checkpoint does not fit the text, which
+            is refused.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.generation.command import run
+
+    say = functools.partial(print, end="", flush=True)
+    note = functools.partial(print, file=sys.stderr)
+    run(checkpoint, prompt, input, output, writing, mesh, say, note, max_unknown)

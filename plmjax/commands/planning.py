@@ -1,0 +1,60 @@
+"""The command that plans a run for slices that are not here."""
+
+import json
+from typing import Annotated
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from plmjax.commands.arguments import Overrides, Reference
+from plmjax.errors import UserError
+
+
+def plan(
+    experiment: Positional[Reference],
+    topology: UseAppendAction[tuple[str, ...]] = (),
+    price: UseAppendAction[tuple[str, ...]] = (),
+    search: bool = False,
+    batch_sizes: tuple[int, ...] = (),
+    breakdown: bool = False,
+    strict: bool = False,
+    json_: Annotated[bool, arg(name="json")] = False,
+    overrides: Overrides = (),
+) -> None:
+    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, at what cost.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
+        price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
+        search: Look for the microbatches and the remat policy that are fastest on the slice.
+        batch_sizes: Batches to search besides the experiment's own.
+        breakdown: Show what a step's cycles are spent on: products, attention, normalisation, random bits, state, ...
+        strict: Exit with code 1 when the step is wasteful.
+        json_: Print JSON.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.plan import plan as plans
+    from plmjax.plan import report as pages
+    from plmjax.plan import search as searches
+    from plmjax.plan.estimate import prices as read_prices
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
+    if not topology:
+        raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
+    if batch_sizes and not search:
+        raise UserError("Expected --search with --batch_sizes, found none; add it.")
+    if breakdown and search:
+        raise UserError("Expected --breakdown or --search, found both; leave one out.")
+    prices = read_prices(price)
+    if search:
+        found = [searches.search(composed, name, batch_sizes, prices=prices) for name in topology]
+        print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
+        return
+    if len(topology) == 1:
+        made = [plans.plan(composed, topology[0], prices, breakdown)]
+        print(json.dumps(made[0]) if json_ else pages.page(made[0]))
+    else:
+        made = [plans.plan_or_error(composed, name, prices, breakdown) for name in topology]
+        print(json.dumps(made) if json_ else pages.table(made))
+    if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
+        raise SystemExit(1)

@@ -1,0 +1,38 @@
+"""The command that shows runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from plmjax.command_line import Location
+from plmjax.commands.arguments import Reference, load_classes
+
+
+def report(
+    workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
+    output: Location = Path("report.html"),
+    curve: Location | None = None,
+    words: tuple[str, ...] = (),
+    experiment: Reference | None = None,
+):
+    """Writes one HTML page with the curves of one or more runs.
+
+    Args:
+        workdirs: Run directories.
+        output: Page to write.
+        curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
+        words: Words whose vectors are drawn, the principal two components of their directions in each run.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.report.page import report as run
+
+    places = []
+    if words:
+        from plmjax.word_vectors.plane import plane
+        from plmjax.word_vectors.vectors import read
+
+        places = [dict(zip(words, plane(read(workdir), words), strict=True)) for workdir in workdirs]
+    run(workdirs, output, curve=curve, places=places)
+    print(output)

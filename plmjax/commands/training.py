@@ -1,0 +1,136 @@
+"""The commands that train, and what belongs to their runs: the list of experiments, a benchmark, a mean."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from plmjax.command_line import Location
+from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
+from plmjax.errors import options_named
+from plmjax.parallel import hosts as peers
+from plmjax.parallel.hosts import Meeting
+
+
+def experiments() -> None:
+    """Lists the experiments that plmjax comes with."""
+    from plmjax.experiment import catalogue
+
+    print(catalogue.page())
+
+
+def pretrain(
+    experiment: Positional[Reference],
+    from_: Annotated[str, arg(name="from")] = "random",
+    workdir: Location | None = None,
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    overrides: Overrides = (),
+) -> None:
+    """Pretrains an experiment; run again on the same workdir, it resumes.
+
+    On several hosts the same command runs on each of them. The hosts of a TPU slice find each other; elsewhere give
+    coordinator, hosts and host.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`; or
+            a file of word vectors, from which the table of a model of words starts.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+    """
+    peers.join(meeting)
+    from plmjax import experiment as experiments
+    from plmjax.pretraining.run import pretrain as run
+    from plmjax.training.checkpoints import start
+
+    composed = start.composed(experiments.load(experiment), from_)
+    composed = experiments.override(composed, overrides, f"plmjax pretrain {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    with options_named(OF_ANOTHER_FILE):
+        run(composed, workdir, checkpoint=from_)
+
+
+def finetune(
+    experiment: Positional[Reference],
+    from_: Annotated[str, arg(name="from")],
+    like: Location | None = None,
+    workdir: Location | None = None,
+    seeds: tuple[int, ...] = (),
+    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    overrides: Overrides = (),
+) -> None:
+    """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
+
+    On several hosts the same command runs on each of them, as with pretrain.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint to start from; `random` starts from random parameters, a file of word
+            vectors with these for the table of tokens.
+        like: With --from random: run directory or checkpoint that gives the model and the tokenizer, but no parameters.
+        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
+    """
+    peers.join(meeting)
+    from plmjax import experiment as experiments
+    from plmjax.finetuning import seeds as several
+    from plmjax.finetuning.run import finetune as run
+    from plmjax.training.checkpoints import start
+
+    composed = start.composed(experiments.load(experiment), like or from_)
+    composed = experiments.override(composed, overrides, f"plmjax finetune {experiment}")
+    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    with options_named(OF_ANOTHER_FILE):
+        if seeds:
+            print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
+            return
+        metrics = run(composed, from_, workdir, like)
+    shown = (f"{name} {value if isinstance(value, int) else format(value, '.4f')}" for name, value in metrics.items())
+    print("  ".join(shown))
+
+
+def bench(
+    experiment: Positional[Reference],
+    json_: Annotated[bool, arg(name="json")] = False,
+    measured_steps: int = 10,
+    overrides: Overrides = (),
+) -> None:
+    """Measures the train step on this machine, and compares it with the machine's rate of matrix products.
+
+    Args:
+        experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        json_: Print JSON.
+        measured_steps: Steps timed after two for warming up.
+    """
+    from plmjax import experiment as experiments
+    from plmjax.training.bench import bench as run
+    from plmjax.training.metrics import compact, to_json
+
+    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
+    for record in run(composed, measured_steps):
+        if json_:
+            print(to_json(record))
+            continue
+        for name, value in record.items():
+            if value is not None:  # a CPU has no data sheet for an MFU
+                print(f"{name:<24} {compact(value) if isinstance(value, float) else value}")
+
+
+def average(
+    run: Positional[Location],
+    output: Location,
+    last: int = 5,
+    experiment: Reference | None = None,
+) -> None:
+    """Averages the parameters of a run's last checkpoints.
+
+    Args:
+        run: Run directory.
+        output: Run directory to make, with one checkpoint.
+        last: Checkpoints to average; the run must have kept as many (--checkpoint.keep).
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.training.checkpoints.averaging import average as run_average
+
+    steps = run_average(run, output, last)
+    print(f"averaged  the parameters of steps {', '.join(f'{step:,}' for step in steps)} in {output}")
