@@ -8,14 +8,12 @@ import shutil
 import signal
 import tempfile
 
-from tests.xla_flags import FAST_COMPILATION
+from tests.xla_flags import FAST_COMPILATION, cpu_flags
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["XLA_FLAGS"] = " ".join(
-    ("--xla_force_host_platform_device_count=8", FAST_COMPILATION, os.environ.get("XLA_FLAGS", ""))
-)
+os.environ["XLA_FLAGS"] = cpu_flags(devices=8)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # equal programs are compiled once, in processes of their own too
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="plmjax-test-programs-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
@@ -31,36 +29,27 @@ from pathlib import Path
 import jax
 import pytest
 
+from tests import paths
 from tests.object_store import ObjectStore
 from tests.optional import torch, transformers
+from tests.small_runs import DECODER_ROW, SMALL_BERT
 
 # XLA has read its flags once its devices are there. libtpu reads them when a program is compiled for a TPU, and ends
 # the process at a flag that it does not know.
 jax.devices()
-CPU_FLAGS = os.environ["XLA_FLAGS"]
 # Tracing makes many small objects that live on: collecting them as often as by default takes a tenth of its time.
 gc.set_threshold(200_000, 50, 50)
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace(FAST_COMPILATION, "")
 
-SHARED = Path(__file__).resolve().parents[1].parent / "shared"
-"""What some tests need beside the checkout: a text collection, and what released code computes."""
-
-
-def beside_the_checkout(name: str) -> Path:
-    """A folder of `SHARED`; the test is skipped where it is absent."""
-    folder = SHARED / name
-    if not folder.is_dir():
-        pytest.skip(f"needs {folder}")
-    return folder
-
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says at the end of a run which tests were skipped because nothing is beside the checkout."""
-    skipped = [one for one in terminalreporter.stats.get("skipped", []) if f"needs {SHARED}/" in str(one.longrepr)]
+    needs, skipped = f"needs {paths.SHARED}/", terminalreporter.stats.get("skipped", [])
+    skipped = [one for one in skipped if needs in str(one.longrepr)]
     if skipped:
         files = sorted({one.nodeid.partition("::")[0] for one in skipped})
         terminalreporter.section("skipped for want of what lies beside the checkout", yellow=True)
-        terminalreporter.write_line(f"{len(skipped)} tests need {SHARED}: {', '.join(files)}")
+        terminalreporter.write_line(f"{len(skipped)} tests need {paths.SHARED}: {', '.join(files)}")
 
 
 LONGEST = (
@@ -96,14 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     assert all(folder.exists() for folder in folders), "LONGEST names a file that is not there"
     rank = {folder: place for place, folder in enumerate(folders)}
     items.sort(key=lambda item: min(rank.get(folder, len(rank)) for folder in (item.path, *item.path.parents)))
-
-
-def cpu_flags(devices: int) -> str:
-    """XLA_FLAGS of a process that has so many simulated devices and compiles nothing for a TPU.
-
-    With eight it finds in the cache what was compiled here: the flags are a part of a program's key.
-    """
-    return CPU_FLAGS.replace("device_count=8", f"device_count={devices}")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -151,7 +132,7 @@ def devices_of_runs(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real text beside the checkout."""
-    return beside_the_checkout("data")
+    return paths.beside_the_checkout("data")
 
 
 @pytest.fixture(scope="session")
@@ -173,15 +154,6 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-SMALL = (
-    "--model.num_hidden_layers 1 --model.hidden_size 32 --model.num_attention_heads 2 --model.intermediate_size 64 "
-    "--model.vocab_size 800 --tokenizer.vocab_size 800 --data.sequence_length 32 --data.layout.duplicates 1 "
-    "--training.steps 6 --training.batch_size 16 --training.log_every 2 --training.evaluation_batches 2 "
-    "--training.evaluate_every 3 --checkpoint.every 3"
-).split()
-"""Overrides that make experiments/bert_tiny.py a matter of seconds."""
-
-
 @pytest.fixture(scope="session")
 def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a finished, very small pretraining run."""
@@ -189,12 +161,9 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     workdir = tmp_path_factory.mktemp("runs") / "small"
     with on_one_device():
-        cli.run(["pretrain", "experiments/bert_tiny.py", "--workdir", str(workdir), "--data.input", str(prose), *SMALL])
+        files = ["--workdir", str(workdir), "--data.input", str(prose)]
+        cli.run(["pretrain", "experiments/bert_tiny.py", *files, *SMALL_BERT])
     return workdir
-
-
-WINDOW = 24
-"""Tokens of a row of `decoder_run`."""
 
 
 @pytest.fixture(scope="session")
@@ -218,7 +187,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
-    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=WINDOW))
+    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=DECODER_ROW))
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
 

@@ -11,7 +11,7 @@ import pytest
 
 from plmjax import cli, command_line
 from plmjax.errors import UserError
-from tests.conftest import SMALL
+from tests.small_runs import SMALL_BERT
 
 TINY = "experiments/bert_tiny.py"
 
@@ -43,7 +43,7 @@ def test_bad_text(fails, tmp_path: Path, small_run: Path, command: str) -> None:
             return fails("tokenizer", "train", "--input", path, "--output", out, "--vocab_size", 300)
         if command == "prepare":
             return fails("prepare", "--input", path, "--tokenizer", small_run / "tokenizer", "--output", out)
-        return fails("pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", path, *SMALL)
+        return fails("pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", path, *SMALL_BERT)
 
     assert "missing.txt" in run(tmp_path / "missing.txt")
     empty = tmp_path / "empty.txt"
@@ -64,7 +64,7 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     def pretrain(dataset: Path, *more: object) -> str:
         workdir = tmp_path / "run"
         shutil.rmtree(workdir, ignore_errors=True)
-        return fails("pretrain", TINY, "--workdir", workdir, *SMALL, "--data.path", dataset, *more)
+        return fails("pretrain", TINY, "--workdir", workdir, *SMALL_BERT, "--data.path", dataset, *more)
 
     said = pretrain(tmp_path / "missing")
     assert str(tmp_path / "missing") in said and "tokenizer" not in said
@@ -116,7 +116,7 @@ def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
 
 
 def test_changed_resume(fails, small_run: Path, prose: Path) -> None:
-    same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL]
+    same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL_BERT]
     before = sorted((small_run / "checkpoints").iterdir())
     assert "optimizer.learning_rate = 0.001, found 0.1" in fails(*same, "--optimizer.learning_rate", 0.1)
     assert sorted((small_run / "checkpoints").iterdir()) == before
@@ -146,7 +146,7 @@ def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path,
     description["model"]["hidden_size"] = 48
     (run / "experiment.json").write_text(json.dumps(description))
     assert "Expected the model of the experiment" in fails(
-        "pretrain", TINY, "--workdir", run, "--data.input", prose, *SMALL, *wider
+        "pretrain", TINY, "--workdir", run, "--data.input", prose, *SMALL_BERT, *wider
     )
 
 
@@ -187,7 +187,7 @@ def test_a_run_is_not_imported_over(fails, small_run: Path) -> None:
 
 
 def test_numbers_out_of_range(fails, tmp_path: Path, small_run: Path) -> None:
-    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset", *SMALL]
+    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset", *SMALL_BERT]
     for option in ("--training.unroll", "--training.evaluate_every", "--checkpoint.every", "--model.num_hidden_layers"):
         assert option in fails(*same, option, -1)
     assert "--measured_steps" in fails("bench", TINY, "--measured_steps", 0)

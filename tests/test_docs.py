@@ -17,9 +17,9 @@ import pytest
 from plmjax import cli, storage
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
+from tests.paths import ROOT
 from tpu import __main__ as submission
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")

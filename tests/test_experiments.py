@@ -13,7 +13,6 @@ from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh
-from plmjax.experiment.catalogue import functions
 from plmjax.finetuning.batches.source import Rows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
@@ -47,14 +46,9 @@ from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
+from tests.experiment_names import EXPERIMENTS
 from tests.metric_names import undocumented
-from tests.test_goldens import ROOT
-
-RUNS = [
-    f"experiments/{file.name}:{name}"
-    for file in sorted((ROOT / "experiments").glob("*.py"))
-    for name in functions(file)
-]
+from tests.paths import ROOT
 
 
 def kind(name: str) -> tuple:
@@ -67,7 +61,7 @@ def kind(name: str) -> tuple:
 
 def traced() -> list[ParameterSet]:
     """One experiment of each kind; the others are marked slow."""
-    kinds = {name: kind(name) for name in RUNS}
+    kinds = {name: kind(name) for name in EXPERIMENTS}
     first = {one: name for name, one in reversed(kinds.items())}
     # Two seconds each, for other sizes, whose parameters test_goldens.py has: pytest -m slow tests/test_experiments.py
     return [pytest.param(name, marks=() if first[one] == name else pytest.mark.slow) for name, one in kinds.items()]
@@ -206,7 +200,7 @@ def test_its_step_can_be_traced(name, monkeypatch):
 
 
 def test_experiments_were_found():
-    assert len(RUNS) > len(list(Path(ROOT / "experiments").glob("*.py"))) >= 5
+    assert len(EXPERIMENTS) > len(list(Path(ROOT / "experiments").glob("*.py"))) >= 5
 
 
 @pytest.mark.slow  # compiles the published runs for a TPU, both lengths, a minute or two each

@@ -21,8 +21,8 @@ from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).parent / "goldens"
 
 

@@ -9,8 +9,8 @@ import pytest
 from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.json_text import COUNT
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 WRONG = {
     "nested": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
     "digits": ("1" * 5_000, "4300 digits"),

@@ -14,9 +14,9 @@ import pytest
 
 from plmjax import locks, storage
 from plmjax.errors import UserError
-from tests.conftest import SMALL
+from tests.paths import ROOT
+from tests.small_runs import SMALL_BERT
 
-ROOT = Path(__file__).resolve().parents[1]
 HOLD = """
 import sys, time
 from plmjax import locks, storage
@@ -193,7 +193,7 @@ def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Pa
     tokenizers.train("word", 100, iter(["some words"]), tmp_path / "words", lowercase=True)
     tuning = ("finetune", "experiments/finetune_sentences.py", "--from", "random", "--workdir", folder)
     command = {
-        "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL),
+        "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT),
         "prepare": ("prepare", "--input", prose, "--tokenizer", tmp_path / "words", "--output", folder),
         "finetune": tuning,
         "seeds": (*tuning, "--seeds", "1", "2"),

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from plmjax.errors import SAVED
-from tests.conftest import SMALL
+from tests.paths import ROOT
+from tests.small_runs import SMALL_BERT
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS = ("JAX_", "TF_", "TPU_", "PYTHONWARNINGS")
 """What the command line sets, and the tests have set."""
 
@@ -118,7 +118,7 @@ class TestSignals:
     ) -> None:
         said = tmp_path / "said"
         last = stopped(
-            number, "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run", *SMALL, "--data.path",
+            number, "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run", *SMALL_BERT, "--data.path",
             small_run / "dataset", when=lambda process: moment in said.read_text(), said=said,
             JAX_LOG_COMPILES=1, JAX_PLATFORMS="cpu", XDG_CACHE_HOME=tmp_path,
         ).splitlines()  # fmt: skip

@@ -2,13 +2,13 @@
 
 from plmjax import experiment as experiments
 from plmjax.finetuning.tasks.task import Task
+from tests.experiment_names import EXPERIMENTS
 from tests.metric_names import undocumented
-from tests.test_experiments import RUNS
-from tests.test_goldens import ROOT
+from tests.paths import ROOT
 
 
 def test_every_metric_of_a_task_is_explained() -> None:
-    tasks = [run for run in (experiments.load(str(ROOT / name)) for name in RUNS) if isinstance(run.data, Task)]
+    tasks = [run for run in (experiments.load(str(ROOT / name)) for name in EXPERIMENTS) if isinstance(run.data, Task)]
     assert len(tasks) > 10
     for run in tasks:
         assert not undocumented(run.objective.reported(run.data)), run.objective

@@ -24,8 +24,8 @@ from plmjax.finetuning.tasks.task import Task
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference.task_settings import OF_TEXT
 from plmjax.pretraining import run as pretraining
-from tests.test_experiments import RUNS
-from tests.test_goldens import ROOT
+from tests.experiment_names import EXPERIMENTS
+from tests.paths import ROOT
 from tpu import __main__ as tpu
 
 
@@ -130,7 +130,7 @@ def accepted(command: str) -> set[str]:
 
 @functools.cache
 def runs() -> list[Experiment]:
-    return [experiments.load(str(ROOT / name)) for name in RUNS]
+    return [experiments.load(str(ROOT / name)) for name in EXPERIMENTS]
 
 
 def of_experiment(run: Experiment) -> Iterator[str]:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 import setuptools
@@ -11,8 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import plmjax
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
 
 
 @pytest.fixture

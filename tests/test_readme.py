@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from plmjax import cli
-from tests.conftest import SMALL
+from tests.paths import ROOT
+from tests.small_runs import SMALL_BERT
 from tpu import __main__ as submission
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(<!--.*?-->\n)?```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [
@@ -22,13 +22,13 @@ COMMANDS = [
     if language == "bash" and not comment
 ]
 SHORTER = {
-    "pretrain": SMALL,
+    "pretrain": SMALL_BERT,
     "finetune": ["--training.batch_size", "16", "--data.sequence_length", "16"],
     "plan": (
         "--model.num_hidden_layers 2 --model.hidden_size 128 --model.num_attention_heads 2 --model.vocab_size 2048 "
         "--model.intermediate_size 256 --training.batch_size 128"
     ).split(),
-    "bench": [*SMALL, "--measured_steps", "2"],
+    "bench": [*SMALL_BERT, "--measured_steps", "2"],
 }
 """Options that turn a run of minutes into one of seconds; nothing else is added to a command."""
 
@@ -63,7 +63,7 @@ def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert program == "plmjax"
     more = list(SHORTER.get(verb, []))
     if "experiments/continued.py" in arguments:  # whose model is the checkpoint's
-        options = zip(SMALL[::2], SMALL[1::2], strict=True)
+        options = zip(SMALL_BERT[::2], SMALL_BERT[1::2], strict=True)
         more = [word for option in options if not option[0].startswith("--model.") for word in option]
     if "datasets/mine" in arguments and verb == "pretrain":
         more += ["--model.vocab_size", "4096"]

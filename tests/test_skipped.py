@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests import conftest
+from tests import conftest, paths
 
 
 def test_the_end_of_a_run_names_the_files_that_lack_what_lies_beside_the_checkout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(conftest, "SHARED", tmp_path)
+    monkeypatch.setattr(paths, "SHARED", tmp_path)
     (tmp_path / "data").mkdir()
-    assert conftest.beside_the_checkout("data") == tmp_path / "data"
+    assert paths.beside_the_checkout("data") == tmp_path / "data"
     with pytest.raises(pytest.skip.Exception) as skipped:
-        conftest.beside_the_checkout("goldens")
+        paths.beside_the_checkout("goldens")
     reasons = {
         "a.py::x": f"Skipped: {skipped.value}",
         "a.py::y": f"Skipped: {skipped.value}",

@@ -30,8 +30,8 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.parallel import platform
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items, start
-from tests.conftest import SMALL
 from tests.object_store import Object, ObjectStore
+from tests.small_runs import SMALL_BERT
 from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state, shapes
 
 TINY = "experiments/bert_tiny.py"
@@ -56,7 +56,7 @@ def run(object_store: ObjectStore, prose: Path) -> Iterator[tuple[str, list[dict
 
 
 def pretrain(workdir: str) -> None:
-    cli.run(["pretrain", TINY, "--workdir", workdir, "--data.input", "gs://running/text/reference.txt", *SMALL])
+    cli.run(["pretrain", TINY, "--workdir", workdir, "--data.input", "gs://running/text/reference.txt", *SMALL_BERT])
 
 
 def parameters(run: str | Path) -> dict[str, np.ndarray]:
@@ -481,7 +481,7 @@ def test_a_bucket_that_cannot_be_used(
     object_store.deny("readable", 403, "caller does not have storage.objects.create access", ("POST", "PUT"))
     assert "gs://readable, found it forbidden" in fails("export", small_run, "gs://readable/export")
     assert "gs://readable, found it forbidden" in fails(
-        "pretrain", TINY, "--workdir", "gs://readable/run", "--data.path", small_run / "dataset", *SMALL
+        "pretrain", TINY, "--workdir", "gs://readable/run", "--data.path", small_run / "dataset", *SMALL_BERT
     )
     with socket.socket() as taken:  # bound and never listened to
         taken.bind(("127.0.0.1", 0))

@@ -4,13 +4,13 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import setuptools
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
+
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROGRAMS = {"pip", "pytest", "ruff"}
 """What a step may run, all of them from the extra `test`, or beside Python."""

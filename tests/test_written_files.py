@@ -16,8 +16,8 @@ from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.interop import transformers_files
 from plmjax.training.checkpoints import items
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 WRITING = set(
     "copy copy2 copyfile copytree extract extractall link_to makedirs mkdir move open_memmap pipe_file put put_file "
     "rename replacing savez symlink_to touch unlink write_bytes write_text writestr rmtree remove rmdir".split()

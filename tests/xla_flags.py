@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+GIVEN = os.environ.get("XLA_FLAGS", "")
+"""The flags of whoever started the tests."""
 WANTED = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1"
@@ -36,3 +38,11 @@ def known(flags: str) -> str:
 
 
 FAST_COMPILATION = known(WANTED)
+
+
+def cpu_flags(devices: int) -> str:
+    """XLA_FLAGS of a process that has so many simulated devices and compiles nothing for a TPU.
+
+    With eight it finds in the cache what the tests compile: the flags are a part of a program's key.
+    """
+    return " ".join((f"--xla_force_host_platform_device_count={devices}", FAST_COMPILATION, GIVEN))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 LOAD = "from plmjax.data import tensorflow_runtime; tensorflow_runtime.tensorflow()"
 
 

@@ -14,8 +14,7 @@ from plmjax import cli, experiment, experiments
 from plmjax.errors import UserError
 from plmjax.experiment import catalogue
 from plmjax.models.bert import BertConfig
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 def test_a_name_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from plmjax.experiment import Checkpoint, Experiment, Phase, catalogue, override
 from plmjax.experiment.catalogue import functions
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
+from tests.paths import ROOT
 from tests.strangers import experiments
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = [f"{file}:{name}" for file in sorted((ROOT / "experiments").glob("*.py")) for name in functions(file)]
 
 

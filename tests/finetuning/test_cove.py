@@ -21,8 +21,8 @@ from plmjax.training import loop, phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line)

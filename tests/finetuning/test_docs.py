@@ -20,8 +20,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line.replace("\\\n", " "))

@@ -37,8 +37,8 @@ from plmjax.parallel.stopping import Interrupted
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached, saving
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Taggers") : PAGE.index("## Sentences")]
 COMMANDS = [

@@ -16,8 +16,8 @@ from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
 from plmjax.training.checkpoints import checkpoints
-from tests.conftest import WINDOW
 from tests.metric_names import undocumented
+from tests.small_runs import DECODER_ROW
 from tests.strangers import experiments
 
 TEXT = (
@@ -83,10 +83,10 @@ def test_the_window_as_stride_is_the_evaluation_of_the_run(decoder_run, prose, t
     some.write_text(prose.read_text(encoding="utf-8")[:20_000], encoding="utf-8")
     prepare([some], "text", tokenizer, tmp_path / "dataset", validation=0.3, progress=False)
     own = evaluate(decoder_run, tmp_path / "dataset")
-    found = evaluate(decoder_run, tmp_path / "dataset", stride=WINDOW)
+    found = evaluate(decoder_run, tmp_path / "dataset", stride=DECODER_ROW)
     assert own.items() <= found.items()
     assert found.keys() - own.keys() == {"eval/window", "eval/stride", "eval/tokens"}
-    assert evaluate(decoder_run, tmp_path / "dataset", stride=WINDOW // 2)["eval/tokens"] == found["eval/tokens"]
+    assert evaluate(decoder_run, tmp_path / "dataset", stride=DECODER_ROW // 2)["eval/tokens"] == found["eval/tokens"]
 
 
 def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
@@ -142,7 +142,9 @@ def test_a_window_may_have_all_positions_of_the_model() -> None:
 def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
     cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
     said = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert (said["eval/window"], said["eval/stride"]) == (str(WINDOW), "6") and float(said["eval/bits_per_byte"]) > 0
+    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6") and float(
+        said["eval/bits_per_byte"]
+    ) > 0
 
 
 def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> None:

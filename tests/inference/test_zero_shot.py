@@ -18,8 +18,8 @@ from plmjax.errors import UserError
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
-from tests.conftest import WINDOW
 from tests.metric_names import undocumented
+from tests.small_runs import DECODER_ROW
 
 PAIRS = {
     ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],
@@ -83,7 +83,7 @@ def test_a_prefix_language_model_reads_the_passage_from_both_sides(prefix_run, t
     assert found["lambada/prefix"].startswith("the tokens of a row before the first one asked for")
 
 
-@pytest.mark.parametrize("window", [WINDOW, 6])
+@pytest.mark.parametrize("window", [DECODER_ROW, 6])
 def test_last_words_are_those_of_transformers(decoder_run, tokenizer, oracle, passages, tmp_path, window):
     path = tmp_path / "lambada.txt"
     path.write_text("\n".join(passages) + "\n\n", encoding="utf-8")
@@ -97,7 +97,7 @@ def test_last_words_are_those_of_transformers(decoder_run, tokenizer, oracle, pa
         right.append((scores.argmax(axis=-1) == ids[-last:]).all())
         nats.append(-scores[range(last), ids[-last:]].sum())
     found = zero_shot(decoder_run, "lambada", path, window=window)
-    assert found["lambada/accuracy"] == np.mean(right) and (window < WINDOW or 0 < np.mean(right) < 1)
+    assert found["lambada/accuracy"] == np.mean(right) and (window < DECODER_ROW or 0 < np.mean(right) < 1)
     assert found["lambada/perplexity"] == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
     assert (found["lambada/passages"], found["lambada/cut"]) == (len(passages), cut)
     assert found["lambada/unknown_words"] == 0 and not undocumented(found)

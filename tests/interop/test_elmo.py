@@ -22,8 +22,8 @@ from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.words.characters import sentence_marks, spelled
-from tests.conftest import beside_the_checkout
 from tests.models.test_elmo import PLAIN, SMALL, drawn
+from tests.paths import beside_the_checkout
 
 WAYS = {"forward": "fwd", "backward": "bwd"}
 CLOSE = {"rtol": 0, "atol": 2e-6}

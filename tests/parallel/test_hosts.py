@@ -19,10 +19,11 @@ from plmjax.errors import HOST_LOST, SAVED
 from plmjax.parallel import guard, hosts
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
-from tests.conftest import SMALL, cpu_flags
+from tests.paths import ROOT
+from tests.small_runs import SMALL_BERT
 from tests.strangers import recurrent  # noqa: F401 - whose classes the checkpoints name
+from tests.xla_flags import cpu_flags
 
-ROOT = Path(__file__).resolve().parents[2]
 STRANGER = ("-m", "tests.strangers.train", "recurrent")
 EVERY_TWO = (
     "--training.steps", "12", "--checkpoint.every", "2", "--checkpoint.keep", "0", "--training.log_every", "1",
@@ -173,7 +174,7 @@ def test_other_data_is_refused_on_every_host(two, tmp_path):
 @pytest.mark.slow  # more than a minute: two hosts start twice from raw text
 def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, prose, tmp_path):
     command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run")
-    text = ("--data.input", prose, *SMALL)
+    text = ("--data.input", prose, *SMALL_BERT)
     ended = start(*command, *text, only={1: ("--training.seed", 5)})
     assert [host.code for host in ended] == [2, 2]
     assert all("training.seed = 5 on host 1 and 0 on host 0" in host.err for host in ended)

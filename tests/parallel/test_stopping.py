@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from plmjax.parallel.stopping import StopSignals
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 def test_sigterm_is_remembered_however_often_it_comes() -> None:

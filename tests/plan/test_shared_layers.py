@@ -18,7 +18,7 @@ from plmjax.plan import compilation, hlo
 from plmjax.training import phases, placement
 from plmjax.training.optimizers import Lamb
 from plmjax.vocabulary import Vocabulary
-from tests.test_goldens import ROOT
+from tests.paths import ROOT
 
 SIZE, INNER, ROWS, LENGTH, MICROBATCHES = 512, 2048, 4, 16, 2
 SMALLEST_KERNEL = SIZE * SIZE  # far more numbers than a layer has activations of any one kind: ROWS * LENGTH * INNER

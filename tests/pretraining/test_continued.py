@@ -24,7 +24,7 @@ from plmjax.pretraining.run import pretrain
 from plmjax.training import checks, loop
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
-from tests.conftest import SMALL
+from tests.small_runs import SMALL_BERT
 
 TINY = "experiments/bert_tiny.py"
 
@@ -36,7 +36,7 @@ def flat(params) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def run(small_run) -> Experiment:
     """The experiment of `small_run` on the same dataset, two steps long, without a model of its own."""
-    composed = override(experiments.load(TINY), [*SMALL, "--data.path", str(small_run / "dataset")])
+    composed = override(experiments.load(TINY), [*SMALL_BERT, "--data.path", str(small_run / "dataset")])
     training = dataclasses.replace(composed.training, steps=2, evaluate_every=0, seed=7)
     return dataclasses.replace(composed, model=None, training=training)
 
@@ -106,7 +106,7 @@ def test_heads_that_are_missing_are_drawn_and_named_and_nothing_else(run, small_
 
 
 def test_mistakes_are_named(run, small_run, fails, tmp_path):
-    same = ("pretrain", TINY, *SMALL, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset")
+    same = ("pretrain", TINY, *SMALL_BERT, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset")
     assert "whose hidden_size is 32, found model.hidden_size = 64" in fails(
         *same, "--from", small_run, "--model.hidden_size", "64"
     )
@@ -122,7 +122,7 @@ def test_mistakes_are_named(run, small_run, fails, tmp_path):
 def test_a_finished_run_is_given_more_steps_by_the_command(small_run, prose, tmp_path, capsys, fails):
     shutil.copytree(small_run, tmp_path / "run")
     before = flat(checkpoints.load_parameters(tmp_path / "run" / "checkpoints" / "6")[0])
-    same = ["pretrain", TINY, "--workdir", str(tmp_path / "run"), "--data.input", str(prose), *SMALL]
+    same = ["pretrain", TINY, "--workdir", str(tmp_path / "run"), "--data.input", str(prose), *SMALL_BERT]
     cli.run([*same, "--training.steps", "9"])
     said = capsys.readouterr().out
     assert "6 become 9: after step 6 the learning rate (linear) stays at 3.00e-05" in said  # still warming up
@@ -202,7 +202,7 @@ def stopped(monkeypatch, capsys):
 def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(prose, tmp_path, stopped):
     text, workdir = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("\n\n".join(prose.read_text(encoding="utf-8").split("\n\n")[:30]), encoding="utf-8")
-    same = ("pretrain", TINY, "--workdir", workdir, "--data.input", text, *SMALL)
+    same = ("pretrain", TINY, "--workdir", workdir, "--data.input", text, *SMALL_BERT)
     stopped(*same)
     before = (workdir / "dataset" / store.LEDGER).read_bytes()
     said = stopped(*same, "--data.held_out", "0.5", "--tokenizer.vocab_size", "700")
@@ -219,9 +219,9 @@ def test_a_tokenizer_and_a_dataset_that_the_run_names_stay(small_run, tmp_path, 
     workdir = tmp_path / "run"
     for made in ("tokenizer", "dataset"):
         shutil.copytree(small_run / made, workdir / made)
-    experiments.write(override(experiments.load(TINY), SMALL), workdir / "experiment.json")
+    experiments.write(override(experiments.load(TINY), SMALL_BERT), workdir / "experiment.json")
     named = ("--tokenizer.path", workdir / "tokenizer", "--data.path", workdir / "dataset")
-    said = stopped("pretrain", TINY, "--workdir", workdir, *SMALL, *named, "--data.held_out", "0.5")
+    said = stopped("pretrain", TINY, "--workdir", workdir, *SMALL_BERT, *named, "--data.held_out", "0.5")
     assert "prepared again" not in said
     assert (workdir / "dataset" / store.LEDGER).read_bytes() == (small_run / "dataset" / store.LEDGER).read_bytes()
 

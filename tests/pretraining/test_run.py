@@ -13,7 +13,7 @@ from plmjax.pretraining.run import pretrain
 from plmjax.report import page
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
-from tests.conftest import SMALL
+from tests.small_runs import SMALL_BERT
 
 TINY = "experiments/bert_tiny.py"
 
@@ -23,7 +23,7 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
 ) -> None:
     lines = [line for line in prose.read_text(encoding="utf-8").split("\n") if line][:60]
     (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
-    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", tmp_path / "lines.txt", *SMALL]
+    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", tmp_path / "lines.txt", *SMALL_BERT]
     said = fails(*same, "--checkpoint.best", "eval/loss")
     assert "Expected held-out text to find the best checkpoint by" in said and "set --checkpoint.best ''" in said
     capsys.readouterr()

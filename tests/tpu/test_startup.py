@@ -21,9 +21,10 @@ import pytest
 from plmjax import storage
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
-from tests.conftest import SMALL, cpu_flags
 from tests.object_store import ObjectStore
+from tests.small_runs import SMALL_BERT
 from tests.tpu.service import CloudTpu
+from tests.xla_flags import cpu_flags
 from tpu import job as jobs
 from tpu import package, queue, startup
 from tpu.bucket import Bucket
@@ -128,7 +129,7 @@ def test_two_hosts_train_to_the_end_though_one_is_killed(
 ) -> None:
     for file in (file for file in (small_run / "dataset").rglob("*") if file.is_file()):
         store.put("my-bucket", f"data/{file.relative_to(small_run / 'dataset').as_posix()}", file.read_bytes())
-    overrides = [*SMALL, "--training.steps", 6, "--checkpoint.every", 2, "--data.path", f"{BUCKET}/data"]
+    overrides = [*SMALL_BERT, "--training.steps", 6, "--checkpoint.every", 2, "--data.path", f"{BUCKET}/data"]
     script = submitted(tpu, cloud, BUCKET, *overrides)
     address = f"127.0.0.1:{free_port()}"
     hosts = []

@@ -7,16 +7,16 @@ from plmjax import cli, experiment
 from plmjax.parallel import peak
 from plmjax.training import bench as benches
 from plmjax.training import feed
-from tests.conftest import SMALL
 from tests.metric_names import undocumented
+from tests.small_runs import SMALL_BERT
 
 
 def test_a_measure_that_this_machine_lacks_is_left_out(capsys):
-    cli.run(["bench", "experiments/bert_tiny.py", *SMALL, "--measured_steps", "1"])
+    cli.run(["bench", "experiments/bert_tiny.py", *SMALL_BERT, "--measured_steps", "1"])
     shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()}
     assert "mfu" not in shown and "None" not in shown.values()  # a CPU has no data sheet
     assert shown["device"] == "cpu" and {"of_matmul", "step_seconds", "input"} <= shown.keys()
-    cli.run(["bench", "experiments/bert_tiny.py", *SMALL, "--measured_steps", "1", "--json"])
+    cli.run(["bench", "experiments/bert_tiny.py", *SMALL_BERT, "--measured_steps", "1", "--json"])
     record = json.loads(capsys.readouterr().out)
     assert record["mfu"] is None and not undocumented(record)
 
@@ -34,7 +34,7 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     monkeypatch.setattr(benches, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
     monkeypatch.setattr(peak, "measured_flops", lambda dtype, seconds: rate)
-    run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL, "")
+    run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
     (found,) = benches.bench(run, steps=3, warmup=1)
     assert len(taken) == 1 + 3 and found["steps"] == 3
     assert (found["step_seconds"], found["step_cpu_seconds"]) == (7.0, 3.0)

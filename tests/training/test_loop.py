@@ -20,11 +20,11 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, metrics
 from plmjax.training.checkpoints import checkpoints
-from tests.conftest import cpu_flags
+from tests.paths import ROOT
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
+from tests.xla_flags import cpu_flags
 
-ROOT = Path(__file__).resolve().parents[2]
 find_devices = loop.devices
 CLOCK = ("time", "tokens_per_second", "mfu", "input_wait")
 

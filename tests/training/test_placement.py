@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -17,9 +16,8 @@ from plmjax.experiment import Mesh
 from plmjax.parallel import topologies
 from plmjax.training import phases, placement
 from plmjax.vocabulary import Vocabulary
-from tests.conftest import cpu_flags
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+from tests.xla_flags import cpu_flags
 
 
 def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> placement.Placement:

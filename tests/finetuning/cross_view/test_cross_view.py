@@ -34,8 +34,8 @@ from plmjax.training import metrics
 from plmjax.vocabulary import Vocabulary
 from tests.models.cvt import small as cvt
 from tests.optional import torch
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "contextual_vectors.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line)[1:]

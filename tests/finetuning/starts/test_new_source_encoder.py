@@ -17,8 +17,8 @@ from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.conftest import WORDS
 from tests.finetuning.test_docs import Reached, saving
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 SHORT = (
     "--data.train train.de --data.validation dev.de --data.sequence_length 40 --data.target_length 40 --data.pack 2 "
     "--training.batch_size 8 --training.unroll 1 --training.steps 2 --finetuning.epochs 0 --checkpoint.minutes 0 "

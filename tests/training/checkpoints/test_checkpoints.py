@@ -25,9 +25,9 @@ from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import State
+from tests.paths import ROOT
 from tests.strangers import experiments
 
-ROOT = Path(__file__).resolve().parents[3]
 ITEMS = ("params", "training", "description", "tokenizer")
 
 
