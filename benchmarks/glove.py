@@ -123,7 +123,7 @@ def main() -> None:
             ),
             training=dataclasses.replace(run.training, batch_size=options.batch),
         )
-        source = pipeline.Source(run.data.layout, dataset, vocabulary, run.training.seed)
+        source = pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed)
         (phase,) = phases.resolve(run)
         program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
         materials = Materials(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)

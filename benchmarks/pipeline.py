@@ -21,7 +21,7 @@ from plmjax.vocabulary import Vocabulary
 def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:
     """Rate of one layout and length, as a line."""
     batch_size = 32_768 // length
-    source = pipeline.Source(layout, dataset, vocabulary, seed=0)
+    source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
     phase = SimpleNamespace(index=0, sequence_length=length, batch_size=batch_size)
     first = {}
     for start in (0, 1_000_000, 0, 1_000_000):  # the first round also opens the index

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data import tokenizers
-from plmjax.finetuning.batches.source import Rows
+from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.files import json_file
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 
@@ -56,7 +56,7 @@ def main() -> None:
         marks.append(time.perf_counter())
         encoded = SpanExtraction().encode(examples, tokenizer, None, task)
         marks.append(time.perf_counter())
-        rows = Rows(encoded, task.sequence_length, task.pack, 0)
+        rows = ExampleRows(encoded, task.sequence_length, task.pack, 0)
         marks.append(time.perf_counter())
         for first in range(0, len(rows), 16):
             rows.batch(rows.in_order[first : first + 16], np.arange(16))

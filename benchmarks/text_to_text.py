@@ -44,7 +44,7 @@ TASKS: list[tuple[TextToText, int]] = [
 def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: Vocabulary, steps: int) -> str:
     """A line of the table."""
     layout = FullSentences() if isinstance(task, Denoising) else Blocks()
-    source = pipeline.Source(layout, dataset, vocabulary, seed=0)
+    source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
     batches = source.train(SimpleNamespace(index=0, sequence_length=tokens, batch_size=ROWS, steps=steps), 0)
     corrupt = jax.jit(lambda batch, key: task.corrupt(batch, key, vocabulary))
     seconds, padding = 0.0, []

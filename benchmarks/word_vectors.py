@@ -41,7 +41,7 @@ class Ours:
 
     def __init__(self, run: Experiment, dataset: Dataset, tokenizer: tokenizers.Tokenizer, seed: int):
         self._run, self._tokenizer = run, tokenizer
-        self._source = pipeline.Source(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+        self._source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
         (self._phase,) = phases.resolve(run)
         mesh = meshes.make(run.mesh, jax.devices()[:1])
         program = programs.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)

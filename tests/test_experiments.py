@@ -13,7 +13,7 @@ from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh
-from plmjax.finetuning.batches.source import Rows
+from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
 from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
@@ -178,7 +178,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         parts = [EXAMPLES[type(run.data.single_task(task))] for task in run.data.tasks]
         examples = joined_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
-    return Rows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
+    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 
 
 @pytest.mark.parametrize("name", traced())

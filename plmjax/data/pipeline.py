@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import order, tensorflow_runtime
-from plmjax.data.layouts import Layout, Rows
+from plmjax.data.layouts import Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -53,7 +53,7 @@ class Batches(Iterator[Batch]):
         return dict(zip(self._names, next(self._state["iterator"]), strict=True))
 
 
-class Source:
+class DatasetSource:
     """A prepared dataset as the training loop reads it."""
 
     def __init__(self, layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int):
@@ -115,7 +115,7 @@ class Source:
 
         return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
 
-    def _open_rows(self, split: str, sequence_length: int) -> Rows:
+    def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
         rows = self._layout.rows(self._dataset, split, sequence_length, self.vocabulary, self._seed)
         if rows.count > np.iinfo(np.int32).max:
             raise UserError(
@@ -127,7 +127,7 @@ class Source:
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
 
-    def _batch(self, rows: Rows, which: np.ndarray, begins: bool) -> Batch:
+    def _batch(self, rows: LayoutRows, which: np.ndarray, begins: bool) -> Batch:
         exists = which >= 0
         fields = rows.fields(which[exists])
         if not exists.all():

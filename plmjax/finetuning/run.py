@@ -17,7 +17,7 @@ from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation, check_whole_file
 from plmjax.finetuning.starts import special_tokens
 from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
@@ -186,12 +186,12 @@ def in_head(parameter: str) -> bool:
     return parameter.split("/")[0] in TASK_PARTS
 
 
-def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> Rows:
+def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
     """Examples, packed into rows as the run asks; mixing: how epochs of training draw from them."""
     return _packed(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
 
 
-def _unlabelled_rows(run: Experiment, tokenizer: Any) -> Rows | None:
+def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
     """The rows of the examples that a task has without labels."""
     examples = run.data.unlabelled_examples()
     if examples is None:
@@ -199,9 +199,9 @@ def _unlabelled_rows(run: Experiment, tokenizer: Any) -> Rows | None:
     return _packed(run, run.objective.encode_unlabelled(examples, tokenizer, run.model, run.data), tokenizer)
 
 
-def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> Rows:
+def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
     pad = max(tokenizer.vocabulary.pad, 0)
-    return Rows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
+    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
 
 
 def check_settings(run: Experiment) -> None:

@@ -10,7 +10,8 @@ from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, Purpose
-from plmjax.layers.encoder_decoder import Source
+from plmjax.layers.attention.cache import Cache
+from plmjax.layers.encoder_decoder import SourceKeyValues
 
 Variables = dict[str, Any]
 
@@ -104,7 +105,7 @@ class SourceDecoder:
         prompt_mask: jax.Array,
         source: dict[str, jax.Array],
         capacity: int,
-    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+    ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
         """Reads the source, then what each text begins with."""
         module = self.config.module(Purpose.WRITING, self.execution)
         read = module.apply(variables, **source, method="encode")
@@ -112,19 +113,19 @@ class SourceDecoder:
         return self._read(variables, prompt, prompt_mask, read, cache)
 
     def decode_step(
-        self, variables: Variables, tokens: jax.Array, state: tuple[Source, Cache]
-    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+        self, variables: Variables, tokens: jax.Array, state: tuple[SourceKeyValues, Cache]
+    ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
         """One column more."""
         return self._read(variables, tokens[:, None], None, *state)
 
-    def take_rows(self, state: tuple[Source, Cache], indices: jax.Array) -> tuple[Source, Cache]:
+    def take_rows(self, state: tuple[SourceKeyValues, Cache], indices: jax.Array) -> tuple[SourceKeyValues, Cache]:
         """The cache of other rows, beside the same source: the texts of a prompt share one."""
         source, cache = state
         return source, cache.take_rows(indices)
 
     def _read(
-        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: Source, cache: Cache
-    ) -> tuple[jax.Array, tuple[Source, Cache]]:
+        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: SourceKeyValues, cache: Cache
+    ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
         module = self.config.module(Purpose.WRITING, self.execution)
         output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")
         return output.scores.last_logits(), (source, output.cache)

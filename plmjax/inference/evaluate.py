@@ -176,7 +176,7 @@ def _of_text(
         dataset = _dataset(run, tokenizer, directory, data, Path(scratch), max_unknown)
         if raw and slides:
             perplexity.check_length(dataset, data)
-        source = pipeline.Source(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+        source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
         evaluation = HeldOut(source, run.training.seed, run.objective.coefficients())
         program = program_of(run, source)
         totals = evaluation.totals(program, _given(directory, program))

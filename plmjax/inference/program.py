@@ -14,7 +14,7 @@ from plmjax.training.evaluation import unigram_nats
 from plmjax.training.program import Program
 
 
-def program_of(run: Experiment, source: feed.Source) -> Program:
+def program_of(run: Experiment, source: feed.BatchSource) -> Program:
     """The program of the run's last phase on the devices of this machine."""
     mesh = meshes.make(experiments.Mesh(), jax.local_devices())
     phase = phases.resolve(run)[-1]

@@ -4,7 +4,7 @@ A module of such a model has three methods. Training calls the module itself; wr
 then calls `decode` for each further token:
 
     module(input_ids, attention_mask, decoder_input_ids, ...) -> EncoderDecoderOutput
-    module.encode(input_ids, attention_mask) -> Source
+    module.encode(input_ids, attention_mask) -> SourceKeyValues
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
 
 A decoder of another kind, such as an LSTM, has a source and an output of its own with the fields that are used here:
@@ -46,7 +46,7 @@ class EncoderDecoderOutput:
 
 
 @flax.struct.dataclass
-class Source:
+class SourceKeyValues:
     """What a decoder that writes text sees of its source, computed once for all the tokens that it writes.
 
     key_values: [L B S N H], each decoder layer's keys and values of the encoder's output.

@@ -50,7 +50,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
-from plmjax.layers.recurrent.lstm import GATES, State, recurrence
+from plmjax.layers.recurrent.lstm import GATES, LstmState, recurrence
 from plmjax.layers.recurrent.masks import text_starts, visible_tokens
 from plmjax.layers.stack import repeat
 from plmjax.layers.tokens import check_token_inputs, last_tokens
@@ -137,9 +137,9 @@ class AwdLstmConfig(ModelConfig):
         places = ("embedding", "input", "weight", "hidden", "output")
         return dataclasses.replace(self, **{f"{place}_dropout": rate for place in places})
 
-    def zero_states(self, batch_size: int) -> tuple[State, ...]:
+    def zero_states(self, batch_size: int) -> tuple[LstmState, ...]:
         """The state of every layer before a text."""
-        return tuple(State.zeros(batch_size, size) for size in self.layer_sizes)
+        return tuple(LstmState.zeros(batch_size, size) for size in self.layer_sizes)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> "AwdLstmCache":
         """The states before a text, whatever its room is."""
@@ -160,7 +160,7 @@ class AwdLstmConfig(ModelConfig):
 class AwdLstmCache(Cache):
     """The state of every layer after the tokens that were read."""
 
-    states: tuple[State, ...]
+    states: tuple[LstmState, ...]
 
 
 @flax.struct.dataclass
@@ -177,7 +177,7 @@ class AwdLstmOutput:
 
     last_hidden_state: jax.Array
     raw_hidden_state: jax.Array
-    states: tuple[State, ...]
+    states: tuple[LstmState, ...]
     hidden_states: tuple[jax.Array, ...] | None = None
     scores: TokenScores | None = None
 
@@ -210,8 +210,8 @@ class WeightDroppedLstm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, state: State, starts: jax.Array | None, visible: jax.Array | None, deterministic: bool
-    ) -> tuple[jax.Array, State]:
+        self, x: jax.Array, state: LstmState, starts: jax.Array | None, visible: jax.Array | None, deterministic: bool
+    ) -> tuple[jax.Array, LstmState]:
         """[B T D] -> [B T H] and the state after the row."""
         axes, init = ("embed", None, "mlp"), uniform(self.features**-0.5)
         gates = Projection((GATES, self.features), axes, init, self.dtype, bias_init=init, name="input")(x)
@@ -241,7 +241,7 @@ class AwdLstmModel(nn.Module):
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
         starts: jax.Array | None = None,
-        states: tuple[State, ...] | None = None,
+        states: tuple[LstmState, ...] | None = None,
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -353,7 +353,7 @@ class AwdLstmForSequenceClassification(nn.Module):
             padded = jnp.pad(x, ((0, 0), (0, count * WINDOW - length)))
             return jnp.moveaxis(padded.reshape(batch, count, WINDOW), 1, 0)
 
-        def read(encoder: AwdLstmModel, states: tuple[State, ...], window: tuple) -> tuple:
+        def read(encoder: AwdLstmModel, states: tuple[LstmState, ...], window: tuple) -> tuple:
             before = jax.lax.stop_gradient(states)
             outputs = encoder(*window, before, deterministic=deterministic)
             return outputs.states, outputs.raw_hidden_state

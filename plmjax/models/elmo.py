@@ -36,7 +36,7 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.projection import Projection
-from plmjax.layers.recurrent.lstm import Lstm, State
+from plmjax.layers.recurrent.lstm import Lstm, LstmState
 from plmjax.layers.recurrent.masks import recurrent_masks
 from plmjax.layers.words.character_filters import character_filters
 from plmjax.layers.words.characters import CHARACTERS
@@ -45,7 +45,7 @@ from plmjax.models.families.task_heads import TokenClassification
 
 DIRECTIONS = ("forward", "backward")
 
-States = dict[str, tuple[State, ...]]
+States = dict[str, tuple[LstmState, ...]]
 """Direction -> the state of every layer."""
 
 
@@ -125,7 +125,7 @@ class ElmoConfig(ModelConfig):
 
     def zero_states(self, batch_size: int) -> States:
         """The states before a text."""
-        state = State.zeros(batch_size, self.dim, self.projection_dim)
+        state = LstmState.zeros(batch_size, self.dim, self.projection_dim)
         return {way: (state,) * self.n_layers for way in DIRECTIONS}
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -217,12 +217,12 @@ class LanguageModel(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        states: tuple[State, ...],
+        states: tuple[LstmState, ...],
         *,
         starts: jax.Array | None = None,
         visible: jax.Array | None = None,
         deterministic: bool = True,
-    ) -> tuple[list[jax.Array], tuple[State, ...]]:
+    ) -> tuple[list[jax.Array], tuple[LstmState, ...]]:
         """[B T P] -> the outputs of every layer [B T P], and their states after the last word that is read.
 
         starts, visible: as `plmjax.layers.recurrent.lstm.recurrence` has them.
@@ -298,7 +298,7 @@ class ElmoModel(nn.Module):
         all_layers = jnp.stack(hidden) if output_hidden_states else None
         return ElmoOutput(hidden[-1], all_layers, {"forward": after, "backward": before})
 
-    def read(self, way: str, characters: jax.Array, states: tuple[State, ...], **reads: Any) -> Any:
+    def read(self, way: str, characters: jax.Array, states: tuple[LstmState, ...], **reads: Any) -> Any:
         """One direction alone, as `LanguageModel`, of the characters of words in the order in which it reads them."""
         return getattr(self, way)(self.words(characters), states, **reads)
 

@@ -48,7 +48,7 @@ from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, by_source, check_segments
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
@@ -489,17 +489,17 @@ class T5Model(nn.Module):
         )
         return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=states)
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
         """Reads sources, int [B S], once for all the tokens that are to be written."""
         self._check(input_ids, attention_mask)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         encoded, _ = self._encoded(input_ids, Visibility.of_rows(mask, None), True, False)
-        return Source(self.decoder.source(encoded), mask.astype(jnp.int32))
+        return SourceKeyValues(self.decoder.source(encoded), mask.astype(jnp.int32))
 
     def decode(
         self,
         decoder_input_ids: jax.Array,
-        source: Source,
+        source: SourceKeyValues,
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:

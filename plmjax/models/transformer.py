@@ -44,7 +44,7 @@ from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, Source, by_source, check_segments
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, by_source, check_segments
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
@@ -392,7 +392,7 @@ class TransformerModel(nn.Module):
         output = self._decoded(decoder_input_ids, rows, read, of_source, **how)
         return output.replace(encoder_last_hidden_state=read, encoder_hidden_states=encoder_states)
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
         """Reads sources, as `__call__`, for targets that are written token by token."""
         read, _ = self._encoded(input_ids, attention_mask, None, None, deterministic=True, output_hidden_states=False)
 
@@ -400,12 +400,12 @@ class TransformerModel(nn.Module):
             return read, layer.key_values(read)
 
         _, key_values = stack(body, self.decoder_layers, self.config.decoder_layers, self.execution, read)
-        return Source(key_values, jnp.ones_like(input_ids) if attention_mask is None else attention_mask)
+        return SourceKeyValues(key_values, jnp.ones_like(input_ids) if attention_mask is None else attention_mask)
 
     def decode(
         self,
         decoder_input_ids: jax.Array,
-        source: Source,
+        source: SourceKeyValues,
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
@@ -511,14 +511,14 @@ class TransformerForConditionalGeneration(nn.Module):
         """As `TransformerModel`."""
         return self._scored(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
         """As `TransformerModel.encode`."""
         return self.model.encode(input_ids, attention_mask)
 
     def decode(
         self,
         decoder_input_ids: jax.Array,
-        source: Source,
+        source: SourceKeyValues,
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:

@@ -58,7 +58,7 @@ def pretrain(
     _check(run, origin)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
     dataset, tokenizer = _prepare(run, origin, workdir, say)
-    source = pipeline.Source(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+    source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
     initial = origin.initial_parameters(run, tokenizer, say=say)
     result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, say))

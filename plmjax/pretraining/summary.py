@@ -22,7 +22,7 @@ SAMPLED = 48
 """Tokens of a text that is written for the report, or half of the model's positions if they are fewer."""
 
 
-def show(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None] = print) -> None:
+def show(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None] = print) -> None:
     """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
     if "eval/loss" in result.metrics:
         objective = experiment.read(workdir / "experiment.json").objective
@@ -43,7 +43,7 @@ def _show_losses(metrics: dict[str, float], has_perplexity: bool, say: Callable[
     say(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")
 
 
-def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
+def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None]) -> None:
     """Hides one word of a few held-out sentences and prints what the model puts there."""
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import fill_mask
@@ -57,7 +57,7 @@ def _fill(result: loop.Result, source: feed.Source, workdir: Path, say: Callable
         say(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
 
 
-def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Callable[[str], None]) -> None:
+def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None]) -> None:
     """Writes a document and goes on from a few held-out beginnings, or says what an encoder-decoder makes of those.
 
     Tokens are drawn, or chosen as a checkpoint has it that the run started from.
@@ -85,7 +85,7 @@ def _generate(result: loop.Result, source: feed.Source, workdir: Path, say: Call
         say(printable(f"generate   {text.prompt}{between}{text.text}"))
 
 
-def _held_out(result: loop.Result, source: feed.Source, tokenizer) -> Iterator[str]:
+def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
     """The beginnings of held-out rows, as text of at most sixteen words."""
     special = np.array(source.vocabulary.special)
     phase = result.program.evaluation_phase

@@ -104,7 +104,9 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
 
         dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
         vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
-        return vocabulary, pipeline.Source(run.data.layout, dataset, vocabulary, run.training.seed).train(phase, 0)
+        return vocabulary, pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed).train(
+            phase, 0
+        )
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
     return Vocabulary.placeholder(size), itertools.cycle(made)

@@ -10,7 +10,7 @@ import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.objectives.objective import Given
-from plmjax.training.feed import Source, local_rows, on_device
+from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.program import Program
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -51,7 +51,7 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 
 
 def batches(
-    program: Program, given: Given, source: Source, seed: int, limit: int = 0
+    program: Program, given: Given, source: BatchSource, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
     """(name -> (sum, weight), the outputs of a downstream task) of every held-out batch, as arrays on the host.
 
@@ -88,7 +88,7 @@ class HeldOut:
     seed: draws the corruption of the batches.
     """
 
-    source: Source
+    source: BatchSource
     seed: int
     coefficients: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

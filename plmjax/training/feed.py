@@ -16,7 +16,7 @@ from plmjax.vocabulary import Vocabulary
 HostBatch = dict[str, np.ndarray]
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """A source of batches: a prepared dataset, or the examples of a downstream task.
 
     vocabulary: of the tokenizer that made the tokens.

@@ -28,19 +28,19 @@ from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
-from plmjax.training.feed import Source, local_rows, on_device
+from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
 from plmjax.training.program import Program, build
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 
 
 @dataclasses.dataclass
 class Result:
     """The result of a run: its last state, the program that made it, its last evaluation."""
 
-    state: State
+    state: TrainState
     program: Program
     metrics: dict[str, float]
 
@@ -109,7 +109,7 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
 def train(
     run: Experiment,
     workdir: str | Path,
-    source: Source,
+    source: BatchSource,
     tokenizer: dict[str, bytes],
     initial: InitialParameters = InitialParameters(),
     evaluation: Evaluation | None = None,
@@ -206,7 +206,7 @@ class _Session:
         *,
         run: Experiment,
         workdir: Path,
-        source: Source,
+        source: BatchSource,
         tokenizer: dict[str, bytes],
         keeper: Checkpoints,
         start: Description,
@@ -267,7 +267,7 @@ class _Session:
         """Whether the metric of the best checkpoint has not improved for too long."""
         return self.best.exhausted(self.record)
 
-    def phase(self, program: Program, state: State, done: int) -> tuple[State, int]:
+    def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:
         """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
         compiled, rates = self.compile(program, state, done)
         hosts.agree(f"the start of phase {program.phase.index}")
@@ -308,7 +308,7 @@ class _Session:
         batches.close()
         return state, step
 
-    def compile(self, program: Program, state: State, done: int) -> tuple[Any, "_Rates"]:
+    def compile(self, program: Program, state: TrainState, done: int) -> tuple[Any, "_Rates"]:
         """The compiled train step of a phase; shows the header of the phase."""
         self.progressed("compiling", timed=False)
         if self.is_primary:
@@ -373,7 +373,7 @@ class _Session:
             self.terminal.step(step, values, (self.run.training.steps - step) * seconds)
         pace.restart()
 
-    def evaluate(self, program: Program, state: State, step: int) -> State:
+    def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
         """Evaluates once a step and logs it; returns the state after the optimizer has received the loss."""
         if self.evaluated == step:
             return state
@@ -392,7 +392,7 @@ class _Session:
             )
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
-    def save(self, state: State, step: int) -> None:
+    def save(self, state: TrainState, step: int) -> None:
         """Begins a checkpoint of this step."""
         if self.is_primary:
             self.file.flush()  # a run that continues from this step does not write these records again

@@ -28,7 +28,7 @@ from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares, dtypes
 from plmjax.training import constants, optimizers, phases, rows
 from plmjax.training.phases import ResolvedPhase
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 from plmjax.training.step import Forward, Metrics, Update, evaluation_step, train_step
 from plmjax.vocabulary import Vocabulary
 
@@ -44,14 +44,14 @@ class Program:
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
     evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. Outputs are those that a
         downstream task makes predictions from.
-    initialize: (seed, materials, replaced) -> State, every array created on its devices. Materials are needed where
-        the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn, for a
-        caller who gives it a value; what is not drawn is not compiled either.
+    initialize: (seed, materials, replaced) -> TrainState, every array created on its devices. Materials are needed
+        where the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn,
+        for a caller who gives it a value; what is not drawn is not compiled either.
     averaged: (state) -> the parameters that the optimizer has averaged, jitted.
     on_evaluation: (state, loss of an evaluation) -> the state after the optimizer has received it, jitted, the state
         donated.
     start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
-    state: State of ShapeDtypeStructs with their shardings.
+    state: TrainState of ShapeDtypeStructs with their shardings.
     batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
     evaluation_phase: the phase with the batch size and the sequence length of an evaluation.
     copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
@@ -64,18 +64,18 @@ class Program:
     module: nn.Module
     train: Any
     evaluate: Any
-    initialize: Callable[..., State]
-    averaged: Callable[[State], Any]
-    on_evaluation: Callable[[State, float], State]
+    initialize: Callable[..., TrainState]
+    averaged: Callable[[TrainState], Any]
+    on_evaluation: Callable[[TrainState, float], TrainState]
     start_carry: Callable[[], Any]
     start_evaluation_carry: Callable[[], Any]
-    state: State
+    state: TrainState
     batch: Shapes
     evaluation_batch: Shapes
     copy: Any
     axes: Any
 
-    def given(self, state: State) -> Given:
+    def given(self, state: TrainState) -> Given:
         """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
         params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
         return state.given.replace(params=params, carry=self.start_evaluation_carry())
@@ -156,10 +156,10 @@ def build(
         groups = objective.parameter_groups(config)
         optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
 
-    def first_state(variables: dict[str, Any], key: jax.Array) -> State:
+    def first_state(variables: dict[str, Any], key: jax.Array) -> TrainState:
         collections = nn.meta.unbox(variables)
         params = collections.pop("params")
-        return State(
+        return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
             collections=collections,
@@ -168,7 +168,7 @@ def build(
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    def initialize(key: jax.Array, zero: frozenset[str]) -> State:
+    def initialize(key: jax.Array, zero: frozenset[str]) -> TrainState:
         state = first_state(init(jax.random.fold_in(key, 0)), key)
         flat = flax.traverse_util.flatten_dict(state.params, sep="/")
         flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
@@ -190,7 +190,7 @@ def build(
     # Gradients alone may be rounded for their way over the network: an evaluation has none.
     evaluated = dataclasses.replace(copied, dtypes=dtypes(boxed_rest, how.dtype, jnp.dtype(jnp.float32)))
     whole = NamedSharding(mesh, PartitionSpec())
-    shardings = State(
+    shardings = TrainState(
         step=whole,
         params=shares.owned,
         collections=sharding.boxed({name: tree for name, tree in boxed.items() if name != "params"}, mesh),
@@ -205,7 +205,7 @@ def build(
 
     def start(
         seed: int, materials: Materials | None = None, replaced: Callable[[str], bool] = lambda name: False
-    ) -> State:
+    ) -> TrainState:
         names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
         state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
         if not jax.tree.leaves(boxed_constants):
@@ -240,7 +240,7 @@ def build(
         generator=dropout_generator(experiment, mesh),
     )
 
-    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return train_step(state, batch, training, update)
 
     def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:

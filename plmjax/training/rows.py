@@ -23,7 +23,7 @@ from plmjax.training import paths
 Params = Any
 
 
-class Rows(NamedTuple):
+class TableRows(NamedTuple):
     """The rows of a table that a batch asks for, each once, and their gradient.
 
     ids: int32 [N]; the number of the table's rows, which no row has, in a place whose row stands in another place too.
@@ -115,14 +115,14 @@ class Tables:
         return with_sharding_constraint(whole, self.owned[name])
 
 
-def each_once(ids: jax.Array, gradient: jax.Array, size: int) -> Rows:
+def each_once(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
     """The rows of a table of `size` rows from lookups: ids int [N] and gradient float32 [N D].
 
     Gradients of the same row are summed in the place of its last lookup.
     """
     places = jnp.arange(len(ids), dtype=jnp.int32)
     last = jnp.zeros(size, jnp.int32).at[ids].max(places)[ids]
-    return Rows(jnp.where(last == places, ids, size), jnp.zeros_like(gradient).at[last].add(gradient))
+    return TableRows(jnp.where(last == places, ids, size), jnp.zeros_like(gradient).at[last].add(gradient))
 
 
 def nested(leaves: dict[str, Any]) -> Params:
@@ -140,7 +140,7 @@ def _flat(params: Params) -> dict[str, Any]:
 
 
 def _map_tables(
-    function: Callable[..., jax.Array], rows: dict[str, Rows], tables: dict[str, jax.Array], state: Any, *new: Any
+    function: Callable[..., jax.Array], rows: dict[str, TableRows], tables: dict[str, jax.Array], state: Any, *new: Any
 ) -> Any:
     """`function(leaf, rows, leaf of new...)` of what an optimizer's state keeps for each number of a table.
 

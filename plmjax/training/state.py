@@ -9,7 +9,7 @@ from plmjax.objectives.objective import Given
 
 
 @flax.struct.dataclass
-class State:
+class TrainState:
     """The state of a run.
 
     step: int32 scalar, optimizer steps done.

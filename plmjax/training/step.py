@@ -14,7 +14,7 @@ from plmjax.objectives.objective import Batch, Given, Objective, Sums
 from plmjax.parallel.shares import Shares
 from plmjax.training import optimizers, rows
 from plmjax.training.accumulation import accumulate
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
 
 Metrics = dict[str, jax.Array]
@@ -67,7 +67,7 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[s
     return sum(coefficients.get(term, 1.0) * sums[term] / weights[term] for term in weights)
 
 
-def train_step(state: State, batch: Batch, forward: Forward, update: Update) -> tuple[State, Metrics]:
+def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, Metrics]:
     """One optimizer step on one global batch.
 
     Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which is

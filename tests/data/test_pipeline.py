@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
-from plmjax.data.pipeline import Source
+from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
@@ -23,7 +23,7 @@ def dataset(tmp_path_factory):
 
 
 def source(dataset, layout, **settings):
-    return Source(layout, dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
+    return DatasetSource(layout, dataset, Vocabulary.placeholder(V), **({"seed": 3} | settings))
 
 
 def take(batches, count):
@@ -151,13 +151,13 @@ def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
     program = f"""
 import sys
 from plmjax.data.layouts import SentencePairs
-from plmjax.data.pipeline import Source
+from plmjax.data.pipeline import DatasetSource
 from plmjax.data.store import open_dataset
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import phase
 dataset = open_dataset({str(dataset.directory)!r})
-source = Source(SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)
+source = DatasetSource(SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)
 batches = source.train(phase(64, 512), 0)
 next(batches)
 assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"

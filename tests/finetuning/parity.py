@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.finetuning.batches.source import Rows
+from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import Given
 from plmjax.vocabulary import Vocabulary
@@ -64,7 +64,7 @@ def reference(folder, architecture: str, outputs: int = 2):
 
 def batch(encoded, length: int, pack: int) -> dict[str, jax.Array]:
     """All examples of a file in one batch."""
-    rows = Rows(encoded, length, pack, 0)
+    rows = ExampleRows(encoded, length, pack, 0)
     made = rows.batch(rows.in_order, np.arange(len(rows)))
     return {name: jnp.asarray(field) for name, field in made.items()}
 

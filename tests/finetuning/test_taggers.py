@@ -21,7 +21,7 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop.conversion import parameter_shapes
@@ -174,7 +174,7 @@ def test_words_reach_a_model_by_their_spelling(elmo_run):
     examples = TaggedExamples("", [1, 2], SENTENCES, LABELS, [[1] * 2, [2] * 4])
     objective = TokenTagging(("B-LOC", "I-LOC", "O"), mix=True)
     encoded = objective.encode(examples, tokenizer, ELMO, Tagging(sequence_length=6))
-    rows = Rows(encoded, 11, 2, 0)
+    rows = ExampleRows(encoded, 11, 2, 0)
     batch = rows.batch(rows.in_order, np.arange(1))
     begin, end = sentence_marks(8)
     first, second = (spelled(words, 8) for words in SENTENCES)

@@ -14,7 +14,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
 from plmjax.experiment import Experiment, Training
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import Forward, TaskEvaluation
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.generation.writer import Settings
@@ -124,7 +124,7 @@ def made(objective: SequenceClassification, pack: int) -> tuple[Experiment, Sent
         training=Training(batch_size=8),
     )
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
-    rows = Rows(encoded, 16, pack, 0)
+    rows = ExampleRows(encoded, 16, pack, 0)
     source = TaskSource([rows], rows, VOCABULARY, 0)
     program = program_of(run, source)
     state = program.initialize(3)

@@ -23,7 +23,7 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass
 class ChainSource:
-    """The loop's Source over tokens that follow each other as i -> 3 i + noise; a model beats the unigrams soon."""
+    """A BatchSource over tokens that follow each other as i -> 3 i + noise; a model beats the unigrams soon."""
 
     data: Data
     size: int = 64
@@ -155,7 +155,7 @@ class ChainSource:
 
 @dataclasses.dataclass
 class LabelledSource(ChainSource):
-    """The loop's Source of a downstream task: a label says whether the sum of a row's first half is odd."""
+    """A BatchSource of a downstream task: a label says whether the sum of a row's first half is odd."""
 
     def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
         made = self.rows(phase, (0, 0, 0))
@@ -180,7 +180,7 @@ class LabelledSource(ChainSource):
 
 @dataclasses.dataclass
 class TaggedSource(LabelledSource):
-    """The loop's Source of tagging: a sentence a row, and of every word its spelling and whether 4 divides it."""
+    """A BatchSource of tagging: a sentence a row, and of every word its spelling and whether 4 divides it."""
 
     def rows(self, phase: ResolvedPhase, place: tuple[int, ...]) -> dict[str, np.ndarray]:
         """One batch, of the fields of plmjax.finetuning.tasks.crf_tagging."""

@@ -31,7 +31,7 @@ class Preempted(Exception):
     """Ends a run from within."""
 
 
-class Short(pipeline.Source):
+class Short(pipeline.DatasetSource):
     """A source that fails after five steps."""
 
     def train(self, phase, start, places):
@@ -81,13 +81,13 @@ def trained(
 ) -> loop.Result:
     """The result of a run, which is that of one that was stopped and went on."""
 
-    def source(kind: type) -> pipeline.Source:
+    def source(kind: type) -> pipeline.DatasetSource:
         return kind(run.data.layout, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
-    whole = loop.train(run, folder / "whole", source(pipeline.Source), {}, initial)
+    whole = loop.train(run, folder / "whole", source(pipeline.DatasetSource), {}, initial)
     with pytest.raises(Preempted):
         loop.train(run, folder / "parts", source(Short), {}, initial)
-    parts = loop.train(run, folder / "parts", source(pipeline.Source), {}, initial)
+    parts = loop.train(run, folder / "parts", source(pipeline.DatasetSource), {}, initial)
     chex.assert_trees_all_equal(jax.device_get(whole.state), jax.device_get(parts.state))
     assert parts.metrics == whole.metrics
     assert losses(folder / "whole") == losses(folder / "parts")
@@ -111,7 +111,7 @@ def teacher(dataset, tmp_path, one_device):
         training={"steps": 60},
         optimizer={"learning_rate": 1e-2},
     )
-    source = pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0)
+    source = pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0)
     taught = experiments.changed(alone(run), checkpoint={"every": 0})  # its last checkpoint alone is used
     return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, {})
 
@@ -143,12 +143,14 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     assert names == tuple(sorted(params))
     shutil.rmtree(origin)  # a run that goes on needs its teacher no more
     again = loop.train(
-        run, folder, pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
+        run, folder, pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
     )
     assert again.metrics == found.metrics
     shutil.rmtree(folder / checkpoints.CONSTANTS)
     with pytest.raises(UserError, match="Expected the constants of the run in"):
-        loop.train(run, folder, pipeline.Source(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial)
+        loop.train(
+            run, folder, pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
+        )
 
 
 def losses(workdir: Path) -> list[tuple[int, float]]:

@@ -14,7 +14,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
 from tests.strangers.experiments import changed, without_dropout
 
@@ -44,7 +44,7 @@ def program(run: Experiment, devices: list[jax.Device]) -> programs.Program:
     return programs.build(run, phase, mesh, vocabulary, shapes)
 
 
-def losses(run: Experiment, built: programs.Program, start: State) -> list[float]:
+def losses(run: Experiment, built: programs.Program, start: TrainState) -> list[float]:
     """The loss of every step from a first state, which lies on the host."""
     state, found = jax.tree.map(lambda value, like: jax.device_put(value, like.sharding), start, built.state), []
     for number in range(STEPS):

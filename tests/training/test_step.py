@@ -17,7 +17,7 @@ from plmjax.training import loop, phases, rows, step
 from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -201,7 +201,7 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
     """
     params = {"kernel": jnp.ones(())}
     optimizer = StochasticGradientDescent().build(8, params)
-    state = State(
+    state = TrainState(
         step=jnp.int32(number),
         params=params,
         optimizer_state=optimizer.init(params),

@@ -6,7 +6,7 @@ Importing this package needs numpy and jax alone; a dataset is opened when `Layo
 from plmjax.data.layouts.blocks import Blocks
 from plmjax.data.layouts.cooccurrences import Cooccurrences
 from plmjax.data.layouts.full_sentences import FullSentences
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes
 from plmjax.data.layouts.paired_streams import PairedStreams
 from plmjax.data.layouts.segments import Segments
 from plmjax.data.layouts.sentence_order import SentenceOrder
@@ -21,8 +21,8 @@ __all__ = [
     "Fields",
     "FullSentences",
     "Layout",
+    "LayoutRows",
     "PairedStreams",
-    "Rows",
     "Segments",
     "SentenceOrder",
     "SentencePairs",

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from plmjax.data.layouts.joined_text import Backwards, JoinedText
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -37,7 +37,7 @@ class Blocks(Layout):
                 f"{sequence_length}; lower it."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return BlockRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
@@ -52,7 +52,7 @@ class Blocks(Layout):
         return batch | {"next_ids": next_ids, "next_weights": np.ones_like(next_ids, np.float32)}
 
 
-class BlockRows(Rows):
+class BlockRows(LayoutRows):
     """Row r holds T tokens from r*S on of the documents joined by the end token, S = T - overlap (see `Blocks`).
 
     Every token but the first is asked for once. A last row that is not full is left out of training; of held-out text

@@ -7,7 +7,7 @@ import numpy as np
 
 from plmjax.data import cooccurrence
 from plmjax.data.cooccurrence import Cells, Counting
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset
 from plmjax.errors import SHARE, UserError, check_ranges, listed
 from plmjax.vocabulary import Vocabulary
@@ -54,7 +54,7 @@ class Cooccurrences(Layout):
         times[times < self.least] = 0
         return np.rint(times * (self._cells(dataset).total / max(times.sum(), 1))).astype(np.int64)
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         """The rows of a split; those of "validation" are of cells that are held out.
 
         Raises:
@@ -105,7 +105,7 @@ class Cooccurrences(Layout):
         return cells
 
 
-class CooccurrenceRows(Rows):
+class CooccurrenceRows(LayoutRows):
     """Row r holds the cells r*T .. r*T + T - 1 of the split, which stand in shuffled order.
 
     The last share of the cells is held out. A last row that is not full is left out of training; of held-out cells it

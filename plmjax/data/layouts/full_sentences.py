@@ -18,7 +18,7 @@ import numpy as np
 
 from plmjax.data.cache import cached, mapped
 from plmjax.data.layouts.joined_text import JoinedText
-from plmjax.data.layouts.layout import Fields, Layout, Rows
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -39,11 +39,11 @@ class FullSentences(Layout):
 
     shortest = 3  # <s> token </s>
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return FullSentenceRows(dataset, split, self, length, vocabulary)
 
 
-class FullSentenceRows(Rows):
+class FullSentenceRows(LayoutRows):
     """<s> sentence sentence ... </s> (see `FullSentences`), all of the text in its order."""
 
     def __init__(

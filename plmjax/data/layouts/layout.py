@@ -24,7 +24,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 Fields = dict[str, np.ndarray]
 
 
-class Rows:
+class LayoutRows:
     """Rows 0..count-1 of a split under one layout."""
 
     count: int
@@ -71,7 +71,7 @@ class Layout:
         """How often each token stands in the training text that is asked for, int64 [V]."""
         return dataset.unigram_counts()
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         """The rows of a split, `length` tokens each.
 
         Training is drawn from `seed`; the validation split is passed over once, the same for every seed. A split with

@@ -9,7 +9,7 @@ import numpy as np
 
 from plmjax.data import order, packing
 from plmjax.data.cache import cached, mapped
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.vocabulary import Vocabulary
@@ -55,7 +55,7 @@ class PairedStreams(Layout):
         counts[vocabulary.document_end] += dataset.split("train", self.target).documents
         return counts
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return PairedRows(dataset, split, self, length, vocabulary, seed)
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
@@ -79,7 +79,7 @@ class PairedStreams(Layout):
         return encoder | {f"decoder_{name}": array for name, array in decoder.items()} | targets
 
 
-class PairedRows(Rows):
+class PairedRows(LayoutRows):
     """One document of both streams to a row, or several (see `PairedStreams`)."""
 
     def __init__(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from plmjax.data import order
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import SentencePairs
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset
@@ -53,7 +53,7 @@ class Segments(Layout):
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return SegmentRows(dataset, split, self, length, vocabulary, seed)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

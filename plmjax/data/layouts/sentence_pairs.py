@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from plmjax.data import order
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
@@ -65,7 +65,7 @@ class SentencePairs(Layout):
                 f"{self.duplicates}; change them."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return PairRows(dataset, split, self, length, vocabulary, seed)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from plmjax.data import order, packing
 from plmjax.data.cache import cached, mapped
-from plmjax.data.layouts.layout import Fields, Layout, Rows
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
@@ -22,7 +22,7 @@ _INDEX_VERSION = 2
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
 
 
-class SequenceRows(Rows):
+class SequenceRows(LayoutRows):
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
 
     A subclass draws the records of the sequences and says what tokens a record stands for. Its layout has `pack`, the

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.data.layouts.blocks import BlockRows, Blocks
-from plmjax.data.layouts.layout import Fields, Rows, Shapes, int32
+from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
 from plmjax.data.store import Dataset
 from plmjax.vocabulary import Vocabulary
 
@@ -21,7 +21,7 @@ class Streams(Blocks):
     every document.
     """
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return StreamRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
@@ -37,7 +37,7 @@ class Streams(Blocks):
         }
 
 
-class InOrder(Rows):
+class InOrder(LayoutRows):
     """Rows in the order of the text: place b of a batch goes on where place b of the batch before it ended.
 
     The text is cut into as many runs of equal length as the batch has places; each epoch begins the same runs again.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.data.layouts.layout import Fields, Layout, Rows, Shapes, float32, int32
+from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.layouts.streams import InOrder
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
@@ -37,7 +37,7 @@ class TwoWayStreams(Layout):
         counts[vocabulary.end] += sentences
         return counts
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return TwoWayRows(dataset.split(split), self, length, vocabulary)
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from plmjax.data.layouts.layout import Fields, Rows, Shapes, int32
+from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
 from plmjax.data.layouts.streams import StreamRows, Streams
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
@@ -41,7 +41,7 @@ class Windows(Streams):
                 f"{sequence_length}; lower it."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> Rows:
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return WindowRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

@@ -24,7 +24,7 @@ from plmjax.vocabulary import Vocabulary
 Batch = dict[str, np.ndarray]
 
 
-class Rows:
+class ExampleRows:
     """The examples of one file, several to a row of `length` tokens and, where a decoder has rows of its own, of
     `decoder_length` tokens beside it.
 
@@ -133,7 +133,7 @@ def _lengths(encoded: Encoded) -> np.ndarray:
 
 
 class TaskSource:
-    """The examples of a task as the training loop reads them (`plmjax.training.loop.Source`).
+    """The examples of a task as the training loop reads them (`plmjax.training.feed.BatchSource`).
 
     Training goes through epochs of the train rows, each in another order that follows from the seed. Of several groups
     of them every step takes one (plmjax/finetuning/batches/group_sampler.py), and each goes through epochs of its own.
@@ -144,11 +144,11 @@ class TaskSource:
 
     def __init__(
         self,
-        train: Sequence[Rows],
-        validation: Rows,
+        train: Sequence[ExampleRows],
+        validation: ExampleRows,
         vocabulary: Vocabulary,
         seed: int,
-        unlabelled: Rows | None = None,
+        unlabelled: ExampleRows | None = None,
     ) -> None:
         self.vocabulary, self.validation_rows = vocabulary, validation
         self._train, self._unlabelled = tuple(train), unlabelled

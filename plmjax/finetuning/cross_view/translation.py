@@ -37,7 +37,7 @@ from plmjax.generation.loop import written_within
 from plmjax.generation.options import Decoding
 from plmjax.generation.search import Lengths, Strategy
 from plmjax.generation.strategies import strategy_of
-from plmjax.layers.recurrent.lstm import GATES, State
+from plmjax.layers.recurrent.lstm import GATES, LstmState
 from plmjax.models.cvt.cvt import CvtConfig, States
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
 from plmjax.objectives.objective import Batch
@@ -240,7 +240,7 @@ class Translator:
     ) -> tuple[jax.Array, Any]:
         """Reads the mark that begins a translation, int [R K, 1]."""
         size = self.modules.module.config.projection_size
-        return self.decode_step(variables, prompt[:, 0], (*source, State.zeros(len(prompt), size)))
+        return self.decode_step(variables, prompt[:, 0], (*source, LstmState.zeros(len(prompt), size)))
 
     def decode_step(self, variables: Any, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         """One word more of every translation."""

@@ -41,7 +41,7 @@ FORGET = 1
 
 
 @flax.struct.dataclass
-class State:
+class LstmState:
     """What goes from token to token: the cell c, float32 [B H], and the output h, [B P] (P is H without projection)."""
 
     cell: jax.Array
@@ -65,7 +65,7 @@ class _Settings(NamedTuple):
 def recurrence(
     gates: jax.Array,
     recurrent_kernel: jax.Array,
-    state: State,
+    state: LstmState,
     *,
     starts: jax.Array | None = None,
     visible: jax.Array | None = None,
@@ -74,7 +74,7 @@ def recurrence(
     projection_clip: float | None = None,
     forget_bias: float = 0.0,
     reverse: bool = False,
-) -> tuple[jax.Array, State]:
+) -> tuple[jax.Array, LstmState]:
     """The recurrent part of a layer, in one direction.
 
     The backward pass is its own: gradients of both kernels are one product after the scan, where JAX would add a
@@ -103,14 +103,14 @@ def recurrence(
     state = jax.tree.map(rows, state)
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
-    first = State(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
+    first = LstmState(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
     settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
     outputs, last = _scan(settings, *time_first(gates, starts, visible), kernels, first)
     return batch_first(outputs), jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, State]:
+def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, LstmState]:
     """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B]."""
     return _scan_forward(settings, *inputs)[0]
 
@@ -121,15 +121,15 @@ def _scan_forward(
     starts: jax.Array | None,
     visible: jax.Array | None,
     kernels: tuple[jax.Array, jax.Array | None],
-    first: State,
-) -> tuple[tuple[jax.Array, State], tuple]:
+    first: LstmState,
+) -> tuple[tuple[jax.Array, LstmState], tuple]:
     recurrent, projection = kernels
     to_gates = jnp.moveaxis(recurrent, 0, -1)  # [4 H P]
     to_output = None if projection is None else projection.T
 
-    def step(before: State, inputs: Any) -> tuple[State, Any]:
+    def step(before: LstmState, inputs: Any) -> tuple[LstmState, Any]:
         x, start, shown = inputs
-        before = where(start, State(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
+        before = where(start, LstmState(jnp.zeros_like(before.cell), jnp.zeros_like(before.output)), before)
         summed = x.astype(jnp.float32) + float32_product(TO_GATES, to_gates, before.output)
         admit, emit = jax.nn.sigmoid(summed[0]), jax.nn.sigmoid(summed[3])
         forget, candidate = jax.nn.sigmoid(summed[1] + settings.forget_bias), jnp.tanh(summed[2])
@@ -137,7 +137,7 @@ def _scan_forward(
         output = (emit * jnp.tanh(cell)).astype(x.dtype)
         if projection is not None:
             output = _clip(to_output @ output, settings.projection_clip)
-        after = State(cell, output) if shown is None else where(shown, State(cell, output), before)
+        after = LstmState(cell, output) if shown is None else where(shown, LstmState(cell, output), before)
         activations = jnp.stack([admit, forget, candidate, emit]).astype(x.dtype)
         return after, (after, activations)
 
@@ -146,16 +146,16 @@ def _scan_forward(
     return (outputs, last), (starts, visible, kernels, first, states, activations)
 
 
-def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, State]) -> tuple:
+def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, LstmState]) -> tuple:
     starts, visible, (recurrent, projection), first, states, activations = kept
     of_outputs, of_last = cotangents
     dtype = activations.dtype
     before = found(states, first, starts, settings.reverse)
 
-    def step(of_after: State, inputs: Any) -> tuple[State, Any]:
+    def step(of_after: LstmState, inputs: Any) -> tuple[LstmState, Any]:
         of_emitted, after, cell_before, activated, start, shown = inputs
         admit, forget, candidate, emit = activated.astype(jnp.float32)
-        of_state = State(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
+        of_state = LstmState(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
         if shown is not None:
             of_state = where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
         of_projected = of_state.output
@@ -174,7 +174,7 @@ def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array
             of_hidden * squashed * emit * (1 - emit),
         ]
         of_gates = jnp.stack(of_summed).astype(dtype)
-        of_before = State(of_cell * forget, float32_product(BACK_TO_STATE, recurrent, of_gates))
+        of_before = LstmState(of_cell * forget, float32_product(BACK_TO_STATE, recurrent, of_gates))
         if shown is not None:
             of_before = where(shown, of_before, of_after)
         of_before = where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
@@ -224,11 +224,11 @@ class Lstm(RecurrentLayer):
     def __call__(
         self,
         x: jax.Array,
-        state: State | None = None,
+        state: LstmState | None = None,
         *,
         starts: jax.Array | None = None,
         visible: jax.Array | None = None,
-    ) -> tuple[jax.Array, State]:
+    ) -> tuple[jax.Array, LstmState]:
         """[B T D] -> [B T P] and the state after the last token that is read.
 
         Args:
@@ -239,7 +239,7 @@ class Lstm(RecurrentLayer):
         """
         outputs = self.features if self.projected is None else self.projected
         if state is None:
-            state = State.zeros(x.shape[0], self.features, self.projected)
+            state = LstmState.zeros(x.shape[0], self.features, self.projected)
         sizes = GATES, self.features
         gates = self.input_gates(x, GATES)
         if self.recurrent_bias:
@@ -280,7 +280,7 @@ class BidirectionalLstm(nn.Module):
     @nn.compact
     def __call__(
         self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
-    ) -> tuple[jax.Array, tuple[State, State]]:
+    ) -> tuple[jax.Array, tuple[LstmState, LstmState]]:
         """[B T D] -> [B T 2 P], forward then backward, and the state of each after the last token that it reads.
 
         starts, visible: as `Lstm`; each direction starts anew at its own end of every document.

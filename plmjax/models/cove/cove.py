@@ -47,7 +47,7 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
 from plmjax.layers.initializers import uniform
-from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, State
+from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, LstmState
 from plmjax.layers.recurrent.luong_attention import LuongAttention
 from plmjax.layers.recurrent.masks import recurrent_masks, visible_tokens
 from plmjax.layers.tokens import check_token_inputs
@@ -144,7 +144,7 @@ class EncoderOutput:
 
     last_hidden_state: jax.Array
     hidden_states: tuple[jax.Array, ...] | None
-    states: tuple[tuple[State, State], ...]
+    states: tuple[tuple[LstmState, LstmState], ...]
 
 
 class MtLstm(nn.Module):
@@ -201,7 +201,7 @@ class MtLstm(nn.Module):
 
 
 @flax.struct.dataclass
-class Source:
+class EncodedSource:
     """What the decoder sees of the text that the encoder read.
 
     encoded: [B S D], the encoder's output.
@@ -211,14 +211,14 @@ class Source:
 
     encoded: jax.Array
     attention_mask: jax.Array
-    states: tuple[State, ...]
+    states: tuple[LstmState, ...]
 
 
 @flax.struct.dataclass
 class DecoderState(Cache):
     """What the decoder goes on from after a token: the states of its cells, and what it spoke with, `fed` [B D]."""
 
-    cells: tuple[State, ...]
+    cells: tuple[LstmState, ...]
     fed: jax.Array
 
 
@@ -251,7 +251,7 @@ class DecoderStep(nn.Module):
 
     @nn.compact
     def __call__(
-        self, before: DecoderState, word: jax.Array, visible: jax.Array, source: Source, deterministic: bool
+        self, before: DecoderState, word: jax.Array, visible: jax.Array, source: EncodedSource, deterministic: bool
     ) -> tuple[DecoderState, jax.Array]:
         """A word [B E], and whether it is read, bool [B] -> the state after it, and s_t [B D]."""
         config, cells = self.config, []
@@ -283,7 +283,7 @@ class DecoderStep(nn.Module):
         return DecoderState(tuple(cells), jnp.where(visible[:, None], spoken, before.fed)), spoken
 
 
-class Decoder(nn.Module):
+class RecurrentDecoder(nn.Module):
     """The target's `words`, float32 [V E], and a loop over its tokens."""
 
     config: CoveConfig
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
         self,
         input_ids: jax.Array,
         visible: jax.Array | None,
-        source: Source,
+        source: EncodedSource,
         before: DecoderState | None,
         *,
         deterministic: bool,
@@ -326,7 +326,7 @@ class CoveForTranslation(nn.Module):
         """Both sides and the output layer."""
         config, init = self.config, self.config.initializer
         self.encoder = config.module(Purpose.ENCODING, self.execution)
-        self.decoder = Decoder(config, self.execution)
+        self.decoder = RecurrentDecoder(config, self.execution)
         self.dropout = Dropout(config.dropout)
         kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
         self.generator = self.param("generator", kernel, (config.vocab_size, config.width))
@@ -368,14 +368,14 @@ class CoveForTranslation(nn.Module):
         output = self._written(decoder_input_ids, visible, source, None, deterministic)
         return output.replace(encoder_last_hidden_state=source.encoded)
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> Source:
+    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> EncodedSource:
         """Reads sources, as `__call__`, for targets that are written token by token."""
         return self._read(input_ids, visible_tokens(attention_mask, None), True)
 
     def decode(
         self,
         decoder_input_ids: jax.Array,
-        source: Source,
+        source: EncodedSource,
         decoder_attention_mask: jax.Array | None = None,
         cache: DecoderState | None = None,
     ) -> TranslationOutput:
@@ -383,20 +383,20 @@ class CoveForTranslation(nn.Module):
         visible = visible_tokens(decoder_attention_mask, None)
         return self._written(decoder_input_ids, visible, source, cache, True)
 
-    def _read(self, input_ids: jax.Array, visible: jax.Array | None, deterministic: bool) -> Source:
+    def _read(self, input_ids: jax.Array, visible: jax.Array | None, deterministic: bool) -> EncodedSource:
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
         output = self.encoder(input_ids, visible, deterministic=deterministic)
         states = tuple(
             jax.tree.map(lambda one, other: jnp.concatenate([one, other], axis=-1), *directions)
             for directions in output.states
         )
-        return Source(self.dropout(output.last_hidden_state, deterministic), visible, states)
+        return EncodedSource(self.dropout(output.last_hidden_state, deterministic), visible, states)
 
     def _written(
         self,
         input_ids: jax.Array,
         visible: jax.Array | None,
-        source: Source,
+        source: EncodedSource,
         before: DecoderState | None,
         deterministic: bool,
     ) -> TranslationOutput:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from plmjax.contracts.scores import TokenScores
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
-from plmjax.layers.recurrent.lstm import Lstm, State
+from plmjax.layers.recurrent.lstm import Lstm, LstmState
 from plmjax.layers.recurrent.luong_attention import LuongAttention
 from plmjax.layers.tokens import first_of_each
 from plmjax.layers.words.embeddings import Embedding
@@ -110,8 +110,8 @@ class TranslationModules(nn.Module):
         return {name: getattr(self, name)(*given) for name in names}
 
     def write(
-        self, states: States, segment_ids: jax.Array, sentences: jax.Array, words: jax.Array, before: State
-    ) -> tuple[jax.Array, State]:
+        self, states: States, segment_ids: jax.Array, sentences: jax.Array, words: jax.Array, before: LstmState
+    ) -> tuple[jax.Array, LstmState]:
         """One word more of N translations a row, by the primary decoder without dropout.
 
         sentences: int [B N], the source of each. words: int [B N], the last one of each. before: of the LSTM, [B N].

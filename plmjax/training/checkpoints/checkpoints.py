@@ -28,7 +28,7 @@ from plmjax.parallel import platform
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import items
 from plmjax.training.checkpoints.best import Best
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 
 FORMAT = 2
 
@@ -100,7 +100,7 @@ class Retention:
         return [info.step in kept for info in checkpoints]
 
 
-def _training(state: State) -> dict[str, Any]:
+def _training(state: TrainState) -> dict[str, Any]:
     """The state that a resume needs besides the model; with averaging also the parameters of the last step."""
     names = ("step", "optimizer_state", "carry", "key", "collections")
     if optimizers.averages(state.optimizer_state):
@@ -150,7 +150,7 @@ class Checkpoints:
         """The last finished checkpoint's step."""
         return self._manager.latest_step()
 
-    def save(self, state: State, description: Description) -> None:
+    def save(self, state: TrainState, description: Description) -> None:
         """Begins to save the arrays as they are now; the files are written while the run continues.
 
         The next step may donate the arrays: before this returns Orbax has them on the host. On a CPU these are views of
@@ -210,7 +210,7 @@ class Checkpoints:
         self.wait()
         self._manager.close()
 
-    def restore(self, step: int, abstract: State) -> tuple[State, Description]:
+    def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
         """The state of a checkpoint, every array with the sharding of `abstract`, whatever mesh it was saved from.
 
         Raises:
@@ -220,9 +220,9 @@ class Checkpoints:
         description = describe(directory)
         params = items.restore(directory, "params", abstract.params)
         training = {"params": params} | items.restore(directory, "training", _training(abstract))
-        return State(constants=load_constants(directory, abstract.constants), **training), description
+        return TrainState(constants=load_constants(directory, abstract.constants), **training), description
 
-    def save_constants(self, state: State) -> None:
+    def save_constants(self, state: TrainState) -> None:
         """Writes the constants of a new run beside its checkpoints; does nothing where there are none.
 
         Raises:
@@ -357,7 +357,7 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
     return items.restore(directory, "params", abstract), description
 
 
-def load_given(directory: Path, abstract: State) -> Given:
+def load_given(directory: Path, abstract: TrainState) -> Given:
     """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
 
     Raises:
@@ -418,7 +418,7 @@ def save_parameters(
     storage.write(unfinished, "")
     writer = Checkpoints(directory / "checkpoints", run.checkpoint)
     params = jax.tree.map(jnp.asarray, params)
-    state = State(
+    state = TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer_state=(),

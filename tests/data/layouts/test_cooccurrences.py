@@ -35,7 +35,7 @@ def cells_of(batches, steps: int) -> list[tuple[int, int, float]]:
 def test_every_cell_is_there_once(dataset):
     LAYOUT.prepare(dataset, VOCABULARY)
     cells = cooccurrence.open_cells(dataset.directory / "cooccurrence")
-    source = pipeline.Source(LAYOUT, dataset, VOCABULARY, 0)
+    source = pipeline.DatasetSource(LAYOUT, dataset, VOCABULARY, 0)
     one = phase(LENGTH, ROWS)
     batch = next(train := source.train(one, 0))
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {

@@ -95,7 +95,7 @@ def test_sentences_are_whole_unless_longer_than_a_row(dataset):
 
 
 def test_an_epoch_holds_every_row_once_and_any_step_is_found_at_once(dataset, monkeypatch):
-    source = pipeline.Source(FullSentences(), dataset, WORDS, seed=3)
+    source = pipeline.DatasetSource(FullSentences(), dataset, WORDS, seed=3)
     size = 8
     count = rows_of(dataset, 64).count
     batches = source.train(phase(64, size), 0)
@@ -106,7 +106,7 @@ def test_an_epoch_holds_every_row_once_and_any_step_is_found_at_once(dataset, mo
     assert seen[:count].tolist() != list(range(count)) and seen[:count].tolist() != seen[count : 2 * count].tolist()
 
     monkeypatch.setattr(full_sentences, "row_begins", lambda *arguments: pytest.fail("worked out again"))
-    resumed = pipeline.Source(FullSentences(), dataset, WORDS, seed=3)
+    resumed = pipeline.DatasetSource(FullSentences(), dataset, WORDS, seed=3)
     asked = []
     monkeypatch.setattr(order, "permute", lambda places, *rest: asked.append(len(places)) or permute(places, *rest))
     late = resumed.train(phase(64, size), len(run) - 1)
@@ -120,7 +120,7 @@ permute = order.permute
 
 
 def test_held_out_rows_come_once_each(dataset):
-    source = pipeline.Source(FullSentences(), dataset, WORDS, seed=3)
+    source = pipeline.DatasetSource(FullSentences(), dataset, WORDS, seed=3)
     batches = list(source.evaluation(phase(64, 16)))
     ids = np.concatenate([batch["row_ids"] for batch in batches])
     assert ids[ids >= 0].tolist() == list(range(rows_of(dataset, 64, "validation").count))

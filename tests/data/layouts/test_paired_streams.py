@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.data import store
 from plmjax.data.layouts import FullSentences, PairedStreams
-from plmjax.data.pipeline import Source
+from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ def test_the_decoder_starts_with_the_token_that_its_system_takes(dataset, start,
 @pytest.mark.parametrize("pack", [1, 3])
 def test_batches_hold_the_promised_fields_and_every_row_once(dataset, pack):
     data = Data(layout=layout(pack=pack))
-    source = Source(data, dataset, WORDS, seed=3)
+    source = DatasetSource(data, dataset, WORDS, seed=3)
     promised = data.layout.batch(8, 48)
     batches = source.train(phase(48, 8), 5)
     batch = next(batches)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plmjax.data.layouts import Windows
-from plmjax.data.pipeline import Source
+from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
@@ -15,12 +15,12 @@ LENGTH, OVERLAP, ROWS = 32, 10, 4
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def source(tmp_path_factory: pytest.TempPathFactory) -> DatasetSource:
     dataset = write(tmp_path_factory.mktemp("dataset"), documents(40, 300), documents(8, 300, seed=1), 300)
-    return Source(Data(layout=Windows(overlap=OVERLAP), sequence_length=LENGTH), dataset, WORDS, seed=0)
+    return DatasetSource(Data(layout=Windows(overlap=OVERLAP), sequence_length=LENGTH), dataset, WORDS, seed=0)
 
 
-def test_a_place_of_a_batch_goes_on_with_the_tokens_that_it_repeats(source: Source) -> None:
+def test_a_place_of_a_batch_goes_on_with_the_tokens_that_it_repeats(source: DatasetSource) -> None:
     batches = source.train(phase(batch_size=ROWS, sequence_length=LENGTH), 0)
     before, after = next(batches), next(batches)
     batches.close()

@@ -9,7 +9,7 @@ import pytest
 from plmjax.data import order
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.vocabulary import Vocabulary
 
 
@@ -33,9 +33,9 @@ def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
 def test_a_source_takes_tasks_and_sentences_without_labels_in_turn():
     """From any step on the batches are those of the whole run; every group goes through epochs of its own."""
 
-    def made(first: int, count: int = 30) -> Rows:
+    def made(first: int, count: int = 30) -> ExampleRows:
         words, nothing = np.arange(first, first + count, dtype=np.int32), np.zeros(count // 3, np.int32)
-        return Rows(Encoded(words, None, np.arange(0, count + 1, 3), nothing, {}), 6, 2, 0)
+        return ExampleRows(Encoded(words, None, np.arange(0, count + 1, 3), nothing, {}), 6, 2, 0)
 
     groups, others = [made(100), made(200, 60)], made(300)
     source = TaskSource(groups, groups[0], Vocabulary.placeholder(400), 0, others)

@@ -7,7 +7,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
@@ -36,7 +36,7 @@ def encoded(count: int) -> Encoded:
 
 
 def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
-    rows = [Rows(encoded(count), length, pack, 0) for count in (train, 7)]
+    rows = [ExampleRows(encoded(count), length, pack, 0) for count in (train, 7)]
     return TaskSource(rows[:1], rows[1], VOCABULARY, seed)
 
 
@@ -103,7 +103,7 @@ def test_a_host_makes_its_own_rows_of_the_same_batch():
 def test_choices_of_a_question_stand_side_by_side():
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
     made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
-    batch = Rows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
+    batch = ExampleRows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
     assert batch["input_ids"].shape == (2, 2, 20) and batch["example_ids"].shape == (2, 2, 3)
     assert batch["input_ids"][0, 0, :13].tolist() == [2, 7, 3, 1, 3, 2, 9, 3, 5, 5, 5, 3, 0]
     assert batch["input_ids"][0, 1, :11].tolist() == [2, 7, 3, 2, 2, 3, 2, 9, 3, 6, 3]

@@ -18,7 +18,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
-from plmjax.finetuning.batches.source import Rows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import written_texts
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
@@ -56,7 +56,7 @@ class Numbers(parity.Numbers):
 
 
 def batch(encoded: Any, pack: int) -> dict[str, jax.Array]:
-    rows = Rows(encoded, 12, pack, 0, 8)
+    rows = ExampleRows(encoded, 12, pack, 0, 8)
     return {name: jnp.asarray(field) for name, field in rows.batch(rows.in_order, np.arange(len(rows))).items()}
 
 
@@ -87,7 +87,7 @@ def test_both_sides_of_packed_pairs_fit_and_have_one_segment() -> None:
 def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
     encoded = GREEDY.encode(EXAMPLES, Numbers(), DECODER, task)
-    rows = Rows(encoded, 12, 1, 0)
+    rows = ExampleRows(encoded, 12, 1, 0)
     found = rows.batch(np.array([[1]]), np.array([0]))
     assert found["input_ids"][0].tolist() == [90, 14, 91, 22, 23, 24, 0, 0, 0, 0, 0, 0]
     assert found["next_ids"][0].tolist()[2:6] == [22, 23, 24, END]
@@ -105,7 +105,7 @@ def made() -> tuple[Experiment, TaskSource, Any, Given]:
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8),
     )
-    rows = Rows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
+    rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
     source = TaskSource([rows], rows, Numbers.vocabulary, 0)
     program = program_of(run, source)
     # With larger products than at first what is written depends on the source.

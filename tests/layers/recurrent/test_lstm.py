@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from plmjax.layers.recurrent.lstm import BidirectionalLstm, Lstm, State, recurrence
+from plmjax.layers.recurrent.lstm import BidirectionalLstm, Lstm, LstmState, recurrence
 from plmjax.parallel import sharding
 from tests.optional import torch
 
@@ -58,7 +58,7 @@ def test_equals_torch_in_both_directions_on_padded_rows(projected: int | None) -
     biases = [layer.bias_ih_l0 + layer.bias_hh_l0, layer.bias_ih_l0_reverse + layer.bias_hh_l0_reverse]
     params["input"]["bias"] = torch.stack(biases).detach().reshape(2, 4, HIDDEN).numpy()
 
-    def directions(params: Any, x: jax.Array, states: State) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def directions(params: Any, x: jax.Array, states: LstmState) -> tuple[jax.Array, jax.Array, jax.Array]:
         found = []
         for reverse in (False, True):
             module = Lstm(HIDDEN, INIT, projected=projected, reverse=reverse)
@@ -72,13 +72,13 @@ def test_equals_torch_in_both_directions_on_padded_rows(projected: int | None) -
         found = directions(*inputs)
         return sum(jnp.sum(w * part) for w, part in zip(weights, found, strict=True)), found
 
-    states = State(*(tensor.detach().numpy() for tensor in (cells, outputs)))
+    states = LstmState(*(tensor.detach().numpy() for tensor in (cells, outputs)))
     gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(params, X, states)
     chex.assert_trees_all_close(found, tuple(part.detach().numpy() for part in expected), rtol=1e-5, atol=1e-5)
     wanted = read(lambda tensor: tensor.grad)
     of_bias = torch.stack([layer.bias_ih_l0.grad, layer.bias_ih_l0_reverse.grad])
     wanted["input"]["bias"] = of_bias.reshape(2, 4, HIDDEN).numpy()
-    wanted = wanted, x.grad.numpy(), State(cells.grad.numpy(), outputs.grad.numpy())
+    wanted = wanted, x.grad.numpy(), LstmState(cells.grad.numpy(), outputs.grad.numpy())
     chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -125,8 +125,13 @@ def test_neither_direction_reads_another_packed_sequence() -> None:
 
 
 def written_out(
-    gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: State, starts: np.ndarray, visible: np.ndarray
-) -> tuple[jax.Array, State]:
+    gates: jax.Array,
+    kernel: jax.Array,
+    projection: jax.Array,
+    state: LstmState,
+    starts: np.ndarray,
+    visible: np.ndarray,
+) -> tuple[jax.Array, LstmState]:
     """The recurrence in reverse, token by token, with all its settings, for JAX to differentiate."""
     cell, output, outputs = state.cell, state.output, [None] * LENGTH
     for t in reversed(range(LENGTH)):
@@ -137,23 +142,27 @@ def written_out(
         emitted = jnp.clip((jax.nn.sigmoid(o) * jnp.tanh(new)) @ projection, -0.2, 0.2)
         outputs[t] = jnp.where(shown, emitted, 0)
         cell, output = jnp.where(shown, new, cell), jnp.where(shown, emitted, output)
-    return jnp.stack(outputs, axis=1), State(cell, output)
+    return jnp.stack(outputs, axis=1), LstmState(cell, output)
 
 
 def test_clips_starts_and_forget_bias_are_those_of_the_formula_and_so_are_their_gradients() -> None:
     random = np.random.default_rng(1)
     gates, kernel, projection = (random.normal(size=size) for size in ((4, 5, 4, 6), (2, 4, 6), (6, 2)))
-    state = State(0.3 * random.normal(size=(4, 6)), 0.3 * random.normal(size=(4, 2)))
+    state = LstmState(0.3 * random.normal(size=(4, 6)), 0.3 * random.normal(size=(4, 2)))
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (gates, kernel, projection, state))
     starts = random.uniform(size=(4, 5)) < 0.3
     clips = {"cell_clip": 0.3, "projection_clip": 0.2, "forget_bias": 1.0}
-    weights = random.normal(size=(4, 5, 2)), State(random.normal(size=(4, 6)), random.normal(size=(4, 2)))
+    weights = random.normal(size=(4, 5, 2)), LstmState(random.normal(size=(4, 6)), random.normal(size=(4, 2)))
 
-    def ours(gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: State) -> tuple[jax.Array, State]:
+    def ours(
+        gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: LstmState
+    ) -> tuple[jax.Array, LstmState]:
         masks = {"starts": jnp.asarray(starts), "visible": jnp.asarray(VISIBLE)}
         return recurrence(gates, kernel, state, **masks, projection_kernel=projection, **clips, reverse=True)
 
-    def formula(gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: State) -> tuple[jax.Array, State]:
+    def formula(
+        gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: LstmState
+    ) -> tuple[jax.Array, LstmState]:
         return written_out(gates, kernel, projection, state, starts, VISIBLE)
 
     def results(run: Any) -> tuple:
@@ -200,7 +209,7 @@ def test_cells_and_states_stay_float32_where_products_are_bfloat16(params: Any) 
 
 def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token() -> None:
     kernel, gates = jnp.zeros((7, 4, 7)), jnp.zeros((2, 3, 4, 7))
-    gradient = jax.grad(lambda kernel: jnp.sum(recurrence(gates, kernel, State.zeros(2, 7))[0]))
+    gradient = jax.grad(lambda kernel: jnp.sum(recurrence(gates, kernel, LstmState.zeros(2, 7))[0]))
     scans = [equation for equation in jax.make_jaxpr(gradient)(kernel).jaxpr.eqns if equation.primitive.name == "scan"]
     made = [[v.aval.shape for e in scan.params["jaxpr"].eqns for v in e.outvars] for scan in scans]
     assert len(made) == 2 and all((7, 2) in shapes for shapes in made)

@@ -18,8 +18,16 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
-from plmjax.layers.recurrent.lstm import State
-from plmjax.models.cove.cove import SYSTEM, CoveConfig, CoveForTranslation, DecoderState, DecoderStep, MtLstm, Source
+from plmjax.layers.recurrent.lstm import LstmState
+from plmjax.models.cove.cove import (
+    SYSTEM,
+    CoveConfig,
+    CoveForTranslation,
+    DecoderState,
+    DecoderStep,
+    EncodedSource,
+    MtLstm,
+)
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
 from tests.products import step_flops
@@ -229,13 +237,13 @@ def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
     config, rows = dataclasses.replace(CONFIG.with_dropout(0.5), num_layers=1), 200
     random = np.random.default_rng(0)
     word, fed, state = (random.normal(size=(rows, size)).astype(np.float32) for size in (6, SIZE, SIZE))
-    source = Source(random.normal(size=(1, 3, SIZE)).astype(np.float32), np.ones((1, 3), bool), ())
+    source = EncodedSource(random.normal(size=(1, 3, SIZE)).astype(np.float32), np.ones((1, 3), bool), ())
     step = {"params": {name: params["decoder"]["step"][name] for name in ("layer_0", "attention")}}
 
     @jax.jit
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
     def read(word: jax.Array, fed: jax.Array) -> Any:
-        inputs = DecoderState((State(state, state),), fed), word, np.ones(rows, bool), source, False
+        inputs = DecoderState((LstmState(state, state),), fed), word, np.ones(rows, bool), source, False
         _, spoken = DecoderStep(config, Execution()).apply(step, *inputs, rngs={"dropout": jax.random.key(0)})
         return jnp.sum(spoken), spoken
 

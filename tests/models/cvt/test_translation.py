@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.layers.recurrent.lstm import State
+from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
 from tests.optional import torch
@@ -116,7 +116,7 @@ def test_a_word_more_is_as_all_at_once():
     tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])
     begins = np.array([[0, 2], [0, 0]])
     whole = said(PARAMS, STATES)[PRIMARY]
-    state = State.zeros(4, 4)
+    state = LstmState.zeros(4, 4)
     for place in range(2):
         words = np.take_along_axis(tokens, begins + place, axis=1)
         given = STATES, TOKENS["segment_ids"], sentences, words, state

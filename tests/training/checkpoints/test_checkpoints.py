@@ -24,14 +24,14 @@ from plmjax.training import header, loop
 from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
-from plmjax.training.state import State
+from plmjax.training.state import TrainState
 from tests.paths import ROOT
 from tests.strangers import experiments
 
 ITEMS = ("params", "training", "description", "tokenizer")
 
 
-def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) -> State:
+def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) -> TrainState:
     """A state whose every number tells its step; the kernel lies over fsdp and tensor where there is a mesh."""
     place = None
     if sizes is not None:
@@ -43,10 +43,10 @@ def make_state(step: int, sizes: experiment.Mesh | None = None, rows: int = 64) 
     small = [jax.device_put(x, flat) for x in (np.full(3, step, np.float32), np.int32(step), np.arange(2, dtype="u4"))]
     params = {"kernel": kernel, "bias": small[0]}
     moments = {"mean": jax.tree.map(lambda x: x * 2, params)}
-    return State(step=small[1], params=params, optimizer_state=moments, carry=(), key=small[2])
+    return TrainState(step=small[1], params=params, optimizer_state=moments, carry=(), key=small[2])
 
 
-def shapes(state: State) -> State:
+def shapes(state: TrainState) -> TrainState:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
