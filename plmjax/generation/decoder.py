@@ -10,7 +10,6 @@ from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, Purpose
-from plmjax.layers.attention.cache import Cache
 from plmjax.layers.encoder_decoder import SourceKeyValues
 
 Variables = dict[str, Any]
