@@ -40,7 +40,7 @@ def placed(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
         axes = box.names if isinstance(box, nn.LogicallyPartitioned) else ()
         if len([axis for axis in axes if axis != "layers"]) > 1:  # the others are added or are a norm's, in float32
             array = array.astype(execution.dtype)
-        spec = sharding.specification(axes, array.shape, mesh)
+        spec = sharding.partition_spec(axes, array.shape, mesh)
         if axes[:1] == ("layers",) and execution.unroll >= len(array):
             layer = NamedSharding(mesh, PartitionSpec(*spec[1:]))
             return Apart(tuple(jax.device_put(np.asarray(one), layer) for one in array))

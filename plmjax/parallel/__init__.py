@@ -1,1 +1,1 @@
-"""Meshes, shardings, TPU topologies, and the hosts of a run: joining, agreeing, watching, stopping."""
+"""Meshes, shardings, TPU topologies, and the hosts of a run: how they join, agree, detect failures and stop."""

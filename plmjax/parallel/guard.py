@@ -1,10 +1,10 @@
 """The guard of a host: a parent process that watches its trainer and exchanges messages with the other guards.
 
-A collective that waits for a dead host waits for ever, and JAX's own coordination service ends every process with
-SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It notices a dead host
-at once, and a host that is silent or makes no progress within a stated time. Then it ends its own trainer and prints
-in one sentence which host it was. All guards are connected to the guard of host 0 (`roll.Roll`); a message is one line
-of JSON.
+A collective that waits for a dead host never returns, and JAX's own coordination service ends every process with
+SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It detects a dead host
+at once. It detects a host that is silent or makes no progress after a time limit. Then it ends its own trainer and
+prints one sentence that names the host. All guards are connected to the guard of host 0 (`roll.Roll`). A message is one
+line of JSON.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ from plmjax.parallel.roll import Message, Roll
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 LINGER_SECONDS = 5.0
-"""Time that host 0 stays after a stop, so that every host receives the reason."""
+"""Seconds that host 0 stays after a stop, so that every host receives the reason."""
 ENDING_SECONDS = 60.0
-"""Time that host 0 waits for the other trainers after its own has ended without an error."""
+"""Seconds that host 0 waits for the other trainers after its own has ended without an error."""
 SEND_SECONDS = 5.0
 
 
 class Lines:
-    """A connection that carries one JSON object a line."""
+    """Connection that carries one JSON object per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(SEND_SECONDS)
         self.connection, self._read = connection, b""
 
     def send(self, message: Message) -> None:
-        """Sends a message; a connection that is closed is noticed when it is read."""
+        """Send a message. A closed connection is detected at the next `receive`."""
         with contextlib.suppress(OSError):
             self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message] | None:
-        """The messages received; None when the connection is closed."""
+        """Return the received messages, or None when the connection is closed."""
         try:
             read = self.connection.recv(1 << 16)
         except TimeoutError:
@@ -69,16 +69,16 @@ class Guard:
         self.members: dict[int, Lines] = {}
         self.started = ""
         self.stopped: Message | None = None
-        self.sentence = "its own output says why."
+        self.sentence = "see its own output."
         self.alone = False
-        self._server_heard = time.monotonic()
+        self._server_message = time.monotonic()
         self._beaten = 0.0
         self._child_closed = False
         self._silent_seconds = 0.0
         self._selector = selectors.DefaultSelector()
 
     def join(self) -> str:
-        """Waits until every host has joined; returns the address for JAX's own coordination service.
+        """Wait until every host has joined; return the address for JAX's own coordination service.
 
         Raises:
             UserError: hosts are missing, or were started with different settings.
@@ -109,7 +109,7 @@ class Guard:
         return self.started
 
     def watch(self, pid: int, child: socket.socket, errors: int) -> int:
-        """Watches the trainer until it ends or has to be ended; returns the exit code of the command.
+        """Watch the trainer until it ends or has to be ended; return the exit code of the command.
 
         errors: file descriptor of the trainer's standard error.
         """
@@ -153,7 +153,7 @@ class Guard:
         return code if code >= 0 else HOST_LOST
 
     def leave(self) -> None:
-        """Closes all connections; the trainer calls it, because it has inherited them."""
+        """Close all connections. The trainer calls this, because it has inherited them."""
         self._selector.close()
         for lines in (*self.members.values(), self.server):
             if lines is not None:
@@ -180,7 +180,7 @@ class Guard:
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(lines))
 
     def _greet(self, lines: Lines) -> None:
-        """The first message of a connection: which host it is."""
+        """Handle the first message of a connection, which names the host."""
         messages = lines.receive()
         if messages == []:
             return
@@ -217,13 +217,13 @@ class Guard:
                         f"{last}; start every host with the same --coordinator and --hosts, each with its own --host."
                     )
                 time.sleep(RETRY_SECONDS)  # the host may still be ending an earlier run
-        self._server_heard = time.monotonic()
+        self._server_message = time.monotonic()
         self._selector.register(self.server.connection, selectors.EVENT_READ, self._from_server)
 
     # -------------------------------------------------------------------------------------------------- messages
 
     def _pump(self) -> None:
-        """Handles the messages that arrive within a quarter of a beat, then checks the time limits."""
+        """Handle the messages that arrive within a quarter of a beat, then check the time limits."""
         for key, _ in self._selector.select(BEAT_SECONDS / 4):
             key.data()
         now = time.monotonic()
@@ -233,7 +233,7 @@ class Guard:
                 self._beaten = now
                 for member in self.members.values():
                     member.send({"here": True})
-        elif self._silent_seconds and now - self._server_heard > self._silent_seconds and not self.stopped:
+        elif self._silent_seconds and now - self._server_message > self._silent_seconds and not self.stopped:
             self.stopped = _host_0(f"has not been heard from for {self._silent_seconds:g} s")
 
     def _pump_until(self, reached, seconds: float) -> None:
@@ -255,11 +255,11 @@ class Guard:
             self._report(message)
 
     def _report(self, message: Message) -> None:
-        """Sends a message to the roll."""
+        """Send a message to the roll."""
         if self.roll is None:
             self.server.send(message)
         else:
-            self.roll.hear(0, message, time.monotonic())
+            self.roll.handle(0, message, time.monotonic())
 
     def _from_member(self, host: int) -> None:
         member = self.members[host]
@@ -270,11 +270,11 @@ class Guard:
             self.roll.lose(host)
             return
         for message in messages:
-            self.roll.hear(host, message, time.monotonic())
+            self.roll.handle(host, message, time.monotonic())
 
     def _from_server(self) -> None:
         messages = self.server.receive()
-        self._server_heard = time.monotonic()
+        self._server_message = time.monotonic()
         if messages is None:
             self._selector.unregister(self.server.connection)
             self.stopped = self.stopped or _host_0("is gone (its connection closed)")
@@ -283,7 +283,7 @@ class Guard:
             self._receive(message)
 
     def _receive(self, message: Message) -> None:
-        """Handles a message of the roll to this host."""
+        """Handle a message from the roll to this host."""
         if "start" in message:
             self.started = message["start"]
         elif "stop" in message:
@@ -306,7 +306,7 @@ class Guard:
 
 
 class Relay:
-    """A trainer's standard error, without the pages that jaxlib prints when it aborts a process."""
+    """Forwards a trainer's standard error, without the pages that jaxlib prints when it aborts a process."""
 
     NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
     FATAL = re.compile(rb"F\d{4} [\d:.]+ +\d+ ")
@@ -316,7 +316,7 @@ class Relay:
         os.set_blocking(errors, False)
 
     def forward(self) -> bool:
-        """Passes on the available output; returns whether there was any."""
+        """Pass on the available output. Return whether there was any."""
         try:
             read = os.read(self._errors, 1 << 16)
         except BlockingIOError:
@@ -332,7 +332,7 @@ class Relay:
         return bool(read)
 
     def drain(self) -> None:
-        """Passes on the rest of a trainer that has ended."""
+        """Pass on the rest of a trainer that has ended."""
         while self.forward():
             pass
 
@@ -343,7 +343,7 @@ def _pass_on(pid: int, number: int) -> None:
 
 
 def _ended(pid: int) -> int | None:
-    """The exit code of a child process; None while it runs."""
+    """Return the exit code of a child process, or None while it runs."""
     found, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 
@@ -353,7 +353,7 @@ def _host_0(what: str) -> Message:
     return {"stop": HOST_LOST, "sentence": sentence, "stacks": False}
 
 
-def stay(guard: Guard, pid: int, child: socket.socket, errors: int) -> NoReturn:
-    """Watches the trainer and ends this process with its exit code."""
+def supervise(guard: Guard, pid: int, child: socket.socket, errors: int) -> NoReturn:
+    """Watch the trainer and end this process with its exit code."""
     sys.stdout.flush()
     os._exit(guard.watch(pid, child, errors))

@@ -1,8 +1,9 @@
-"""The hosts of a run: joining, working in turn, agreeing on values, and watching for stalls.
+"""The hosts of a run: join them, run code on host 0 first, agree on values, and watch for stalls.
 
-Every host runs the same command. The hosts of a TPU slice find each other by the metadata of the slice; elsewhere the
-address of host 0 is given. Each command is then two processes, the trainer and its `guard`, which exchange messages
-over a socket pair (`roll` lists them). A run on one host has no guard, and only `watched` has an effect.
+Every host runs the same command. The hosts of a TPU slice find each other through the metadata of the slice. Elsewhere
+the address of host 0 must be given. On several hosts each command becomes two processes, the trainer and its `guard`,
+which exchange messages over a socket pair (`roll` lists them). A run on one host has no guard, and only `watched` has
+an effect.
 """
 
 import contextlib
@@ -29,11 +30,11 @@ if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command 
     from plmjax.experiment import Hosts
 
 GUARD_PORT = 8479
-"""Port of host 0's guard on a TPU slice; JAX's own services take ports up to 8478."""
+"""Port of host 0's guard on a TPU slice. JAX's own services use ports up to 8478."""
 
 
 class _Here:
-    """This process as its guard and its watch see it."""
+    """State of this process, shared by its connection to the guard and its stall watch."""
 
     def __init__(self) -> None:
         self.guard: guard.Lines | None = None
@@ -44,7 +45,7 @@ class _Here:
         self._news = threading.Condition()
 
     def beat(self) -> None:
-        """Sends the progress of this process to the guard."""
+        """Send the progress of this process to the guard."""
         self.guard.send({"beat": {"count": self.count, "doing": self.doing, "timed": self.timed} | self._limits()})
 
     def _limits(self) -> dict[str, float]:
@@ -53,14 +54,14 @@ class _Here:
             "stall_seconds": self.settings.stall_minutes * 60,
         }
 
-    def speak(self) -> None:
-        """Sends beats for as long as the process lives."""
+    def send_beats(self) -> None:
+        """Send beats for as long as the process lives."""
         while True:
             self.beat()
             time.sleep(guard.BEAT_SECONDS)
 
-    def listen(self) -> None:
-        """Receives the guard's messages; ends this process when the guard is gone, because nobody else could end it."""
+    def receive_messages(self) -> None:
+        """Receive the guard's messages. End this process when the guard is gone, because nobody else could end it."""
         while (messages := self.guard.receive()) is not None:
             with self._news:
                 self._agreed.update(message["agreed"] for message in messages)
@@ -79,20 +80,20 @@ _here = _Here()
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """Where the hosts of a run meet; the defaults come from the environment or the metadata of the TPU slice."""
+    """Address and number of the hosts of a run. Defaults come from the environment or the metadata of the TPU slice."""
 
     coordinator: str | None = None
-    """NAME:PORT of host 0, where the hosts meet; $JAX_COORDINATOR_ADDRESS by default."""
+    """NAME:PORT of host 0, to which all hosts connect. Default: $JAX_COORDINATOR_ADDRESS."""
     hosts: int | None = None
-    """Number of hosts; $JAX_NUM_PROCESSES by default."""
+    """Number of hosts. Default: $JAX_NUM_PROCESSES."""
     host: int | None = None
-    """Which of them this is, from 0; $JAX_PROCESS_ID by default."""
+    """Index of this host, from 0. Default: $JAX_PROCESS_ID."""
     join_seconds: float = 300.0
-    """Seconds to wait for all of them."""
+    """Seconds to wait until all hosts have joined."""
 
 
 def join(meeting: Meeting) -> None:
-    """Joins the hosts of the run and starts JAX on them; does nothing on a single host.
+    """Join the hosts of the run and start JAX on them. Do nothing on a single host.
 
     Must be called before JAX has been used: it forks, and returns in the trainer.
 
@@ -130,12 +131,12 @@ def join(meeting: Meeting) -> None:
     read, write = os.pipe()
     sys.stdout.flush()
     watched = stopping.is_watched()
-    with stopping.held(*stopping.SIGNALS):
+    with stopping.blocked(*stopping.SIGNALS):
         stopping.unwatch()
         if pid := os.fork():
             theirs.close()
             os.close(write)
-            guard.stay(watcher, pid, ours, read)
+            guard.supervise(watcher, pid, ours, read)
         if watched:
             stopping.watch(report=lambda sentence: failed(sentence, alone=True))
     ours.close()
@@ -149,32 +150,38 @@ def join(meeting: Meeting) -> None:
     _here.guard, _here.settings = guard.Lines(theirs), experiment.Hosts()
     theirs.settimeout(None)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    threading.Thread(target=_here.listen, name="guard", daemon=True).start()
-    threading.Thread(target=_here.speak, name="beat", daemon=True).start()
+    threading.Thread(target=_here.receive_messages, name="guard", daemon=True).start()
+    threading.Thread(target=_here.send_beats, name="beat", daemon=True).start()
     import jax
 
     # The guards detect failures, so the limits of JAX's own heartbeats and barriers are made very long.
     jax.config.update("jax_enable_preemption_service", False)
-    patience = 24 * 3600
+    one_day = 24 * 3600
     jax.distributed.initialize(
         service,
         count,
         index,
         cluster_detection_method="deactivate",
         initialization_timeout=int(meeting.join_seconds),
-        heartbeat_timeout_seconds=patience,
-        shutdown_timeout_seconds=patience,
+        heartbeat_timeout_seconds=one_day,
+        shutdown_timeout_seconds=one_day,
     )
 
 
 def agree(name: str, value: str = "") -> None:
-    """Waits until every host has called it; where values differ the run ends and names the host that differs."""
+    """Wait until every host has called this function.
+
+    If the values differ, end the run and name the host that differs.
+    """
     if _here.guard is not None:
         _here.agree(name, value)
 
 
 def gathered(array: "np.ndarray") -> "np.ndarray":
-    """The array of every host, [hosts ...], on each of them; shapes and dtypes must be the same. It waits for all."""
+    """Return the arrays of all hosts, [hosts ...], on every host.
+
+    It waits for all hosts. Shapes and dtypes must be the same on each.
+    """
     from jax.experimental import multihost_utils
 
     return multihost_utils.process_allgather(array[None], tiled=True)
@@ -182,7 +189,7 @@ def gathered(array: "np.ndarray") -> "np.ndarray":
 
 @contextlib.contextmanager
 def in_turn(name: str) -> Iterator[None]:
-    """Runs the body on host 0 first, then on the others, which find the results of host 0."""
+    """Run the body on host 0 first, then on the other hosts, which find the results of host 0."""
     import jax
 
     if jax.process_index():
@@ -194,16 +201,16 @@ def in_turn(name: str) -> Iterator[None]:
 
 
 def failed(sentence: str, alone: bool = False) -> None:
-    """Sends the other hosts the reason why this one stops; the process must end next.
+    """Send the other hosts the reason why this host stops. The process must end next.
 
-    alone: whether only this host stops. When all hosts have saved the same step, all of them stop.
+    alone: True if only this host stops. When all hosts have saved the same step, all of them stop.
     """
     if _here.guard is not None:
         _here.guard.send({"failed": sentence, "alone": alone})
 
 
 def leave(code: int) -> None:
-    """Ends this process without waiting for the other hosts, which their guards end; does nothing on one host."""
+    """End this process without waiting for the other hosts, which their guards end. Do nothing on one host."""
     if _here.guard is not None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -212,10 +219,11 @@ def leave(code: int) -> None:
 
 @contextlib.contextmanager
 def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
-    """Watches the body for a stall; it yields `progressed(doing, timed)`, to be called whenever there is progress.
+    """Watch the body for a stall. Yield `progressed(doing, timed)`, which must be called whenever there is progress.
 
-    A timed activity that lasts longer than `settings.stall_minutes` prints every thread's stack to standard error. On
-    several hosts the guards then end the run, naming the host that is behind; a run on one host continues when it can.
+    A timed activity that lasts longer than `settings.stall_minutes` prints the stack of every thread to standard error.
+    On several hosts the guards then end the run and name the host that is behind. A run on one host continues if it
+    can.
     """
     _here.settings = settings
     done = threading.Event()
@@ -241,7 +249,7 @@ def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
 
 
 def hold_workdir(run: Callable) -> Callable:
-    """`run`, with its argument `workdir` locked by host 0 until it returns (`plmjax.locks`)."""
+    """Return `run` as a function that locks its argument `workdir` on host 0 until it returns (`plmjax.locks`)."""
 
     @functools.wraps(run)
     def holding(*positional: Any, **named: Any) -> Any:
@@ -253,7 +261,7 @@ def hold_workdir(run: Callable) -> Callable:
 
 
 def is_primary() -> bool:
-    """Whether this is host 0, which alone writes the files of the run and prints."""
+    """Return whether this host writes the run's files and prints. Only host 0 does."""
     import jax
 
     return jax.process_index() == 0

@@ -1,4 +1,4 @@
-"""The named device mesh of a run: axes data, fsdp and tensor, laid out along the links between the devices."""
+"""The named device mesh of a run, with axes data, fsdp and tensor, laid out along the links between the devices."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ AXES = ("data", "fsdp", "tensor")
 
 
 def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tuple[int, int, int]]:
-    """Every (data, fsdp, tensor) that fits the mesh settings on so many devices, best first.
+    """Return every (data, fsdp, tensor) that fits the mesh settings on this number of devices, best first.
 
-    Data parallelism communicates least, fsdp gathers parameters, tensor waits for sums inside every layer. Only data
-    goes from slice to slice, over the slow network between them.
+    Data parallelism communicates least. The fsdp axis gathers parameters. The tensor axis waits for sums inside every
+    layer. Only the data axis crosses slices, over the slow network between them.
 
     Raises:
         UserError: the axes do not multiply to the number of devices, or data does not divide by the slices.
@@ -45,12 +45,12 @@ def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tup
 
 
 def slices(devices: Sequence[jax.Device]) -> int:
-    """TPU slices that the devices belong to; 1 for other devices."""
+    """Return the number of TPU slices that the devices belong to; 1 for other devices."""
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """A mesh over `devices`; axes that are not set get 1, and data gets all other devices.
+    """Return a mesh over `devices`. Axes that are not set get size 1, and data gets all other devices.
 
     The devices of a TPU are laid out along the links of their slice, several slices one after the other along data.
     """
@@ -67,17 +67,17 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.M
 
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
-    """Pieces that a batch is divided into: the devices along data and fsdp."""
+    """Return the number of shards of a batch: the number of devices along data and fsdp."""
     return math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
 
 
 def check_batch(batch_size: int, accumulation: int, mesh: jax.sharding.Mesh) -> None:
-    """Raises UserError unless every device gets the same number of rows of every microbatch."""
+    """Raise UserError unless every device gets the same number of rows of every microbatch."""
     if accumulation < 1:
         raise UserError(f"Expected at least one microbatch, found {accumulation}; set --training.accumulation 1.")
-    parts = batch_shards(mesh) * accumulation
-    if batch_size < 1 or batch_size % parts:
-        smaller, larger = batch_size // parts * parts, (batch_size // parts + 1) * parts
+    shards = batch_shards(mesh) * accumulation
+    if batch_size < 1 or batch_size % shards:
+        smaller, larger = batch_size // shards * shards, (batch_size // shards + 1) * shards
         sizes = f"{smaller} or {larger}" if smaller else str(larger)
         raise UserError(
             f"Expected a batch size that divides by {batch_shards(mesh)} devices x {accumulation} microbatches, found "

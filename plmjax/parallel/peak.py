@@ -1,4 +1,4 @@
-"""The rate at which this machine multiplies matrices: from its data sheet, or measured where there is none."""
+"""Peak matrix FLOP/s of this machine, from its data sheet or measured."""
 
 import time
 
@@ -8,14 +8,17 @@ import jax.numpy as jnp
 from plmjax.parallel import topologies
 
 MEASURED: dict[str, float] = {}
-"""Kind of a device -> the largest FLOP/s of one that this process has measured. Runs and phases share it: each
+"""Device kind -> largest FLOP/s of one device that this process has measured. Runs and phases share it, because each
 measurement keeps every core busy for a third of a second."""
 DOUBTED = 0.5
-"""Share of a measured rate above which a step makes it doubtful: other work may have slowed the measurement."""
+"""Fraction of a measured rate above which a step makes it doubtful: other work may have slowed the measurement."""
 
 
 def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
-    """FLOP/s of one device at products of size x size matrices: the best of as many tries as fit in `seconds`."""
+    """Return the FLOP/s of one device for products of size x size matrices.
+
+    It is the best of as many trials as fit in `seconds`.
+    """
     a = jnp.ones((size, size), dtype)
     product = jax.jit(lambda a: a @ a)
     product(a).block_until_ready()
@@ -28,10 +31,10 @@ def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: fl
 
 
 class PeakFlops:
-    """The peak FLOP/s of a mesh, which the MFU is relative to.
+    """Peak FLOP/s of a mesh, relative to which MFU is computed.
 
-    rate: matrix FLOP/s of all its devices: from the data sheet, or else the largest that this process has measured.
-    origin: which of the two, in words.
+    rate: matrix FLOP/s of all devices, from the data sheet or else the largest rate that this process has measured.
+    origin: text that names which of the two it is.
     """
 
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
@@ -44,10 +47,10 @@ class PeakFlops:
         self._fastest = DOUBTED * self.rate
 
     def share(self, achieved: float) -> float:
-        """The MFU of a step that achieved so many model FLOP/s; at most 1 where the rate is measured.
+        """Return the MFU of a step with this rate of model FLOP/s. It is at most 1 where the peak is measured.
 
-        A processor that was busy during the measurement may be idle now, and the MFU would be above 1. So after a step
-        that is much faster than all before it the products are measured again, at most a few times in a run.
+        A processor that was busy during the measurement may be idle now, and the MFU would exceed 1. So the products
+        are measured again after a step that is much faster than all before it, at most a few times in a run.
         """
         if self._measured and achieved > self._fastest:
             self.rate = max(self.rate, self._largest(again=True))
@@ -57,7 +60,10 @@ class PeakFlops:
         return achieved / self.rate
 
     def _largest(self, again: bool = False) -> float:
-        """The largest rate of the mesh that this process has measured, the first time or once more."""
+        """Return the largest rate of the mesh that this process has measured.
+
+        Measure it if there is none, or if `again`.
+        """
         if again or self._kind not in MEASURED:
             found = measured_flops() if self._on_cpu else measured_flops(jnp.bfloat16, size=8192)
             MEASURED[self._kind] = max(found, MEASURED.get(self._kind, 0.0))

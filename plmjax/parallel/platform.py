@@ -1,4 +1,4 @@
-"""Which accelerators this machine has and JAX can use, found without starting JAX."""
+"""The accelerators that this machine has and JAX can use, found without starting JAX."""
 
 import ctypes
 import importlib.util
@@ -7,36 +7,36 @@ from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
 DRIVER = Path("/proc/driver/nvidia/version")
-"""Exists while NVIDIA's driver is loaded."""
+"""File that exists while NVIDIA's driver is loaded."""
 MALLOC_OPTIONS = {"arenas": (-8, 1), "mapped blocks": (-4, 0), "trimming": (-1, -1)}
-"""Numbers of M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD in glibc's malloc.h, and the values that stop it from
+"""Numbers of M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD in glibc's malloc.h, and the values that prevent it from
 returning memory to the system."""
 
 
 def has_tpu() -> bool:
-    """Whether a TPU chip is on the PCI bus."""
+    """Return whether a TPU chip is on the PCI bus."""
     vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
     return any(vendor.read_text().strip() == GOOGLE_PCI_VENDOR for vendor in vendors)
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA GPU's driver and JAX's plugin are installed: JAX fails on CUDA without both."""
+    """Return whether an NVIDIA GPU's driver and JAX's plugin are installed. JAX fails on CUDA without both."""
     plugins = (f"jax_cuda{version}_plugin" for version in (12, 13))
     return DRIVER.exists() and any(importlib.util.find_spec(plugin) for plugin in plugins)
 
 
 def choose() -> None:
-    """Prevents JAX from starting libtpu where it is installed for planning only: it would print pages of errors."""
+    """Prevent JAX from starting libtpu where it is installed for planning only: it would print pages of errors."""
     if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") and not has_tpu():
         os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"
 
 
 def keep_freed_memory() -> None:
-    """Keeps the memory that a step on a CPU frees for the next step; does nothing with another C library than glibc.
+    """Keep the memory that a step on a CPU frees for the next step. Do nothing with a C library other than glibc.
 
     XLA for CPU allocates a step's temporary arrays anew in every step. glibc returns such large blocks to the system,
-    which then has to clear every page of them again: a ninth of the time of BERT-Base's step
-    (`benchmarks/bert_step.py`). It works for threads that are started afterwards.
+    which then has to clear every page again. This takes a ninth of the time of BERT-Base's step
+    (`benchmarks/bert_step.py`). The function affects threads that start afterwards.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in MALLOC_OPTIONS.values() if mallopt else ():
@@ -44,5 +44,8 @@ def keep_freed_memory() -> None:
 
 
 def cores() -> int:
-    """Processor cores that this process may use: over so many threads XLA for CPU divides a sum."""
+    """Return the number of processor cores that this process may use.
+
+    XLA for CPU divides a sum over this many threads.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

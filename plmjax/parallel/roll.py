@@ -1,6 +1,6 @@
-"""The hosts of a run as the guard of host 0 knows them: who has joined, which values they agree on, who is gone.
+"""State of the hosts of a run, kept by the guard of host 0: joined hosts, agreed values and lost hosts.
 
-It holds state and time limits and no socket: `guard` sends the messages. A message is a JSON object with one key of
+It holds state and time limits and no socket; `guard` sends the messages. A message is a JSON object with one key of
 
     agree   name, "value": a host has reached a point where all hosts must have the same value
     beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and its progress
@@ -22,21 +22,21 @@ Message = dict[str, Any]
 
 @dataclasses.dataclass
 class Host:
-    """One host, by the messages received from it.
+    """State of one host, from the messages received from it.
 
-    heard: time of its last message. progressed: time at which its count last changed.
+    last_message: time of its last message. progressed: time at which its count last changed.
     """
 
-    heard: float
+    last_message: float
     beat: dict[str, Any] = dataclasses.field(default_factory=dict)
     progressed: float = 0.0
     ended: int | None = None
 
 
 class Roll:
-    """The hosts of one run.
+    """State of all hosts of one run.
 
-    send: called with (host, message) for every message to a host's guard.
+    send: function that is called with (host, message) for every message to a host's guard.
     """
 
     def __init__(self, count: int, send: Callable[[int, Message], None], now: float, join_seconds: float) -> None:
@@ -48,22 +48,22 @@ class Roll:
 
     @property
     def complete(self) -> bool:
-        """Whether every host has joined."""
+        """True if every host has joined."""
         return len(self.hosts) == self.count
 
     def join(self, host: int, count: int, now: float) -> str:
-        """Adds a host; returns why that is not possible, or an empty string."""
+        """Add a host. Return why that is not possible, or an empty string."""
         if count != self.count or not 0 <= host < self.count:
             return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
         if host in self.hosts:
             return f"there is a host {host} of this run already"
-        self.hosts[host] = Host(heard=now)
+        self.hosts[host] = Host(last_message=now)
         return ""
 
-    def hear(self, host: int, message: Message, now: float) -> None:
-        """Handles a message of a host's guard."""
+    def handle(self, host: int, message: Message, now: float) -> None:
+        """Handle a message of a host's guard."""
         member = self.hosts[host]
-        member.heard = now
+        member.last_message = now
         if "beat" in message:
             if message["beat"].get("count") != member.beat.get("count"):
                 member.progressed = now
@@ -77,7 +77,7 @@ class Roll:
                 self.stop(f"Host {host} stopped: {message['sentence']}", code)
 
     def lose(self, host: int) -> None:
-        """A host's connection has closed."""
+        """Handle a closed connection of a host."""
         if self.hosts[host].ended is None:
             self.stop(
                 f"Host {host} of {self.count} is gone (its connection closed); run the same command on every host "
@@ -85,7 +85,7 @@ class Roll:
             )
 
     def tick(self, now: float) -> None:
-        """Checks for hosts that have not joined, that are silent, or that make no progress."""
+        """Check for hosts that have not joined, are silent, or make no progress."""
         if not self.complete:
             if now > self._deadline:
                 missing = ", ".join(str(host) for host in range(self.count) if host not in self.hosts)
@@ -96,7 +96,7 @@ class Roll:
             return
         running = {index: host for index, host in self.hosts.items() if host.ended is None and host.beat}
         for index, host in running.items():
-            if now - host.heard > host.beat["silent_seconds"]:
+            if now - host.last_message > host.beat["silent_seconds"]:
                 self.stop(
                     f"Host {index} of {self.count} has not been heard from for {host.beat['silent_seconds']:g} s: it "
                     f"is dead, hangs or is disconnected; run the same command on every host again to continue from the "
@@ -112,13 +112,13 @@ class Roll:
                 behind = [f"host {i} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least]
                 self.stop(
                     f"No host has made progress for {limit:g} s, and the one that is behind is {' or '.join(behind)}; "
-                    f"its stacks say where; run the same command on every host again to continue from the last "
+                    f"its stacks show where; run the same command on every host again to continue from the last "
                     f"checkpoint.",
                     stacks=True,
                 )
 
     def stop(self, sentence: str, code: int = HOST_LOST, stacks: bool = False) -> None:
-        """Ends the run on every host; the first reason counts."""
+        """End the run on every host; the first reason counts."""
         if self.stopped is None:
             self.stopped = {"stop": code, "sentence": sentence, "stacks": stacks}
             for host in self.hosts:
@@ -144,7 +144,7 @@ class Roll:
 
 
 def difference(first: str, second: str, host: int) -> str:
-    """Where a host's value differs from host 0's; of two JSON objects the first key."""
+    """Return a text that says how a host's value differs from host 0's. For two JSON objects it names the first key."""
     try:
         first_items, second_items = json_text.parse(first), json_text.parse(second)
         keys = sorted(first_items.keys() | second_items.keys())

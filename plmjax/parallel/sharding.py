@@ -1,4 +1,4 @@
-"""Logical axes to mesh axes: the sharding of every array of a run."""
+"""Maps logical axes to mesh axes: the sharding of every array of a run."""
 
 import functools
 import math
@@ -19,15 +19,18 @@ RULES = (
     ("head", None),
     ("layers", None),
 )
-"""The first match wins, and an array uses a mesh axis once: "embed" of activations is not sharded, because their
+"""The first match wins, and an array uses a mesh axis once. So "embed" of activations is not sharded, because their
 "batch" uses fsdp already."""
 
 RULES_WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
-"""The rules for one shard of the data axis, where a batch is that shard's rows."""
+"""Rules inside one shard of the data axis, where a batch is that shard's rows."""
 
 
-def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The partition of an array with these logical axes; one that does not divide evenly is not sharded."""
+def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Return the partition spec of an array with these logical axes.
+
+    Dimensions that do not divide evenly are not sharded.
+    """
     entries = list(nn.logical_to_mesh_axes(axes, rules=RULES))
     entries += [None] * (len(shape) - len(entries))
     for dimension, entry in enumerate(entries):
@@ -41,18 +44,24 @@ def specification(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Me
 
 
 def boxed(tree: Any, mesh: Mesh) -> Any:
-    """Shardings of a tree of arrays, some boxed with logical axes; the result has the structure of the unboxed tree."""
+    """Return the shardings of a tree of arrays, some of them boxed with logical axes.
 
-    def place(leaf: Any) -> NamedSharding:
+    The result has the structure of the unboxed tree.
+    """
+
+    def leaf_sharding(leaf: Any) -> NamedSharding:
         axes = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
         value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
-        return NamedSharding(mesh, specification(axes, value.shape, mesh))
+        return NamedSharding(mesh, partition_spec(axes, value.shape, mesh))
 
-    return jax.tree.map(place, tree, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+    return jax.tree.map(leaf_sharding, tree, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
 def logical_axes(tree: Any) -> Any:
-    """The tree with a tuple of logical axis names in place of every array (empty where it has no box)."""
+    """Return the tree with a tuple of logical axis names in place of every array.
+
+    The tuple is empty if an array has no box.
+    """
 
     def names(leaf: Any) -> tuple[str | None, ...]:
         return tuple(leaf.names) if isinstance(leaf, nn.LogicallyPartitioned) else ()
@@ -61,9 +70,9 @@ def logical_axes(tree: Any) -> Any:
 
 
 def scoped(function: Callable, mesh: Mesh) -> Callable:
-    """The function within the mesh and the logical axis rules, for the model's activation constraints.
+    """Return the function with the mesh and the logical axis rules in scope, for the model's sharding constraints.
 
-    Compiled programs have the function's own name in logs and profiles.
+    Compiled programs keep the function's own name in logs and profiles.
     """
 
     @functools.wraps(function)
@@ -75,35 +84,43 @@ def scoped(function: Callable, mesh: Mesh) -> Callable:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Bytes on one device of a tree of arrays (or of their shapes) with shardings."""
+    """Return the number of bytes that a tree of arrays (or of their shapes) with shardings takes on one device."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def batch(tree: Any, mesh: Mesh) -> Any:
-    """Shardings of a batch: rows over data and fsdp."""
+    """Return the shardings of a batch: rows are sharded over data and fsdp."""
     return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(("data", "fsdp"))), tree)
 
 
 def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of the shares that devices own and update, from boxed parameters and the shardings of their copy.
+    """Return the shardings of the parameter shares that devices own and update (ZeRO, arXiv 1910.02054).
 
-    Each is sharded over `data` as well (ZeRO, arXiv 1910.02054), along the longest dimension that divides and
-    is not sharded yet, so that every replica gets the sum of its own share and updates that. The last dimension is the
-    last choice: a TPU pads it to a multiple of 128. A vocabulary is divided along its features before its rows: the
-    gradient of a row then goes to the devices with its features, and no sum over a whole table is needed.
+    params: boxed parameters. shardings: those of the copy that the model computes with.
+
+    Each share is sharded over `data` as well, along the longest dimension that divides evenly and is not sharded yet.
+    So every replica receives the gradient sum of its own share and updates that share. The last dimension is used only
+    if no other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features
+    before its rows. The gradient of a row then goes to the devices that own its features, and no sum over the whole
+    table is needed.
     """
 
-    def place(leaf: Any, sharding: NamedSharding) -> NamedSharding:
+    def leaf_sharding(leaf: Any, sharding: NamedSharding) -> NamedSharding:
         value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
         axes = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
         return NamedSharding(mesh, _over_data(sharding.spec, value.shape, axes, mesh))
 
-    return jax.tree.map(place, params, shardings, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+    return jax.tree.map(
+        leaf_sharding, params, shardings, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
+    )
 
 
 def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimizer's state: its leaf for a parameter has the sharding of that parameter's gradient."""
+    """Return the shardings of an optimizer's state.
+
+    A leaf that belongs to a parameter has the sharding of its gradient.
+    """
     by_path = {
         _names(path): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(
@@ -111,7 +128,7 @@ def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
         )
     }
 
-    def place(path: Any, leaf: Any) -> NamedSharding:
+    def leaf_sharding(path: Any, leaf: Any) -> NamedSharding:
         names = _names(path)
         for start in range(len(names)):
             shape, sharding = by_path.get(names[start:], (None, None))
@@ -119,7 +136,7 @@ def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
                 return sharding
         return NamedSharding(mesh, PartitionSpec())
 
-    return jax.tree_util.tree_map_with_path(place, state)
+    return jax.tree_util.tree_map_with_path(leaf_sharding, state)
 
 
 def _names(path: Any) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Parameters of which every device keeps and updates a share, and computes with a copy of all of them.
+"""Parameter shares: every device owns and updates one share, and computes with a gathered copy of all of them.
 
-The shares are float32 (ZeRO, arXiv 1910.02054). A step casts the share of each matrix to the dtype of the products and
-gathers the copy once, before the loop over layers; the gradient with respect to the copy is summed into the shares.
+The shares are float32 (ZeRO, arXiv 1910.02054). A step casts the share of each matrix to the dtype of the matrix
+products and gathers the copy once, before the loop over layers. The gradient with respect to the copy is summed into
+the shares.
 """
 
 import dataclasses
@@ -17,11 +18,11 @@ from plmjax.parallel import sharding
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shares:
-    """Where the parameters of a run are.
+    """Shardings and dtypes of the parameters of a run.
 
-    owned: shardings of the shares, of the gradient, and of what an optimizer keeps.
-    whole: shardings of the copy that the model computes with; it is divided along fsdp and tensor alone.
-    dtypes: of that copy.
+    owned: shardings of the shares, of the gradient, and of the optimizer's state.
+    whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
+    dtypes: dtypes of that copy.
     exchanged: dtype of the gradients of several microbatches when they are summed over devices.
     """
 
@@ -32,16 +33,17 @@ class Shares:
 
     @classmethod
     def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> Self:
-        """The shares of boxed parameters.
+        """Return the shares of boxed parameters.
 
-        dtype: of the matrix products. zero: whether devices along `data` divide the parameters; else each has all.
+        dtype: dtype of the matrix products.
+        zero: if True, devices along `data` divide the parameters; else each holds all.
         """
         whole = sharding.boxed(boxed, mesh)
         owned = sharding.over_data(boxed, whole, mesh) if zero else whole
         return cls(owned, whole, dtypes(boxed, dtype, exchanged), exchanged)
 
     def copy(self, params: Any) -> Any:
-        """Shape, dtype and sharding of what `gather` makes."""
+        """Return the shape, dtype and sharding of the result of `gather`."""
 
         def describe(share: Any, whole: Any, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(share.shape, dtype, sharding=whole)
@@ -49,7 +51,7 @@ class Shares:
         return jax.tree.map(describe, params, self.whole, self.dtypes)
 
     def gather(self, params: Any) -> Any:
-        """The copy of the shares `params`."""
+        """Return the gathered copy of the shares `params`."""
 
         def copy(share: jax.Array, owned: Any, whole: Any, dtype: jnp.dtype) -> jax.Array:
             # Constrained twice: the compiler might gather first and cast then, which moves twice the bytes.
@@ -59,7 +61,7 @@ class Shares:
         return jax.tree.map(copy, params, self.owned, self.whole, self.dtypes)
 
     def scatter(self, gradient: Any) -> Any:
-        """The gradient with respect to the copy as float32 shares."""
+        """Return the gradient with respect to the copy as float32 shares."""
 
         def share(gradient: jax.Array, owned: Any) -> jax.Array:
             return jax.lax.with_sharding_constraint(gradient, owned).astype(jnp.float32)
@@ -67,7 +69,10 @@ class Shares:
         return jax.tree.map(share, gradient, self.owned)
 
     def add(self, gradient: Any) -> Any:
-        """The sum of gradients [shards ...], one on each device along `data`, computed in the dtype `exchanged`."""
+        """Return the sum of gradients [shards ...], one shard on each device along `data`.
+
+        It is computed in the dtype `exchanged`.
+        """
 
         def total(shards: jax.Array) -> jax.Array:
             return jax.lax.reduce_sum(shards.astype(self.exchanged), (0,))
@@ -76,7 +81,7 @@ class Shares:
 
 
 def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
-    """The dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all else."""
+    """Return the dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all others."""
     narrow = min(dtype, exchanged, key=lambda one: jnp.dtype(one).itemsize)
     return jax.tree.map(
         lambda leaf: jnp.dtype(narrow if _is_matrix(leaf) else exchanged),
@@ -86,9 +91,10 @@ def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
 
 
 def _is_matrix(leaf: Any) -> bool:
-    """Whether a parameter may have the dtype of matrix products: a kernel, or a bias that is added to their results.
+    """Return whether a parameter may have the dtype of matrix products.
 
-    A table of tokens may not: its rows are looked up, and many small gradients are added to the same row.
+    Kernels may, and biases that are added to their results. An embedding table may not, because its rows are looked up
+    and many small gradients are added to the same row.
     """
     names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
     return "vocab" not in names and sum(name not in (None, "layers") for name in names) >= 2

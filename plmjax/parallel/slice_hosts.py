@@ -1,7 +1,7 @@
-"""Which host of a TPU slice this machine is.
+"""Index of this machine among the hosts of a TPU slice.
 
-Kubernetes sets environment variables in a pod (TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, and MEGASCALE_* where there are
-several slices). On Compute Engine the metadata server has it: the attributes `worker-network-endpoints` and
+Kubernetes sets environment variables in a pod: TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, and MEGASCALE_* for several slices.
+On Compute Engine the metadata server has the values: the attributes `worker-network-endpoints` and
 `agent-worker-number`, and `tpu-env` for several slices.
 """
 
@@ -14,14 +14,15 @@ from plmjax.errors import UserError, quoted
 
 METADATA = "metadata.google.internal"
 SECONDS = 10.0
-"""Longest wait for one answer of the metadata server."""
+"""Timeout of one request to the metadata server."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SliceHost:
-    """A host among all those of a run's slices.
+    """A host among all hosts of a run's slices.
 
-    first: name or address of host 0. count: hosts of all slices. index: of this host, slice after slice.
+    first: name or address of host 0. count: number of hosts of all slices. index: index of this host, slice after
+    slice.
     """
 
     first: str
@@ -30,7 +31,7 @@ class SliceHost:
 
 
 def find() -> SliceHost | None:
-    """This machine's index and the number of hosts; None where it does not belong to a slice.
+    """Return this machine's index and the number of hosts, or None if it does not belong to a slice.
 
     Raises:
         UserError: the environment or the metadata server has values that contradict each other.
@@ -67,19 +68,19 @@ def find() -> SliceHost | None:
 
 
 def _address(entry: str) -> str:
-    """The name in one of the forms NAME, NAME:PORT and NAME:ID:ADDRESS."""
+    """Return the host name or address from an entry NAME, NAME:PORT or NAME:ID:ADDRESS."""
     parts = entry.strip().split(":")
     return parts[2] if len(parts) == 3 else parts[0]
 
 
 def _settings(text: str) -> dict[str, str]:
-    """Lines such as `MEGASCALE_NUM_SLICES: '2'`."""
+    """Parse lines such as `MEGASCALE_NUM_SLICES: '2'`."""
     pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip().strip("'") for name, _, value in pairs}
 
 
 def _attribute(name: str) -> str | None:
-    """An attribute of this machine from the metadata server; None where there is no server or no such attribute."""
+    """Return an attribute of this machine from the metadata server, or None if the server or the attribute is missing."""
     host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or METADATA
     url = f"http://{host}/computeMetadata/v1/instance/attributes/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -1,10 +1,11 @@
-"""Stopping a process by SIGTERM or Ctrl-C, at any moment from its first line on.
+"""Stop a process by SIGTERM or Ctrl-C, at any moment from its first line on.
 
-Python calls its signal handlers in the main thread, between two of its own instructions: not while XLA compiles there.
-An exception that a handler raises is lost where C++ or a finalizer has called Python, and an interpreter that unwinds
-while other threads compile ends in a segmentation fault. So the interpreter's handler in C passes each signal to a
-thread (`signal.set_wakeup_fd`), and that thread ends the process: it prints one sentence and calls `os._exit`. A
-training loop with unsaved steps is the exception: it uses `StopSignals`, saves, and raises `Interrupted`.
+Python calls its signal handlers in the main thread, between two of its own instructions. So it does not call them while
+XLA compiles there. An exception that a handler raises is lost where C++ or a finalizer has called Python. An
+interpreter that unwinds while other threads compile ends in a segmentation fault. Therefore the interpreter's handler
+in C passes each signal to a thread (`signal.set_wakeup_fd`), and that thread ends the process: it prints one sentence
+and calls `os._exit`. A training loop with unsaved steps is the exception: it uses `StopSignals`, saves, and raises
+`Interrupted`.
 """
 
 import contextlib
@@ -26,15 +27,15 @@ FLUSH_SECONDS = 1.0
 
 
 class Interrupted(Exception):
-    """SIGTERM or Ctrl-C came and the state is saved; the command line ends with `errors.SAVED`."""
+    """SIGTERM or Ctrl-C was received and the state is saved. The command line ends with `errors.SAVED`."""
 
 
 class StopSignals:
-    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save; a Ctrl-C after that stops at once.
+    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save. A Ctrl-C after that stops at once.
 
     SIGTERM may come several times: a machine that shuts down sends it to every process, and parents pass it on.
 
-    unsaved: whether a stop would lose work; a watched process ends at once while it is false.
+    unsaved: True if a stop would lose work. A watched process ends at once while it is False.
     """
 
     def __init__(self) -> None:
@@ -55,22 +56,22 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def hear(self, number: int) -> bool:
-        """Remembers a signal; false if it asks to stop at once, as a Ctrl-C that is not the first signal does."""
+    def handle(self, number: int) -> bool:
+        """Remember a signal. Return False if it asks to stop at once: a Ctrl-C that is not the first signal."""
         if self.received is not None and number == signal.SIGINT:
             return False
         self.received = self.received or signal.Signals(number)
         return True
 
     def _receive(self, number: int, frame: Any) -> None:
-        if not self.hear(number):
+        if not self.handle(number):
             raise KeyboardInterrupt
 
 
 class _Watch(threading.Thread):
-    """The thread that ends this process.
+    """Thread that ends this process.
 
-    report: called with the sentence before the end.
+    report: function that is called with the sentence before the end.
     """
 
     def __init__(self, program: str, report: Callable[[str], None]) -> None:
@@ -82,21 +83,21 @@ class _Watch(threading.Thread):
         self.writer.setblocking(False)
 
     def run(self) -> None:
-        # The main thread stays the one that signals interrupt: a blocking call there returns to Python for them.
+        # Signals must still interrupt the main thread: a blocking call there returns to Python for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while number := self.reader.recv(1):
-            self.hear(signal.Signals(number[0]))
+            self.handle(signal.Signals(number[0]))
 
-    def hear(self, number: signal.Signals) -> None:
+    def handle(self, number: signal.Signals) -> None:
         listener = self.listener
         if listener is None or not listener.unsaved:
             sentence = f"Stopped by {number.name} with nothing new to save; run the same command again."
             self.end(SAVED if number == signal.SIGTERM else CTRL_C, sentence)
-        if not listener.hear(number):
+        if not listener.handle(number):
             self.end(CTRL_C, f"Stopped at once by a second signal, {number.name}; what is left is the last checkpoint.")
 
     def end(self, code: int, sentence: str) -> NoReturn:
-        """Ends the process now; it prints past the streams, whose locks other threads may hold."""
+        """End the process now. Write past the Python streams, because other threads may hold their locks."""
         self.ending.set()
         flush = threading.Thread(target=sys.stdout.flush, daemon=True)
         flush.start()
@@ -116,11 +117,11 @@ _watch: _Watch | None = None
 
 
 def watch(program: str = "plmjax", report: Callable[[str], None] = lambda sentence: None) -> None:
-    """From now on SIGTERM and Ctrl-C end this process at once, unless `StopSignals` listens with something unsaved.
+    """Let SIGTERM and Ctrl-C end this process at once, except while `StopSignals` listens and its state is unsaved.
 
     Must be called in the main thread. A signal that the process was started to ignore stays ignored.
 
-    report: called with the sentence that is printed, before the end.
+    report: function that is called with the sentence that is printed, before the end.
     """
     global _watch
     _watch = _Watch(program, report)
@@ -131,12 +132,15 @@ def watch(program: str = "plmjax", report: Callable[[str], None] = lambda senten
 
 
 def _not_ignored() -> list[signal.Signals]:
-    """SIGNALS without those that the process ignores: a shell starts what runs in its background so."""
+    """Return SIGNALS without those that the process ignores.
+
+    A shell starts its background jobs with ignored signals.
+    """
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def unwatch() -> None:
-    """Undoes `watch`; signals have no effect until it is called again or other handlers are set."""
+    """Undo `watch`. Signals have no effect until it is called again or other handlers are set."""
     global _watch
     if _watch is not None:
         signal.set_wakeup_fd(-1)
@@ -147,19 +151,19 @@ def unwatch() -> None:
 
 
 def is_watched() -> bool:
-    """Whether `watch` is in force."""
+    """Return whether `watch` is active."""
     return _watch is not None
 
 
 def give_way() -> None:
-    """Returns unless a signal is ending this process: an error that happens meanwhile must not be printed too."""
+    """Return unless a signal is ending this process. An error that happens meanwhile must not be printed as well."""
     if _watch is not None and _watch.ending.is_set():
         threading.Event().wait()
 
 
 @contextlib.contextmanager
-def held(*signals: signal.Signals) -> Iterator[None]:
-    """Delays signals until the block ends; a process that is started in it never receives them."""
+def blocked(*signals: signal.Signals) -> Iterator[None]:
+    """Block signals until the body ends. A process that is started in the body never receives them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -168,7 +172,7 @@ def held(*signals: signal.Signals) -> Iterator[None]:
 
 
 def _workers() -> list[int]:
-    """The processes of multiprocessing that this one has started, where /proc names them.
+    """Return the ids of the multiprocessing processes that this one has started, where /proc lists them.
 
     They end by themselves when their parent is gone, but one that is just starting would print a traceback.
     """

@@ -1,7 +1,7 @@
 """TPU chips: the figures of each generation, the names of its slices, and slices as devices to compile for.
 
-This is the only table of chips of the project. A slice needs no TPU: libtpu describes it and compiles for it on any
-machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
+This is the only table of chips of the project. Planning for a slice needs no TPU: libtpu describes it and compiles for
+it on any machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
 
 Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}. Links: Norrie et al.,
 "The Design Process for Google's Training Chips" (IEEE Micro 2021) for v2 and v3 (496 and 656 Gbit/s a link and
@@ -10,7 +10,7 @@ between slices: the v5e and v6e pages (2 x 100 and 4 x 200 Gbit/s for the 8 chip
 Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
 2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
 Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kubernetes-engine/docs/concepts/plan-tpus for
-the labels and machines of Kubernetes; 7x, which the first page does not list, as published code asks for it.
+the labels and machines of Kubernetes. The first page does not list 7x; its names are those in published code.
 """
 
 import atexit
@@ -35,17 +35,17 @@ from plmjax.parallel import platform
 
 GIB = 2**30
 LOCK = Path("/tmp/libtpu_lockfile")
-"""The file that a process with libtpu locks, unless its environment allows several."""
+"""File that a process with libtpu locks, unless its environment allows several processes."""
 LOOK_SECONDS = 0.5
-"""How often a process that waits for the lock looks at it."""
+"""Seconds between two checks of the lock by a process that waits for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TPU generation. All figures are of a chip; a device of JAX is `1 / devices` of one."""
+    """One TPU generation. All figures are per chip. A JAX device is `1 / devices` of a chip."""
 
     name: str
-    """As users write it: v5e."""
+    """Name that users write, such as v5e."""
     kind: str
     """`device_kind` of its devices in JAX."""
     peak: float
@@ -59,32 +59,32 @@ class Chip:
     clock: float | None
     """Cycles/s of the compiler's cycle estimates; None where libtpu's programs cannot be read."""
     cores: int
-    """TensorCores."""
+    """Number of TensorCores."""
     devices: int
-    """Devices JAX shows for it: the cores where they do not work as one (v2, v3, 7x), else 1."""
+    """Number of JAX devices per chip: the number of cores where they do not work as one (v2, v3, 7x), else 1."""
     dimensions: int
-    """Of the network between the chips."""
+    """Dimensions of the network between the chips."""
     wrap: int
     """An axis is a ring when its size is a multiple of this."""
     largest: int
-    """Chips of a whole pod."""
+    """Number of chips of a whole pod."""
     accelerator: str
     """Cloud TPU's accelerator type before the size: v5litepod."""
     runtime: str
     """Software version of its Cloud TPU machines that JAX is installed on."""
     label: str = ""
-    """Its value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer it."""
+    """Value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer the chip."""
     machine: str = ""
-    """GKE's machine type before the number of its chips."""
+    """GKE's machine type without the number of its chips."""
     network: float = 0.0
-    """Its share of its host's network to other slices, one direction, bytes/s; 0 where slices cannot be joined,
-    or where the speed is not published."""
+    """Bandwidth per chip of its host's network to other slices, one direction, bytes/s; 0 where slices cannot be
+    joined, or where the speed is not published."""
     hosts_of: int = 4
-    """Chips of one host in a slice of several."""
+    """Number of chips of one host in a slice of several hosts."""
     largest_host: int = 4
-    """Chips of the largest host that is a slice by itself."""
+    """Number of chips of the largest host that is a slice by itself."""
     libtpu_name: str = ""
-    """libtpu's name where it differs."""
+    """Name in libtpu where it differs."""
     options: tuple[tuple[str, str], ...] = ()
     """Options of libtpu besides the name."""
 
@@ -122,30 +122,36 @@ GPU_PEAKS = {
     "NVIDIA H100": 989e12,
     "NVIDIA H200": 989e12,
 }
-"""Beginning of a GPU's `device_kind` -> dense bfloat16 FLOP/s (NVIDIA's data sheets); the first that fits counts."""
+"""Beginning of a GPU's `device_kind` -> dense bfloat16 FLOP/s (NVIDIA's data sheets). The first match counts."""
 
 SHAPES = {
     2: ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
     3: ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16"),
 }
-"""Dimensions -> the shapes slices come in, in chips."""
+"""Number of dimensions -> available slice shapes, in chips."""
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """bfloat16 FLOP/s of one device of that `device_kind`, a TPU or a GPU; None if it is neither or unknown."""
+    """Return the bfloat16 FLOP/s of one device of this `device_kind`, a TPU or a GPU.
+
+    It is None if the kind is unknown.
+    """
     if chip := chip_of(device_kind):
         return chip.peak / chip.devices
     return next((peak for start, peak in GPU_PEAKS.items() if device_kind.startswith(start)), None)
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """The generation of a TPU device; None if it is none."""
+    """Return the generation of a TPU device, or None for other devices."""
     # Later releases of the runtime call the same devices by their short names ("TPU v5e").
     return next((chip for chip in CHIPS.values() if device_kind in (chip.kind, f"TPU {chip.name}")), None)
 
 
 def device_memory(device: jax.Device) -> float | None:
-    """Memory of a device for arrays and programs, bytes; None where it is the machine's own (a CPU) or not known."""
+    """Return the memory of a device for arrays and programs in bytes.
+
+    It is None where the device uses the memory of the machine (a CPU) or the size is not known.
+    """
     if chip := chip_of(device.device_kind):
         return chip.memory / chip.devices
     if device.platform == "cpu" or jax.process_count() > 1:  # different figures, different meshes
@@ -155,7 +161,7 @@ def device_memory(device: jax.Device) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips of one generation in a grid, or several such grids that only the data-center network joins."""
+    """Chips of one generation in a grid, or several such grids that are joined only by the data-center network."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -163,17 +169,17 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """As `parse` reads it."""
+        """Name in the form that `parse` reads."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}" + (f"*{self.slices}" if self.slices > 1 else "")
 
     @property
     def chips(self) -> int:
-        """How many there are, all slices together."""
+        """Number of chips of all slices."""
         return math.prod(self.shape) * self.slices
 
     @property
     def hosts(self) -> int:
-        """Machines on Cloud, all slices together."""
+        """Number of Cloud machines of all slices."""
         chips = math.prod(self.shape)
         return self.slices * (1 if chips <= self.chip.largest_host else chips // self.chip.hosts_of)
 
@@ -194,43 +200,53 @@ class Slice:
 
     @property
     def link_bandwidth(self) -> float:
-        """Bytes/s that one chip can send over all its links: an axis longer than one chip has one link, a ring two."""
+        """Bytes/s that one chip can send over all its links.
+
+        An axis longer than one chip has one link, a ring has two.
+        """
         axes = [size for size in self.shape if size > 1]
         return self.chip.link * sum(2 if size % self.chip.wrap == 0 else 1 for size in axes)
 
     def devices(self) -> list[jax.Device]:
-        """The slice's devices, to compile for, not to run on; a `UserError` where libtpu is not installed."""
+        """Return the slice's devices, to compile for but not to run on.
+
+        Raises:
+            UserError: libtpu is not installed.
+        """
         if importlib.util.find_spec("libtpu") is None:
             raise UserError(
                 f"Expected the TPU compiler to plan for {self.name}, found no libtpu; run `pip install 'jax[tpu]'`."
             )
-        # Without it libtpu asks a metadata server for the TPU it runs on, and waits for the answer.
+        # Without this libtpu asks a metadata server for its TPU, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         if not platform.has_tpu():
-            # Its lock keeps two processes from one TPU; there is none here, and two plans may be made at once.
+            # The lock prevents two processes from using one TPU. There is none here, and two plans may be made at once.
             os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-            # Without them it prints five lines about a missing host and slice. Their values do not matter: the slice to
-            # compile for is given below.
+            # Without these variables it prints five lines about a missing host and slice. Their values do not matter:
+            # the slice to compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         _wait_for_lock()
         from jax.experimental import topologies
 
-        # JAX would cache programs of a TPU that is not here, and warn at the next plan that it cannot read them.
+        # JAX would cache programs of an absent TPU, and warn at the next plan that it cannot read them.
         jax.config.update("jax_enable_compilation_cache", False)
         whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0
         bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
         name = f"{self.chip.libtpu_name or self.chip.name}:{'x'.join(map(str, self.shape))}"
         options = dict(self.chip.options) | bounds | ({"num_slices": self.slices} if self.slices > 1 else {})
-        with _schedules_asked_for():
+        with _schedules_enabled():
             return topologies.get_topology_desc(topology_name=name, platform="tpu", **options).devices
 
 
 @functools.cache
 def schedules() -> Path:
-    """The folder that libtpu writes its final schedules to while it compiles, removed at the end of the process.
+    """Return the folder into which libtpu writes its final schedules while it compiles.
 
-    It reads where to only once, when it is loaded. Whoever compiles for a slice removes the files after each program.
+    It is removed when the process ends.
+
+    libtpu reads this setting once, when it is loaded. Code that compiles for a slice removes the files after each
+    program.
     """
     folder = Path(tempfile.mkdtemp(prefix="plmjax-schedules-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -238,12 +254,12 @@ def schedules() -> Path:
 
 
 @contextlib.contextmanager
-def _schedules_asked_for() -> Iterator[None]:
-    """The environment in which libtpu, once it is loaded, writes its schedules; other processes do not inherit it."""
+def _schedules_enabled() -> Iterator[None]:
+    """Set the environment variable that makes libtpu write its schedules. Other processes do not inherit it."""
     given = os.environ.get("LIBTPU_INIT_ARGS")
     flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=false"
     flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
-    os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {given or ''}".strip()  # the last of two equal flags counts
+    os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {given or ''}".strip()  # of two equal flags the last one counts
     try:
         yield
     finally:
@@ -254,27 +270,30 @@ def _schedules_asked_for() -> Iterator[None]:
 
 
 def _wait_for_lock() -> None:
-    """Waits while another process has libtpu's lock, with a sentence about it; libtpu itself would fail.
+    """Wait while another process has libtpu's lock, and print a sentence about it. libtpu itself would fail.
 
-    The list of the kernel is read, as a process that closes the file gives up a lock of its own on it.
+    The lock list of the kernel is read, because a process that closes the lock file gives up its own lock on it.
     """
     if os.environ.get("ALLOW_MULTIPLE_LIBTPU_LOAD", "").lower() in ("1", "true"):
         return
-    said = False
+    printed = False
     while holder := _lock_holder():
-        if not said:
+        if not printed:
             print(
                 f"waiting for process {holder}, which has loaded libtpu; with ALLOW_MULTIPLE_LIBTPU_LOAD=1 in the "
                 f"environment both compile at once.",
                 file=sys.stderr,
                 flush=True,
             )
-        said = True
+        printed = True
         time.sleep(LOOK_SECONDS)
 
 
 def _lock_holder() -> int | None:
-    """The other process that has libtpu's lock; None where none has it, or where the kernel does not list locks."""
+    """Return the id of another process that has libtpu's lock.
+
+    It is None if no other process has it, or if the kernel does not list locks.
+    """
     try:
         inode, locks = LOCK.stat().st_ino, Path("/proc/locks").read_text()
     except OSError:
@@ -284,7 +303,11 @@ def _lock_holder() -> int | None:
 
 
 def parse(name: str) -> Slice:
-    """`v3:8x8`, or `v5e:8x8*2` for two of them; a `UserError` names what exists for an unknown generation or shape."""
+    """Parse a name such as `v3:8x8`, or `v5e:8x8*2` for two slices.
+
+    Raises:
+        UserError: the generation or the shape is unknown; the message names those that exist.
+    """
     generation, _, shape = name.partition(":")
     shape, star, count = shape.partition("*")
     if generation not in CHIPS:
@@ -306,7 +329,7 @@ def parse(name: str) -> Slice:
         return Slice(chip, sizes)
     if not count.isdecimal() or int(count) < 2:
         raise UserError(
-            f"Expected a number of slices from 2 behind the *, found {quoted(count)}; write {generation}:{shape}*2, or "
+            f"Expected a number of slices from 2 after the *, found {quoted(count)}; write {generation}:{shape}*2, or "
             f"{generation}:{shape} for one."
         )
     return Slice(chip, sizes, int(count))

@@ -1,4 +1,4 @@
-"""Requests of any host, known to all hosts at the same step."""
+"""Requests of any host, made known to all hosts at the same step."""
 
 import collections
 
@@ -8,14 +8,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DELAY = 2
-"""Steps between a vote and its outcome on several hosts: by then it is computed, and no host has to wait."""
+"""Number of steps between a vote and its outcome on several hosts. By then it is computed, and no host has to wait."""
 
 
 class Votes:
-    """The largest of all hosts' requests, one vote per step.
+    """Maximum of all hosts' requests, one vote per step.
 
-    The votes are reduced over the mesh between two steps, so every host knows the same outcome at the same step without
-    waiting for the slowest; on one host the outcome is the request itself.
+    The votes are reduced over the mesh between two steps. So every host gets the same outcome at the same step, without
+    waiting for the slowest host. On one host the outcome is the request itself.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -28,7 +28,7 @@ class Votes:
         )
 
     def __call__(self, *requests: int) -> tuple[int, ...]:
-        """Casts this step's requests, and returns the outcome of the votes `DELAY` steps ago."""
+        """Submit this step's requests, and return the outcome of the votes `DELAY` steps ago."""
         if jax.process_count() == 1:
             return requests
         rows = np.broadcast_to(np.asarray(requests, np.int32), (self._mesh.size, len(requests)))

@@ -19,7 +19,7 @@ class Run:
 
     def beat(self, host: int, now: float, count: int = 1, timed: bool = True, doing: str = "computing step 1") -> None:
         limits = {"silent_seconds": 60, "stall_seconds": 600}
-        self.roll.hear(host, {"beat": {"count": count, "doing": doing, "timed": timed} | limits}, now)
+        self.roll.handle(host, {"beat": {"count": count, "doing": doing, "timed": timed} | limits}, now)
 
 
 def test_hosts_that_do_not_come_are_named_to_those_that_did():
@@ -41,7 +41,7 @@ def test_a_host_that_does_not_belong_is_refused_and_disturbs_nobody(host, count,
 
 def test_a_host_that_dies_is_named_at_once_and_one_that_has_finished_is_not():
     run = Run(3)
-    run.roll.hear(2, {"ended": 0, "sentence": ""}, 5.0)
+    run.roll.handle(2, {"ended": 0, "sentence": ""}, 5.0)
     run.roll.lose(2)
     assert run.roll.stopped is None
     run.roll.lose(1)
@@ -89,18 +89,18 @@ def test_as_long_as_one_host_makes_progress_there_is_no_stall():
 def test_hosts_go_on_when_they_agree():
     run = Run(3)
     for host in (2, 0):
-        run.roll.hear(host, {"agree": "the data", "value": "abc"}, 1.0)
+        run.roll.handle(host, {"agree": "the data", "value": "abc"}, 1.0)
         assert not any(run.said.values())
-    run.roll.hear(1, {"agree": "the data", "value": "abc"}, 2.0)
+    run.roll.handle(1, {"agree": "the data", "value": "abc"}, 2.0)
     assert all(said == [{"agreed": "the data"}] for said in run.said.values())
-    run.roll.hear(0, {"agree": "the data", "value": "abc"}, 3.0)  # once more: the others are waited for again
+    run.roll.handle(0, {"agree": "the data", "value": "abc"}, 3.0)  # once more: the others are waited for again
     assert all(said == [{"agreed": "the data"}] for said in run.said.values())
 
 
 def test_another_experiment_is_named_with_its_host_and_field():
     run = Run(2)
-    run.roll.hear(0, {"agree": "the experiment", "value": json.dumps({"training.seed": 0, "a": 1})}, 1.0)
-    run.roll.hear(1, {"agree": "the experiment", "value": json.dumps({"training.seed": 3, "a": 1})}, 1.0)
+    run.roll.handle(0, {"agree": "the experiment", "value": json.dumps({"training.seed": 0, "a": 1})}, 1.0)
+    run.roll.handle(1, {"agree": "the experiment", "value": json.dumps({"training.seed": 3, "a": 1})}, 1.0)
     assert "training.seed = 3 on host 1 and 0 on host 0" in run.roll.stopped["sentence"]
     assert run.roll.stopped["stop"] == 2  # the same command would fail again
 
@@ -108,18 +108,18 @@ def test_another_experiment_is_named_with_its_host_and_field():
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, HOST_LOST)])
 def test_a_host_that_fails_tells_the_others_why(ended, code):
     run = Run(2)
-    run.roll.hear(1, {"ended": ended, "sentence": "no text."}, 1.0)
+    run.roll.handle(1, {"ended": ended, "sentence": "no text."}, 1.0)
     assert run.said[0] == [{"stop": code, "sentence": "Host 1 stopped: no text.", "stacks": False}]
 
 
 def test_hosts_that_were_asked_to_stop_end_each_by_itself():
     run = Run(2)
-    run.roll.hear(1, {"ended": SAVED, "sentence": "", "alone": False}, 1.0)
+    run.roll.handle(1, {"ended": SAVED, "sentence": "", "alone": False}, 1.0)
     run.roll.lose(1)
     assert run.roll.stopped is None
 
 
 def test_a_host_that_was_stopped_before_there_was_anything_to_save_stops_the_others():
     run = Run(2)
-    run.roll.hear(1, {"ended": SAVED, "sentence": "Stopped by SIGTERM.", "alone": True}, 1.0)
+    run.roll.handle(1, {"ended": SAVED, "sentence": "Stopped by SIGTERM.", "alone": True}, 1.0)
     assert run.said[0] == [{"stop": SAVED, "sentence": "Host 1 stopped: Stopped by SIGTERM.", "stacks": False}]
