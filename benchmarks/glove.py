@@ -1,13 +1,14 @@
-"""GloVe: words counted a second, and cells trained a second beside the sequential rule in C; scores of both.
+"""GloVe: words counted per second, and cells trained per second beside the sequential rule in C; scores of both.
 
     plmjax tokenizer train --kind word --vocab_size 20000 --input TEXT --output tokenizer
     plmjax prepare --input TEXT --tokenizer tokenizer --output dataset --held_out 0.01
     taskset -c 1 python benchmarks/glove.py dataset --similarity wordsim/ --analogy questions-words.txt
 
 The count is that of `plmjax cooccurrence` with one process, from the opened dataset to the opened cells. Training has
-the settings of experiments/glove_tiny.py, but for the numbers below. The anchor is the rule of glove.c, transcribed
-below and compiled with `cc -O3 -march=native -ffast-math`, with the cells one after the other on one thread and in
-memory; both begin with the same values and pass over the same cells as often, by turns. Compilation is not counted.
+the settings of experiments/glove_tiny.py, except for the numbers below. The baseline is the rule of glove.c,
+transcribed below and compiled with `cc -O3 -march=native -ffast-math`. It processes the cells one after the other on
+one thread, in memory. Both start with the same values and make the same number of passes over the same cells, in
+alternation. Compilation is not counted.
 """
 
 import argparse
@@ -23,7 +24,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREA
 
 import jax
 import numpy as np
-from by_turns import Rates, show_rates, show_scores, timed
+from alternation import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
@@ -64,7 +65,7 @@ void train(const cell *cells, long count, long size, float rate, float x_max, fl
 
 
 class Sequential:
-    """The parameters of the rule in C, words first and contexts behind them, and the compiled function."""
+    """Parameters of the rule in C, words first and then contexts, and the compiled function."""
 
     def __init__(self, params: dict, run: experiments.Experiment):
         with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +81,7 @@ class Sequential:
         self._sums = np.ones_like(self.tables), np.ones_like(self._biases)
 
     def train(self, cells: np.ndarray) -> None:
-        """Once over the cells, an array of `cooccurrence.CELL`."""
+        """Make one pass over the cells, an array of `cooccurrence.CELL`."""
         pointer = lambda array: array.ctypes.data_as(ctypes.c_void_p)  # noqa: E731
         objective = self._run.objective
         numbers = map(ctypes.c_float, (self._run.optimizer.learning_rate, objective.x_max, objective.power))
@@ -90,7 +91,7 @@ class Sequential:
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="prepared with a tokenizer of words")
     parser.add_argument("--counts", type=int, default=3, help="times that the text is counted")
@@ -108,7 +109,7 @@ def main() -> None:
         for number in range(options.counts):
             with timed(counted, words):
                 cells = cooccurrence.count(
-                    dataset, vocabulary.special, Path(folder) / str(number), processes=1, say=lambda line: None
+                    dataset, vocabulary.special, Path(folder) / str(number), processes=1, report=lambda line: None
                 )
         print(f"{words:,} tokens, {cells.words:,} words, {cells.count:,} cells\n")
         show_rates("tokens", {"count": counted})

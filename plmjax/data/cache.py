@@ -1,4 +1,4 @@
-"""Indices: what is computed once from a dataset and saved, a folder each, named by a hash of all it depends on."""
+"""Cached indices: folders of data that is computed once from a dataset, named by a hash of all their inputs."""
 
 import errno
 import hashlib
@@ -18,15 +18,15 @@ _CONTENTS = "index.json"
 
 
 def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    """A file of numbers as an array that is read where it is used."""
+    """Return a file of numbers as a memory-mapped array."""
     return np.memmap(path, dtype, "r").view(np.ndarray)
 
 
 def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
-    """The folder of the index with these settings, made by `build(folder)` where there is none yet.
+    """Return the folder of the index with these settings. `build(folder)` creates it if there is none yet.
 
-    It is in `directory`, or in the user's cache folder when the dataset is read-only. It gets its name when it is
-    complete, so an interrupted one is never read and several processes can build one at the same time.
+    It is in `directory`, or in the user's cache folder if the dataset is read-only. It gets its name only when it is
+    complete. So an interrupted index is never read, and several processes can build one at the same time.
     """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     name = f"{settings['split']}-{digest[:16]}"
@@ -61,11 +61,14 @@ def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Pa
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return candidate / name
-    raise AssertionError("the last candidate either returns or raises")
+    raise AssertionError("The last candidate either returns or raises.")
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether an index is there as it was written; after a loss of power its name may be there without its contents."""
+    """Return whether an index is complete and undamaged.
+
+    After a power failure its folder may exist without the contents.
+    """
     try:
         files = json_text.parse((folder / _CONTENTS).read_bytes())["files"]
         return checksums.damaged(folder, files) is None

@@ -1,9 +1,9 @@
-"""Whether files are still as they were written: CRC-32C, computed once on a machine and then remembered.
+"""CRC-32C checksums of files, verified once on a machine and then remembered.
 
-A disk or a copy can change a byte and leave the size alone. So a file is read whole before it is used for the first
-time, and that it was sound is noted beside its size and times. While these stay the same it is not read again: a
-dataset of 30 GB costs its reading at the first start on a machine, and no more. Every machine keeps notes of its own,
-for it may have read another copy, or the same one through another network.
+A disk or a copy can change a byte without changing the size. So a file is read in full before its first use, and the
+result is saved with its size and times. While these stay the same, the file is not read again: a dataset of 30 GB is
+read once, at the first start on a machine. Every machine keeps its own notes, because it may have read another copy, or
+the same copy through another network.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ Files = Mapping[str, Mapping[str, Any]]
 
 FOLDER = "checked"
 _CHUNK = 1 << 24
-WORTH_SAYING = 1 << 30
-"""Bytes whose reading takes long enough to be mentioned."""
+REPORTED_BYTES = 1 << 30
+"""Number of bytes above which the time of reading is reported."""
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
-    """The checksum of `data`, or of data with the checksum `before` followed by `data`."""
+    """Return the checksum of `data`, or of data with the checksum `before` followed by `data`."""
     import google_crc32c  # here, so that layouts can be imported without it
 
     return google_crc32c.extend(before, data)
 
 
 def sum_file(path: Path) -> dict[str, int]:
-    """{"bytes": size, "crc32c": checksum} of a file."""
+    """Return {"bytes": size, "crc32c": checksum} of a file."""
     crc, size = 0, 0
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
@@ -43,7 +43,7 @@ def sum_file(path: Path) -> dict[str, int]:
 
 
 def differing(folder: Path, files: Files) -> str | None:
-    """Reads every file; the name of the first whose size or checksum differs, or None."""
+    """Read every file. Return the name of the first file with another size or checksum, or None."""
     for name, expected in files.items():
         found = sum_file(folder / name)
         if any(found[key] != expected[key] for key in found):
@@ -51,10 +51,10 @@ def differing(folder: Path, files: Files) -> str | None:
     return None
 
 
-def damaged(folder: Path, files: Files, say: Callable[[str], None] = lambda line: None) -> str | None:
-    """Reads the files that this machine has not found sound before, or that have changed since; as `differing`.
+def damaged(folder: Path, files: Files, report: Callable[[str], None] = lambda line: None) -> str | None:
+    """Read the files that this machine has not verified before, or that have changed since. Return as `differing` does.
 
-    say: called with a line when the reading took long.
+    report: function that is called with a line when reading took long.
     """
     known = _noted(folder)
     unread = {name: entry for name, entry in files.items() if known.get(name) != _note(folder / name, entry)}
@@ -65,13 +65,13 @@ def damaged(folder: Path, files: Files, say: Callable[[str], None] = lambda line
         return bad
     note(folder, files)
     size = sum(entry["bytes"] for entry in unread.values())
-    if size >= WORTH_SAYING:
-        say(f"dataset    {size / 1e9:,.1f} GB read and found sound in {time.monotonic() - start:.0f} s")
+    if size >= REPORTED_BYTES:
+        report(f"dataset    {size / 1e9:,.1f} GB read and found sound in {time.monotonic() - start:.0f} s")
     return None
 
 
 def note(folder: Path, files: Files) -> None:
-    """Remembers that the files are sound as they are now."""
+    """Save that the files are undamaged in their present state."""
     notes = json.dumps({name: _note(folder / name, entry) for name, entry in files.items()})
     for path in _notes(folder):
         with contextlib.suppress(OSError):  # where nothing can be written, they are read again next time
@@ -89,12 +89,18 @@ def _noted(folder: Path) -> dict[str, list[int]]:
 
 
 def _note(path: Path, entry: Mapping[str, Any]) -> list[int]:
-    """What a file is recognised by. The time of its last change of any kind cannot be set back, unlike the other."""
+    """Return the values that identify the state of a file.
+
+    Unlike the modification time, the change time cannot be set back.
+    """
     status = path.stat()
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, entry["crc32c"]]
 
 
 def _notes(folder: Path) -> list[Path]:
-    """Where this machine's notes on a folder may be: in it or, when it is read-only, in the user's cache folder."""
+    """Return the possible paths of this machine's notes on a folder.
+
+    They are in the folder or, if it is read-only, in the user's cache folder.
+    """
     name = hashlib.sha256(os.fspath(folder.resolve()).encode()).hexdigest()[:32]
     return [folder / FOLDER / f"{os.uname().nodename}.json", storage.cache(FOLDER, f"{name}.json")]

@@ -1,9 +1,9 @@
 """Counter-based random numbers, and the order of rows as a permutation that is computed rather than stored.
 
-Every draw is a hash of a key and a counter (the finaliser of SplitMix64, Steele et al. 2014, Stafford's variant 13), so
-that a value does not depend on which process asks for it or on what was drawn before. The permutation is a Feistel
-network over Z_a x Z_b with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): the row at
-any place of any epoch is found in O(1).
+Every draw is a hash of a key and a counter (the finalizer of SplitMix64, Steele et al. 2014, Stafford's variant 13). So
+a value does not depend on the process that computes it or on earlier draws. The permutation is a Feistel network over
+Z_a x Z_b with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The row at any position
+of any epoch is found in O(1).
 """
 
 import math
@@ -21,23 +21,23 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def fold(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
-    """The key that `key` and `number` name together, uint64 of their broadcast shape; also a draw of 64 random bits."""
+    """Return a key made of `key` and `number`, uint64 of their broadcast shape. It also serves as 64 random bits."""
     key, number = (np.atleast_1d(np.asarray(value)).astype(np.uint64) for value in (key, number))
     return _mix(_mix(key + _GOLDEN) + (number + np.uint64(1)) * _GOLDEN)
 
 
 def below(bits: np.ndarray, size: np.ndarray | int) -> np.ndarray:
-    """Random bits -> uniform int64 in 0..size-1, for sizes up to 2**32."""
+    """Return uniform int64 in 0..size-1 from random bits, for sizes up to 2**32."""
     return ((bits >> np.uint64(32)) * np.asarray(size).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
 def chance(bits: np.ndarray, probability: float) -> np.ndarray:
-    """Random bits -> bool, true with `probability`."""
+    """Return bools that are true with `probability`, from random bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 < probability
 
 
 def heads(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
-    """How many of `tosses` fair coins fall heads, int64: as many random bits, counted."""
+    """Return the number of heads among `tosses` fair coin tosses, int64. Each toss is one random bit."""
     count = np.zeros(len(tosses), np.int64)
     left = tosses.astype(np.int64)
     active = np.flatnonzero(left > 0)
@@ -52,9 +52,9 @@ def heads(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
 
 
 def permute(places: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
-    """Places 0..size-1 -> what stands there, int64: a permutation of 0..size-1 for every key.
+    """Return the image of positions 0..size-1 under a permutation of 0..size-1 that depends on the key, int64.
 
-    `key` is one key or one for each place (places of several epochs at once); sizes up to 2**62.
+    key: one key, or one for each position (for positions of several epochs). Sizes up to 2**62.
     """
     columns = math.isqrt(size - 1) + 1
     rows = -(-size // columns)
@@ -74,10 +74,10 @@ def permute(places: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
 
 
 def shuffled(numbers: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
-    """Row numbers counted on over epochs (0, 1, ... without end) -> rows 0..size-1, int64.
+    """Map row numbers that are counted over all epochs (0, 1, ... without end) to rows 0..size-1, int64.
 
-    Each epoch has a permutation of its own and the next one starts right after it, so every `size` numbers from a
-    multiple of `size` on hold every row once.
+    Each epoch has its own permutation, and the next epoch follows at once. So every `size` numbers that start at a
+    multiple of `size` hold every row once.
     """
     epoch, place = np.divmod(np.asarray(numbers, np.int64), size)
     return permute(place, size, fold(key, epoch))

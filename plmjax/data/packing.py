@@ -1,7 +1,7 @@
-"""Several sequences in one row: which share a row, and where each of them stands in it; and the width of rows of one.
+"""Packing of several sequences into one row: their assignment to rows, their positions, and the padded row width.
 
-Pretraining and fine-tuning use the same functions, whatever streams of values their sequences hold. B rows of T places,
-at most K sequences in a row.
+Pretraining and fine-tuning use the same functions for any streams of values. B rows of T positions, at most K sequences
+in a row.
 """
 
 import bisect
@@ -18,18 +18,27 @@ _WINDOW = 1 << 16
 
 
 def padded_width(length: int, longest: int | None) -> int:
-    """The width that rows of this length are padded to: 16, 24, 32, 48, 64, 96, ... up to the model's positions."""
+    """Return the padded width of rows of this length: 16, 24, 32, 48, 64, 96, ..., at most `longest`.
+
+    longest: number of positions of the model, if it is limited.
+    """
     power = 1 << max(length - 1, 8).bit_length()
     width = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
     return width if longest is None else min(width, longest)
 
 
-def pack(lengths: np.ndarray, row_length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Assigns sequences to rows: to each the longest that is left, then repeatedly the longest that still fits.
+def pack(lengths: np.ndarray, row_length: int, max_sequences: int) -> tuple[np.ndarray, np.ndarray]:
+    """Assign sequences to rows: first the longest that is left, then repeatedly the longest that still fits.
 
-    lengths: int [n], none above row_length. most: K. Returns (order int64 [n], the sequences row after row; sizes int64
-    [rows], how many each row holds). Sequences of one length are alike, so a filling is computed once and used for as
-    many rows as there are sequences for it: the cost grows with row_length and is nearly independent of n.
+    Sequences of equal length are interchangeable. So a filling is computed once and used for as many rows as there are
+    sequences for it. The cost grows with row_length and is nearly independent of n.
+
+    Args:
+        lengths: int [n], none above row_length.
+        max_sequences: K.
+
+    Returns:
+        (order int64 [n], the sequences row after row; sizes int64 [rows], the number of sequences of each row).
     """
     by_length = np.argsort(lengths, kind="stable")
     counts = np.bincount(lengths, minlength=row_length + 1)
@@ -40,7 +49,7 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> tuple[np.ndarray, n
     while present:
         filling: dict[int, int] = {}
         space, size = row_length, 0
-        while size < most:
+        while size < max_sequences:
             place = bisect.bisect_right(present, space) - 1
             while place >= 0 and counts[present[place]] == filling.get(present[place], 0):
                 place -= 1
@@ -62,11 +71,14 @@ def pack(lengths: np.ndarray, row_length: int, most: int) -> tuple[np.ndarray, n
     return np.concatenate(rows), np.concatenate(sizes)
 
 
-def packed(lengths: np.ndarray, row_length: int, most: int) -> np.ndarray:
-    """As `pack`, as a table: which sequences share a row, int64 [rows K], -1 where a row holds fewer."""
-    sequence, sizes = pack(lengths, row_length, most)
-    table = np.full((len(sizes), most), -1, np.int64)
-    table[np.arange(most) < sizes[:, None]] = sequence
+def packed(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
+    """Assign sequences to rows as `pack` does.
+
+    Return a table int64 [rows K], with -1 where a row holds fewer sequences.
+    """
+    sequence, sizes = pack(lengths, row_length, max_sequences)
+    table = np.full((len(sizes), max_sequences), -1, np.int64)
+    table[np.arange(max_sequences) < sizes[:, None]] = sequence
     return table
 
 
@@ -74,22 +86,25 @@ def write_rows(
     records: np.ndarray,
     lengths: Callable[[np.ndarray], np.ndarray],
     row_length: int,
-    most: int,
+    max_sequences: int,
     key: np.ndarray,
     folder: Path,
 ) -> None:
-    """Packs sequences and writes an index of rows: sequences.bin, their records row after row, and rows.bin, int64
-    [rows + 1], the first record of every row.
+    """Pack sequences and write an index of rows to `folder`.
 
-    Windows of sequences from all over are packed at once, so that those of one row are no neighbours in the text.
+    It writes sequences.bin, the records row after row, and rows.bin, int64 [rows + 1], the first record of every row.
+    Windows of sequences from the whole text are packed at once, so that sequences of one row are not neighbors in the
+    text.
 
-    records: [n], one for each sequence. lengths: the lengths of some records. key: of the order of the sequences.
+    records: [n], one for each sequence.
+    lengths: function that returns the lengths of some records.
+    key: key of the order of the sequences.
     """
 
     def window(start: int) -> tuple[np.ndarray, np.ndarray]:
         places = np.arange(start, min(start + _WINDOW, len(records)))
         chosen = records[order.permute(places, len(records), key)]
-        sequence, sizes = pack(lengths(chosen), row_length, most)
+        sequence, sizes = pack(lengths(chosen), row_length, max_sequences)
         return chosen[sequence], sizes
 
     end = np.zeros(1, np.int64)
@@ -103,29 +118,30 @@ def write_rows(
                 end = ends[-1:]
 
 
-def slots(offsets: np.ndarray | None, rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sequences of some rows: their numbers, int64 [B K], and whether there is one, bool [B K].
+def slots(offsets: np.ndarray | None, rows: np.ndarray, max_sequences: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sequences of some rows: their numbers, int64 [B K], and a mask, bool [B K], true where there is one.
 
-    offsets: int64 [rows + 1], the first sequence of every row; None where every row is one sequence.
+    offsets: int64 [rows + 1], the first sequence of every row; None if every row is one sequence.
     """
     if offsets is None:
         return rows[:, None], np.ones((len(rows), 1), bool)
-    place, first = np.arange(most), offsets[rows]
+    place, first = np.arange(max_sequences), offsets[rows]
     present = place < (offsets[rows + 1] - first)[:, None]
     return np.where(present, first[:, None] + place, first[:, None]), present
 
 
 def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
-    """Each value repeated along its run: values and runs [B R], the runs of a row T places in all -> int32 [B T]."""
+    """Repeat each value along its run: values and runs [B R], runs that sum to T in every row -> int32 [B T]."""
     values = np.broadcast_to(values, runs.shape).astype(np.int32)
     return np.repeat(values.ravel(), runs.ravel()).reshape(len(runs), row_length)
 
 
 def place(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Puts sequences of these lengths [B K] side by side, those of length 0 nowhere.
+    """Place sequences of these lengths [B K] side by side. Sequences of length 0 are left out.
 
-    Returns (begins [B K], where each stands; segment_ids int32 [B T], 1.. and 0 for padding; positions int32 [B T],
-    from 0 in each).
+    Returns:
+        (begins [B K], the start of each sequence; segment_ids int32 [B T], 1.. and 0 for padding; positions int32 [B
+            T], from 0 in each).
     """
     ends = np.cumsum(lengths, axis=1)
     begins = ends - lengths
@@ -138,7 +154,10 @@ def place(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def copy(rows: np.ndarray, begins: np.ndarray, pieces: Iterable[np.ndarray], out: np.ndarray) -> None:
-    """Writes each piece [length ...] to out [B T ...], at the place `begins` of its row; rows and begins [pieces]."""
+    """Write each piece [length ...] to out [B T ...], at the position `begins` of its row.
+
+    rows and begins: [pieces].
+    """
     flat = out.reshape(-1, *out.shape[2:])
     for begin, piece in zip((rows * out.shape[1] + begins).tolist(), pieces, strict=True):
         flat[begin : begin + len(piece)] = piece

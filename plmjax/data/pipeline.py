@@ -1,7 +1,7 @@
-"""Batches for the training loop: tf.data over global steps, each made from (seed, step) alone.
+"""Batches for the training loop: tf.data over global steps. Each batch depends on (seed, step) only.
 
-A batch is a pure function of its step, so a run goes on at any step as fast as at the first, and every host builds just
-its own rows of the same global batches, however many hosts there are.
+A batch is a pure function of its step. So a run resumes at any step as fast as at the first, and every host builds only
+its own rows of the same global batches, for any number of hosts.
 """
 
 import functools
@@ -24,7 +24,7 @@ _TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 
 
 class Batches(Iterator[Batch]):
-    """Batches `make(step)` of the steps start..stop-1, made ahead on a thread of tf.data; `close` ends it."""
+    """Batches `make(step)` of the steps start..stop-1, prefetched on a thread of tf.data. `close` ends the thread."""
 
     def __init__(self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int):
         tf = tensorflow_runtime.tensorflow()
@@ -54,7 +54,7 @@ class Batches(Iterator[Batch]):
 
 
 class DatasetSource:
-    """A prepared dataset as the training loop reads it."""
+    """Reads a prepared dataset for the training loop."""
 
     def __init__(self, layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int):
         self.vocabulary = vocabulary
@@ -65,27 +65,31 @@ class DatasetSource:
 
     @property
     def fingerprint(self) -> str:
-        """Of the prepared dataset; the same in any folder."""
+        """Fingerprint of the prepared dataset, the same in any folder."""
         return self._dataset.fingerprint
 
     def batch(self, phase: Any) -> dict[str, Any]:
-        """Field -> shape and dtype of the phase's global batches."""
+        """Return a dict from field to shape and dtype of the phase's global batches."""
         return self._layout.batch(phase.batch_size, phase.sequence_length)
 
     @property
     def unigram_counts(self) -> np.ndarray:
-        """How often each token stands in the training text that is asked for, int64 [V]."""
+        """Number of times that each token is a target in the training text, int64 [V]."""
         return self._layout.target_counts(self._dataset, self.vocabulary)
 
     def held_out(self, sequence_length: int) -> int:
-        """How many rows of that length the held-out text fills."""
+        """Return the number of rows of that length in the held-out text."""
         return self._rows("validation", sequence_length).count
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
-        """The phase's global batches start, start + 1, ... without end, or of each just the rows `places`.
+        """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
 
-        phase: has sequence_length, batch_size and index (0 for the first phase). The order of the rows depends on the
-        seed, the phase and the epoch. Raises UserError when the text does not fill one batch.
+        The order of the rows depends on the seed, the phase and the epoch.
+
+        phase: object with sequence_length, batch_size and index (0 for the first phase).
+
+        Raises:
+            UserError: the text does not fill one batch.
         """
         rows = self._rows("train", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
@@ -103,9 +107,12 @@ class DatasetSource:
         return self._batches(make, phase, start, np.iinfo(np.int64).max)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Batches:
-        """The held-out batches, or of each just the rows `places`: every row once, in order, the same for every seed.
+        """Return the held-out batches, or only the rows `places` of each.
 
-        Places that are left in the last batch hold row_ids -1 and segment_ids 0. Without held-out text there is none.
+        Every row occurs once, in order, for every seed.
+
+        Unused positions of the last batch have row_ids -1 and segment_ids 0. Without held-out text there are no
+        batches.
         """
         rows = self._rows("validation", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
@@ -135,7 +142,7 @@ class DatasetSource:
         return fields | {"row_ids": which.astype(np.int32), "begins": (exists & begins).astype(np.int32)}
 
     def _spread(self, name: str, array: np.ndarray, exists: np.ndarray) -> np.ndarray:
-        """The rows of `array` at the places that exist, empty rows at the others."""
+        """Return the rows of `array` at the positions that exist, and empty rows at the others."""
         empty = max(self.vocabulary.pad, 0) if name in _TOKENS else 0
         out = np.full((len(exists), *array.shape[1:]), empty, array.dtype)
         out[exists] = array

@@ -1,8 +1,8 @@
-"""Raw text to a prepared dataset: read, clean, split into sentences, tokenize, write; over all cores, once.
+"""Prepare a dataset from raw text, once, on all cores: read, clean, split into sentences, tokenize, write.
 
-One process reads and cuts the stream into batches of raw documents, others turn a batch into token ids, and the first
-writes what comes back in the order it was read. So the result does not depend on the number of processes, and
-memory holds a few batches at any time, whatever the size of the input.
+One process reads the stream and cuts it into batches of raw documents. Other processes convert a batch into token ids.
+The first process writes the results in the order of reading. So the result does not depend on the number of processes,
+and memory holds only a few batches at any time, for any size of the input.
 """
 
 import collections
@@ -27,17 +27,17 @@ from plmjax.data.workers import WAITING, Workers
 from plmjax.errors import UserError
 
 VERSION = 2
-"""Raised when the same input would give another dataset."""
+"""Increased when the same input would give another dataset."""
 BATCH_CHARACTERS = 1 << 19
 SHARD_TOKENS = 1 << 25
 JUDGED_TOKENS = 100_000
-"""Tokens after which the share of unknown ones is first judged; then after every batch, and at the end."""
+"""Number of tokens after which the share of unknown tokens is first checked; then after every batch, and at the end."""
 BEGUN = "begun.json"
-"""In the output folder from the start: the folder is ours, and unfinished while it has no ledger."""
+"""File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no ledger."""
 
 
 class Tokenized(NamedTuple):
-    """Documents back to back: of every stream the tokens; of every field a number of each document."""
+    """Concatenated documents: the tokens of every stream, and for every field one number per document."""
 
     texts: dict[str, store.Tokens]
     fields: dict[str, np.ndarray]
@@ -58,24 +58,26 @@ def prepare(
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
-    """Prepares `inputs` (files or folders) into the folder `output` and opens it.
+    """Prepare `inputs` (files or folders) into the folder `output` and open it.
 
-    A document goes to the validation split by a hash of its sentences, so that it is in the same split wherever it
-    stands and however often. A dataset that is already there and was made from the same is opened at once.
+    The split of a document is given by a hash of its sentences. So it does not depend on the document's place, and
+    copies of a document are in the same split. If `output` is a dataset made from the same input and settings, it is
+    opened.
 
     Args:
-      format: one of `formats.FORMATS` or tfds:NAME.
-      validation: share of the documents kept for evaluation.
-      language: one of `sentences.LANGUAGES`, for splitting sentences.
-      text_key: what holds the text in a JSON object, a row of a table or an example of TFDS.
-      streams: name of a stream -> the key of its text in a record, for a dataset of several texts of every document.
-      fields: keys of numbers in a record that are kept with its document.
-      max_unknown: share of unknown tokens beyond which the tokenizer is taken for one of another language or script.
-      processes: how many tokenize; None is one a core.
+        format: one of `formats.FORMATS` or tfds:NAME.
+        validation: fraction of the documents kept for evaluation.
+        language: one of `sentences.LANGUAGES`, for splitting sentences.
+        text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
+        streams: name of a stream -> the key of its text in a record, for a dataset with several texts per document.
+        fields: keys of numbers in a record that are kept with its document.
+        max_unknown: fraction of unknown tokens above which the tokenizer is refused as one of another language or
+            script.
+        processes: number of processes that tokenize; None uses one per core.
 
     Raises:
-      UserError: unreadable input, no document in it, too many unknown tokens, a full disk, or an `output` that holds
-        something else.
+        UserError: unreadable input, no document in it, too many unknown tokens, a full disk, or an `output` that holds
+            something else.
     """
     output = storage.path(output)
     sentences.check(language)
@@ -98,12 +100,12 @@ def prepare(
     try:
         work = _Work(tokenizer, language, validation, parts)
         with (
-            _begun(output),
+            _locked(output),
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
             batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts))
-            tokenized = _known(_tokenized(batches, work, processes or os.cpu_count() or 1), unknown)
+            tokenized = _without_many_unknown(_tokenized(batches, work, processes or os.cpu_count() or 1), unknown)
             shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
                 names = ", ".join(source["path"] for source in sources[:3])
@@ -124,13 +126,13 @@ def prepare(
 
 
 def _nothing_held_out(documents: int, validation: float) -> str:
-    """What is said of a dataset without held-out text, in one line."""
+    """Return a one-line warning about a dataset without held-out text."""
     enough = min(0.5, 5 / documents)
     advice = f"hold out a larger share, such as {enough:.2g}" if documents > 1 and enough > validation else "add text"
     return (
         f"held-out   nothing: a share of {validation:g} of {documents:,} document{'s' * (documents != 1)} is drawn by "
-        f"a hash of the text, and none was; training on this goes without evaluation, so {advice}, or cut the text "
-        f"into more documents by blank lines"
+        f"a hash of the text, and no document was drawn; training on this dataset has no evaluation, so {advice}, or "
+        f"split the text into more documents by blank lines"
     )
 
 
@@ -138,7 +140,7 @@ def _nothing_held_out(documents: int, validation: float) -> str:
 
 
 def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
-    """Whether `output` holds exactly this dataset, complete. Raises UserError when it holds another one."""
+    """Return whether `output` holds exactly this dataset, complete. Raise UserError if it holds another one."""
     if not (output / store.LEDGER).is_file():
         return False
     try:
@@ -169,13 +171,13 @@ def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer
 
 
 def _content(source: dict) -> dict:
-    """What of a source determines the dataset; a moved file is the same text."""
+    """Return the entries of a source that determine the dataset. A moved file is the same text."""
     return {key: value for key, value in source.items() if key != "path" or "sha256" not in source}
 
 
 @contextlib.contextmanager
-def _begun(output: Path) -> Iterator[None]:
-    """An empty folder of this process: what an earlier attempt left is removed, what others left is an error."""
+def _locked(output: Path) -> Iterator[None]:
+    """Lock and clear the output folder. Files of an earlier attempt are removed; other files are an error."""
     with locks.locked(output):
         _clear(output)
         yield
@@ -195,8 +197,10 @@ def _clear(output: Path) -> None:
             storage.remove(path)
 
 
-def _known(batches: Iterator[dict[str, Tokenized]], unknown: UnknownTokens) -> Iterator[dict[str, Tokenized]]:
-    """The batches, as long as not too many of their tokens are unknown; judged early, for hours may follow."""
+def _without_many_unknown(
+    batches: Iterator[dict[str, Tokenized]], unknown: UnknownTokens
+) -> Iterator[dict[str, Tokenized]]:
+    """Yield the batches while not too many of their tokens are unknown. The check starts early, as hours may follow."""
     for batch in batches:
         for tokens in itertools.chain.from_iterable(part.texts.values() for part in batch.values()):
             unknown.add(tokens.ids)
@@ -207,7 +211,7 @@ def _known(batches: Iterator[dict[str, Tokenized]], unknown: UnknownTokens) -> I
 
 
 def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
-    """Writes tokens to shards of `SHARD_TOKENS` as they come; returns the shards' records by split."""
+    """Write tokens to shards of `SHARD_TOKENS` as they come. Return the shards' records by split."""
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     writers: dict[str, store.ShardWriter] = {}
     written = dict.fromkeys(store.SPLITS, 0)
@@ -232,7 +236,7 @@ def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work",
 
 
 class _Work(NamedTuple):
-    """All that a process must know to turn raw documents into tokens."""
+    """The data that a process needs to convert raw documents into tokens."""
 
     tokenizer: Tokenizer
     language: str
@@ -240,7 +244,7 @@ class _Work(NamedTuple):
     parts: records.Parts | None
 
     def __call__(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
-        """Tokens of a batch by split; documents with a stream without a token are left out."""
+        """Return the tokens of a batch by split. Documents with a stream without tokens are left out."""
         splits: dict[str, list[tuple[dict[str, list[str]], list[float]]]] = collections.defaultdict(list)
         for document in documents:
             texts, fields = self._read(document)
@@ -251,7 +255,7 @@ class _Work(NamedTuple):
         return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
 
     def _read(self, document: formats.Document) -> tuple[dict[str, list[str]], list[float]]:
-        """The sentences of every stream of a document, and its numbers."""
+        """Return the sentences of every stream of a document, and its numbers."""
         if self.parts is None:
             return {store.TEXT: sentences.split(formats.prose(document), self.language)}, []
         paragraphs = formats.streams_of(document, self.parts)
@@ -261,7 +265,7 @@ class _Work(NamedTuple):
     def _tokenized(self, documents: list[tuple[dict[str, list[str]], list[float]]]) -> Tokenized:
         streams = tuple(documents[0][0])
         encoded = {stream: self._encode([texts[stream] for texts, _ in documents]) for stream in streams}
-        # A text may have no token; its document is left out of every stream.
+        # If any text of a document has no token, the document is left out of every stream.
         kept = np.all([tokens.document_lengths > 0 for tokens in encoded.values()], axis=0)
         numbers = np.array([fields for _, fields in documents])[kept]
         names = self.parts.fields if self.parts else ()
@@ -271,8 +275,9 @@ class _Work(NamedTuple):
         )
 
     def _encode(self, documents: list[list[str]]) -> store.Tokens:
-        """The tokens of documents; of a document without one, a length of 0."""
-        # A sentence but the first has its space before it, so that byte-level tokens are those of the whole text.
+        """Return the tokens of documents. A document without tokens has length 0."""
+        # Every sentence except the first gets a space before it, so that byte-level tokens equal those of the whole
+        # text.
         spaced = [sentence if n == 0 else f" {sentence}" for text in documents for n, sentence in enumerate(text)]
         ids, lengths = self.tokenizer.encode_arrays(spaced)
         starts = np.cumsum([0, *(len(text) for text in documents[:-1])])
@@ -282,7 +287,7 @@ class _Work(NamedTuple):
 
 
 def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
-    """The documents that are kept, bool [documents]."""
+    """Return the documents where `kept` is true, bool [documents]."""
     if kept.all():
         return tokens
     sentence = np.repeat(kept, tokens.document_lengths)
@@ -291,7 +296,10 @@ def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
 
 
 def split_of(text: Sequence[str], validation: float) -> str:
-    """The split of a document, from a hash of its sentences; a share of `validation` of all documents is held out."""
+    """Return the split of a document from a hash of its sentences.
+
+    A fraction `validation` of all documents is held out.
+    """
     digest = hashlib.blake2b("\n".join(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return "validation" if int.from_bytes(digest, "little") < validation * 2**64 else "train"
 
@@ -311,7 +319,7 @@ def _batches(documents: Iterable[formats.Document]) -> Iterator[list[formats.Doc
 def _tokenized(
     batches: Iterator[list[formats.Document]], work: _Work, processes: int
 ) -> Iterator[dict[str, Tokenized]]:
-    """Tokens of every batch, in order; a text of a few batches is not worth a second process."""
+    """Yield the tokens of every batch, in order. A text of only a few batches uses a single process."""
     first = list(itertools.islice(batches, WAITING * processes))
     batches = itertools.chain(first, batches)
     if len(first) < WAITING * processes:
@@ -325,7 +333,7 @@ def _tokenized(
 
 
 class _Bar:
-    """Bytes read and tokens made so far: a bar on a terminal, a line every ten seconds in a log."""
+    """Shows bytes read and tokens made so far: a progress bar on a terminal, a line every ten seconds in a log."""
 
     def __init__(self, total: int, shown: bool):
         self.tokens = 0
@@ -358,7 +366,7 @@ class _Bar:
         self._stack.close()
 
     def advance(self, count: int) -> None:
-        """`count` more bytes were read."""
+        """Add `count` to the number of bytes read."""
         self._done += count
         if self._rich is not None:
             self._rich.update(self._task, completed=self._done, tokens=self.tokens)

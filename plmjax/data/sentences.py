@@ -1,9 +1,10 @@
-"""Sentences of prose in the languages that the splitter has rules for.
+"""Sentence splitting for the languages that the splitter has rules for.
 
 The splitter is sentencex (Wikimedia's, rules and abbreviations of many languages, in Rust, nothing to download).
-Measured on Wikipedia and novels, one core: sentencex 35 to 69 million characters a second, blingfire 10 to 31 (and
-99 MB of wheel), syntok 1.1 to 1.4, sentencesplit 0.3, pysbd 0.14 to 0.22. Boundaries of UD English-EWT (train) found,
-F1: sentencex 0.908, blingfire 0.923, syntok 0.918, pysbd 0.910; a tokenizer passes 2 to 3 million characters a second.
+Measured on Wikipedia and novels, one core: sentencex 35 to 69 million characters a second, blingfire 10 to 31 (and a
+wheel of 99 MB), syntok 1.1 to 1.4, sentencesplit 0.3, pysbd 0.14 to 0.22. F1 of sentence boundaries on UD English-EWT
+(train): sentencex 0.908, blingfire 0.923, syntok 0.918, pysbd 0.910. A tokenizer processes 2 to 3 million characters a
+second.
 """
 
 import re
@@ -16,15 +17,15 @@ from plmjax.errors import UserError, nearest, quoted
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
-"""ISO 639-1 codes of the languages with abbreviations or stops of their own in sentencex; it takes others for English
-or for a relative, without a word."""
-# A Chinese stop ends a sentence whatever follows; sentencex takes one before a digit for a decimal
-# point (all but a few of the boundaries it misses in UD Chinese-GSDSimp).
+"""ISO 639-1 codes of the languages with their own abbreviations or stops in sentencex. It silently treats other
+languages as English or as a related language."""
+# A Chinese stop always ends a sentence. sentencex takes a stop before a digit for a decimal point, which
+# explains all but a few of the boundaries it misses in UD Chinese-GSDSimp.
 _CHINESE_STOP = re.compile(r"(?<=[。！？])(?=[0-9])")
 
 
 def check(language: str) -> None:
-    """Raises UserError unless sentences of `language` can be told apart."""
+    """Raise UserError unless the splitter supports `language`."""
     if language not in LANGUAGES:
         hint = nearest(language, LANGUAGES)
         hint = hint if hint.startswith("did you mean") else "name the one of them that is nearest to it."
@@ -35,9 +36,9 @@ def check(language: str) -> None:
 
 
 def split(paragraphs: Iterable[str], language: str = "en") -> list[str]:
-    """Sentences of `paragraphs`, in order, none empty, white space in them reduced to single spaces.
+    """Return the sentences of `paragraphs`, in order, none empty, with white space reduced to single spaces.
 
-    A paragraph's end is always a sentence's end.
+    The end of a paragraph is always the end of a sentence.
     """
     sentences = []
     for paragraph in paragraphs:

@@ -1,4 +1,4 @@
-"""TensorFlow as this project uses it: for input pipelines, on the CPU, without its start-up chatter."""
+"""TensorFlow for input pipelines: on the CPU, and without its start-up messages."""
 
 import contextlib
 import functools
@@ -9,11 +9,12 @@ from typing import Any
 
 @functools.cache
 def tensorflow() -> Any:
-    """The tensorflow module, kept off the accelerators, which belong to JAX."""
+    """Return the tensorflow module, without access to the accelerators, which belong to JAX."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # of no use to the pipeline, and it prints a message
     with contextlib.suppress(ImportError):
-        # Both bring an LLVM of their own. Triton, a part of PyTorch's usual build, crashes when it is loaded second.
+        # Triton and TensorFlow each bring their own LLVM. Triton, a part of PyTorch's usual build, crashes if loaded
+        # second.
         import triton._C.libtriton  # noqa: F401
     keras = os.environ.get("TF_USE_LEGACY_KERAS")
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # imports Keras 2, which is hardly ever installed, instead of Keras 3
@@ -31,7 +32,7 @@ def tensorflow() -> Any:
 
 @functools.cache
 def tensorflow_datasets() -> Any:
-    """The tensorflow_datasets module."""
+    """Return the tensorflow_datasets module."""
     tensorflow()
     logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of its own deprecated calls
     import tensorflow_datasets as tfds

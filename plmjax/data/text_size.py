@@ -1,4 +1,4 @@
-"""How long a text is as it was written, whatever tokenizer reads it: what nats are divided by to compare tokenizers."""
+"""The size of a raw text, independent of the tokenizer. Divide nats by it to compare tokenizers."""
 
 import dataclasses
 import os
@@ -9,9 +9,9 @@ from plmjax.data import formats
 
 @dataclasses.dataclass(frozen=True)
 class TextSize:
-    """The lines of a text's documents, each with its end; markup and blank lines are not counted.
+    """Size of the lines of a text's documents, each with its line end. Markup and blank lines are not counted.
 
-    bytes: in UTF-8. words: what stands between white space.
+    bytes: in UTF-8. words: strings between white space.
     """
 
     bytes: int = 0
@@ -20,10 +20,10 @@ class TextSize:
 
 
 def measure(inputs: Sequence[str | os.PathLike], format: str = "auto", text_key: str = "text") -> TextSize:
-    """The size of the text that `prepare` reads from these inputs.
+    """Return the size of the text that `prepare` reads from these inputs.
 
     Raises:
-      UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
+        UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
     counts = [0, 0, 0]
     for document in formats.documents(inputs, format, text_key=text_key):

@@ -1,7 +1,7 @@
-"""Tokens of a text that stand for what the tokenizer lacks: how many there are, and how many are too many.
+"""Counts the unknown tokens of a text, and refuses a text with too many of them.
 
-A model learns and predicts the unknown token as any other. Text that the tokenizer hardly knows therefore looks easy to
-it: Chinese through an English tokenizer of words is one token again and again.
+A model learns and predicts the unknown token as any other. So a text that the tokenizer hardly knows seems easy to the
+model: with an English word tokenizer, a Chinese text is one token repeated.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ if TYPE_CHECKING:  # a command has the default before it imports NumPy
     from plmjax.vocabulary import Vocabulary
 
 MAX_UNKNOWN = 0.2
-"""Largest share of unknown tokens, by default."""
+"""Default of the largest fraction of unknown tokens."""
 
 
 class UnknownTokens:
     """Counts the unknown tokens of a text, and refuses a text that has too many.
 
-    count: the unknown tokens so far. total: all tokens so far, without special ones.
+    count: number of unknown tokens so far. total: number of all tokens so far, without special tokens.
     """
 
     def __init__(self, vocabulary: "Vocabulary", limit: float = MAX_UNKNOWN) -> None:
-        """The count of no token yet.
+        """Start counting at zero.
 
         Args:
-            vocabulary: Of the tokenizer. Where its unknown token has another role too, the tokenizer reads every byte:
-                no token of a text is unknown, and that token ends a document.
-            limit: Largest share of unknown tokens.
+            vocabulary: vocabulary of the tokenizer. If its unknown token has another role too, the tokenizer reads
+                every byte: no token of a text is unknown, and that token ends a document.
+            limit: largest fraction of unknown tokens.
 
         Raises:
-            UserError: a limit that is no share.
+            UserError: the limit is not a fraction.
         """
         if not 0 <= limit <= 1:
             raise UserError(f"Expected --max_unknown from 0 to 1, found {limit}; try {MAX_UNKNOWN}.")
@@ -45,15 +45,15 @@ class UnknownTokens:
 
     @property
     def share(self) -> float:
-        """The share of unknown tokens; 0 of no token."""
+        """Fraction of unknown tokens; 0 if there are no tokens."""
         return self.count / max(self.total, 1)
 
     def __str__(self) -> str:
-        """The count in words."""
+        """Return the count as a line of text."""
         return f"unknown    {self.share:.2%} of the tokens, {self.count:,} of {self.total:,}"
 
     def add(self, ids: "np.ndarray | Sequence[int]") -> int:
-        """Counts the tokens of a text or of rows, int [N]; returns how many of them are unknown."""
+        """Count the tokens of a text or of rows, int [N]. Return the number of unknown ones."""
         import numpy as np
 
         ids = np.asarray(ids)
@@ -63,14 +63,14 @@ class UnknownTokens:
         return found
 
     def check(self, where: str = "") -> None:
-        """Raises UserError where more tokens are unknown than the limit allows.
+        """Raise UserError if more tokens are unknown than the limit allows.
 
-        where: place of the text, such as "line 3 of prompts.txt".
+        where: location of the text, such as "line 3 of prompts.txt".
         """
         if self.count > self._limit * self.total:
             place = f" in {where}" if where else ""
             raise UserError(
                 f"Expected text that the tokenizer knows{place}, found {self.share:.1%} of the first {self.total:,} "
                 f"tokens unknown, more than --max_unknown ({self._limit:g}); use a tokenizer or a checkpoint that was "
-                f"trained on such text, or raise --max_unknown to go on with it."
+                f"trained on such text, or raise --max_unknown to use it anyway."
             )

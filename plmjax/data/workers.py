@@ -1,7 +1,7 @@
-"""Processes that do a share of the work on a text; they end with the process that started them.
+"""Worker processes that each do a part of the work on a text. They end with the process that started them.
 
-A terminal, and a machine that shuts down, send a signal to every process of a command. It is for the first one alone,
-which says what happened and ends the others: a worker that ended by itself would look like one that had no memory.
+A terminal, or a machine that shuts down, sends a signal to every process of a command. Only the first process handles
+it: it prints the reason and ends the workers. A worker that ended by itself would look like one that ran out of memory.
 """
 
 import collections
@@ -16,14 +16,15 @@ from typing import Any, Self
 from plmjax.errors import UserError
 
 WAITING = 2
-"""Tasks for each process that are handed out before the first of them is done."""
+"""Number of tasks per process that are submitted before the first of them is done."""
 
 
 class Workers:
-    """`processes` of them; one is this process itself.
+    """`processes` workers. If there is only one, it is this process itself.
 
-    make, arguments: of the object `make(*arguments)` that each has for itself; None: there is none.
-    doing: what they do, and advice: what to do where memory was short, for a message.
+    make, arguments: every worker creates the object `make(*arguments)`; None creates no object.
+    doing: the activity of the workers, for an error message.
+    advice: what to do when memory was short, for an error message.
     """
 
     def __init__(self, processes: int, make: Callable | None, *arguments: Any, doing: str, advice: str) -> None:
@@ -43,7 +44,9 @@ class Workers:
             self._executor.shutdown(cancel_futures=True)
 
     def results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
-        """`function(object, *task)` of every task in order, without an object `function(*task)`; tasks may be a stream.
+        """Yield `function(object, *task)` for every task in order, or `function(*task)` if there is no object.
+
+        tasks may be a stream.
 
         Raises:
             UserError: the system ended a process.
@@ -61,12 +64,12 @@ class Workers:
                 yield pending.popleft().result()
         except concurrent.futures.process.BrokenProcessPool as error:
             raise UserError(
-                f"Expected the {self._doing} processes to go on, found one ended by the system, most likely for lack "
-                f"of memory; {self._advice}."
+                f"Expected the {self._doing} processes to continue, found one ended by the system, most likely for "
+                f"lack of memory; {self._advice}."
             ) from error
 
     def _submit(self, function: Callable, task: tuple) -> concurrent.futures.Future:
-        """Hands out a task; the process that may start for it inherits which signals are blocked."""
+        """Submit a task. A process that starts for it inherits the blocked signals."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
         try:
             return self._executor.submit(_run, function, task)
@@ -89,7 +92,7 @@ def _start(make: Callable | None, arguments: tuple) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed: it would wait for work for ever."""
+    """End a worker whose parent was killed. It would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(0)
 

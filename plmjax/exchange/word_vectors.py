@@ -1,8 +1,8 @@
-"""A run directory of a file of word vectors, which every command that takes a run then reads.
+"""Convert a file of word vectors to a run directory, which every command that takes a run can read.
 
-The model is that of static vectors, the tokenizer is made of the words: a text is split into words and punctuation
-marks, and a word that the file does not have gets the vector of `<unk>`, as GloVe names it, or zeros where the file has
-none. The other special tokens have zeros.
+The model is that of static vectors, and the tokenizer is made from the words: a text is split into words and
+punctuation marks. A word that is not in the file gets the vector of `<unk>`, GloVe's name for it, or zeros if the file
+has no such entry. The other special tokens have zero vectors.
 """
 
 import tempfile
@@ -24,25 +24,25 @@ UNKNOWN = "<unk>"
 
 
 def is_file_of_vectors(path: str | Path) -> bool:
-    """Whether `import_vectors` reads it; a damaged one too."""
+    """Return whether `import_vectors` can read the file. It is true for a damaged file as well."""
     path = storage.path(path)
     return path.is_file() and bool(word2vec.evidence(path))
 
 
 def import_vectors(source: str | Path, workdir: str | Path) -> str:
-    """Makes a run directory, step 0, of a file of word2vec or GloVe; says what it holds.
+    """Create a run directory, at step 0, from a file of word2vec or GloVe. Return a line of text on its contents.
 
-    Capital letters are kept where one word in a hundred of the file has one, and else lowered. Of a word that stands
-    there twice the first vector counts.
+    Capital letters are kept if one word in a hundred of the file has one; else the text is lowercased. If a word occurs
+    twice, its first vector is used.
 
     Raises:
-        UserError: a damaged file, or a run that is there already.
+        UserError: a damaged file, or an existing run at `workdir`.
     """
     vectors = read(source)
     with tempfile.TemporaryDirectory() as folder:
         special = {UNKNOWN, *tokenizers.KINDS["word"].values()}
         words = [word for word in dict.fromkeys(vectors.words) if word not in special]
-        tokenizer = tokenizers.of_words(words, folder, lowercase=not cased(words))
+        tokenizer = tokenizers.from_words(words, folder, lowercase=not cased(words))
         table = _table(tokenizer, vectors)
         config = StaticVectorsConfig(*table.shape)
         run = Experiment(model=config, objective=SequenceClassification(), data=Sentences())
@@ -52,7 +52,7 @@ def import_vectors(source: str | Path, workdir: str | Path) -> str:
 
 
 def _table(tokenizer: tokenizers.Tokenizer, vectors: WordVectors) -> np.ndarray:
-    """The vectors of all tokens, float32 [V D]."""
+    """Return the vectors of all tokens, float32 [V D]."""
     table = np.zeros((tokenizer.vocabulary.size, vectors.vectors.shape[1]), np.float32)
     words = words_of(tokenizer)
     table[list(words)] = vectors.vectors[[vectors.rows[word] for word in words.values()]]

@@ -80,7 +80,7 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _attribute(name: str) -> str | None:
-    """Return an attribute of this machine from the metadata server, or None if the server or the attribute is missing."""
+    """Return an attribute of this machine from the metadata server, or None if server or attribute is missing."""
     host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or METADATA
     url = f"http://{host}/computeMetadata/v1/instance/attributes/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

@@ -88,7 +88,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str]
     from plmjax.data import store
 
     size = run.model.vocab_size
-    dataset = store.open_dataset(run.data.path, vocab_size=size, say=say) if run.data.path else None
+    dataset = store.open_dataset(run.data.path, vocab_size=size, report=say) if run.data.path else None
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
@@ -102,7 +102,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str]
             origin.check(run, tokenizer, _batch(run))
             with options_named(NAMES):
                 directory = _dataset(run, workdir, tokenizer, say)
-            dataset = dataset or store.open_dataset(directory, vocab_size=size, say=say)
+            dataset = dataset or store.open_dataset(directory, vocab_size=size, report=say)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
             # The next command may name other text. A finished dataset stays, with the options that it was made with.

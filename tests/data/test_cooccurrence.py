@@ -69,7 +69,7 @@ def table(counted: cells.Cells) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("made", [Counting(5, True, 1), Counting(5, False, 1), Counting(4, True, 20)], ids=repr)
 def test_every_pair_is_counted(dataset, small, made, tmp_path):
-    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, made, memory=211, processes=1, say=silent)
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, made, memory=211, processes=1, report=silent)
     expected = brute_force(TRAIN, made.window, made.symmetric, made.least)
     found = table(counted)
     assert found.keys() == expected.keys()
@@ -93,7 +93,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_no_bit_depends_on_processes_or_memory(dataset, small, tmp_path):
     """Two processes count with the real sizes: they do not see what the fixture sets."""
     for name, processes, memory in (("a", 1, 97), ("b", 1, 5000), ("c", 2, 700)):
-        cooccurrence.count(dataset, SPECIAL, tmp_path / name, memory=memory, processes=processes, say=silent)
+        cooccurrence.count(dataset, SPECIAL, tmp_path / name, memory=memory, processes=processes, report=silent)
     assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
 
 
@@ -138,14 +138,14 @@ def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     with pytest.raises(UserError, match="found an unfinished one; run plmjax cooccurrence"):
         cooccurrence.open_cells(tmp_path / "killed")
     with pytest.raises(UserError, match="found a count with another window; name another"):
-        cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", Counting(window=3), say=silent)
+        cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", Counting(window=3), report=silent)
     (tmp_path / "killed" / "sums-000000000000000-000000000000007.run.writing").write_bytes(b"half")
     said: list[str] = []
-    cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=150, processes=1, say=said.append)
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=150, processes=1, report=said.append)
     assert "tokens were counted before" in said[0]
-    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", memory=5000, processes=1, say=silent)
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", memory=5000, processes=1, report=silent)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
-    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", say=said.append)
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", report=said.append)
     assert said[-1].endswith("was counted before from the same text; nothing to do")
 
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
     for folder, message in ((tmp_path / "none", "found no folder"), (dataset.directory, "found something else")):
         with pytest.raises(UserError, match=message):
             cooccurrence.open_cells(folder)
-    counted = cooccurrence.count(dataset, SPECIAL, tmp_path / "b", processes=1, say=silent)
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path / "b", processes=1, report=silent)
     with (tmp_path / "b" / "cells-00000.bin").open("r+b") as file:
         file.truncate(12 * counted.count - 1)
     with pytest.raises(UserError, match=rf"to have {12 * counted.count} bytes, found"):
@@ -197,4 +197,4 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
     begun.mkdir()
     (begun / "begun.json").write_text('{"counting": 3}')
     with pytest.raises(UserError, match=r"Expected a count in .*c, found a damaged one"):
-        cooccurrence.count(dataset, SPECIAL, begun, processes=1, say=silent)
+        cooccurrence.count(dataset, SPECIAL, begun, processes=1, report=silent)

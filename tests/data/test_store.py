@@ -291,11 +291,11 @@ def test_a_long_reading_is_told(tmp_path, monkeypatch):
     write(tmp_path, documents(6, 300), [], 300)
     shutil.rmtree(tmp_path / checksums.FOLDER)
     said = []
-    store.open_dataset(tmp_path, say=said.append)
+    store.open_dataset(tmp_path, report=said.append)
     assert said == []
-    monkeypatch.setattr(checksums, "WORTH_SAYING", 1000)
+    monkeypatch.setattr(checksums, "REPORTED_BYTES", 1000)
     shutil.rmtree(tmp_path / checksums.FOLDER)
-    store.open_dataset(tmp_path, say=said.append)
+    store.open_dataset(tmp_path, report=said.append)
     assert len(said) == 1 and said[0].startswith("dataset    0.0 GB read and found sound in ")
 
 
@@ -382,7 +382,7 @@ def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
     for found, message in (
         (whole[:-1], "numbers of int64 in .*sentences.npy, found others"),
         (whole.astype(np.float32), "numbers of int64 in .*sentences.npy, found others"),
-        (whole + 1, "places from 0 to .* in .*sentences.npy, found others"),
+        (whole + 1, "offsets from 0 to .* in .*sentences.npy, found others"),
     ):
         np.save(places, found)
         with pytest.raises(UserError, match=message):

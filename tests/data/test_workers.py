@@ -43,5 +43,5 @@ def test_workers_leave_signals_to_their_parent_and_their_end_is_told() -> None:
     with Workers(2, None, doing="reading", advice="wait") as workers:
         (found,) = workers.results(blocked, [()])
         assert {signal.SIGINT, signal.SIGTERM} <= found and not {signal.SIGINT, signal.SIGTERM} & blocked()
-        with pytest.raises(UserError, match=r"reading processes to go on, found one ended by the system.*; wait"):
+        with pytest.raises(UserError, match=r"reading processes to continue, found one ended by the system.*; wait"):
             list(workers.results(ended, [(0,)]))

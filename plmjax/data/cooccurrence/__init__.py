@@ -1,17 +1,17 @@
-"""How often words stand near each other: the counts that GloVe is trained on, on disk (Pennington et al., EMNLP 2014).
+"""Cooccurrence counts of words on disk, for training GloVe (Pennington et al., EMNLP 2014).
 
     DIRECTORY/
       cells-00000.bin ...    records of int32 row, int32 column, float32 value, little-endian, in shuffled order
       ledger.json            written last: settings, dataset, number of cells, sizes and checksums
-      begun.json             instead of the ledger while the count is unfinished, with runs (`runs`) of what was counted
+      begun.json             instead of the ledger while the count is unfinished, with finished runs (`runs`)
 
-The value of a cell is the sum over all places where the column's word stands at most `window` words from the row's, in
-the same document, of one over the distance. Words that are left out are as if not there, so that windows reach over
-them (stanfordnlp/GloVe cooccur.c). If it is symmetric, the row's word looks to both sides, and a cell and its mirror
-stand side by side; otherwise it looks to the left alone.
+The value of a cell is a sum of 1 / distance over all places where the column's word is at most `window` words from the
+row's word in the same document. Excluded words are removed first, so that windows reach across them
+(stanfordnlp/GloVe cooccur.c). A symmetric count covers both sides of the row's word, and a cell and its mirror are
+stored side by side. Other counts cover only the left side.
 
-Sums are kept as whole multiples of one over the least common multiple of the distances. They are exact, so that no bit
-of the result depends on where the text is cut, on the memory or on the number of processes.
+Sums are stored as integer multiples of one over the least common multiple of the distances. They are exact. So no bit
+of the result depends on the cuts of the text, the memory or the number of processes.
 """
 
 from plmjax.data.cooccurrence.cells import CELL, LEDGER, Cells, Counting, open_cells

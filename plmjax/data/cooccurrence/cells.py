@@ -1,4 +1,4 @@
-"""The finished count: what it was made with, and its cells, found by their place in O(1)."""
+"""The finished count: its settings, and its cells, which are found by position in O(1)."""
 
 import bisect
 import dataclasses
@@ -20,47 +20,49 @@ BEGUN = "begun.json"
 KIND = "cooccurrence"
 CELL = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
 WIDEST = 22
-"""Words of the largest window: the least common multiple of more distances would leave too few bits to the sums."""
+"""Maximum window in words. The least common multiple of more distances would leave too few bits for the sums."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """What determines the count of a text."""
+    """Settings that determine the count of a text."""
 
     window: int = 10
-    """Words to each side."""
+    """Number of words on each side."""
     symmetric: bool = True
-    """Look to both sides; otherwise to the left alone."""
+    """If true, count words on both sides; else only on the left."""
     least: int = 5
-    """Occurrences in the training text of the rarest words that count."""
+    """Minimum number of occurrences in the training text for a word to be counted."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         if not 1 <= self.window <= WIDEST:
             raise UserError(f"Expected a window from 1 to {WIDEST} words, found {self.window}; change it.")
         if self.least < 1:
-            raise UserError(f"Expected words that stand at least once to count, found {self.least}; raise least.")
+            raise UserError(
+                f"Expected a minimum of at least 1 occurrence to count a word, found {self.least}; raise least."
+            )
 
 
 MADE_FROM = {
     "counting": {"window": range(1, WIDEST + 1), "symmetric": bool, "least": range(1, 2**62)},
     "dataset": str,
 }
-"""Shape of what a count is made from, as `json_text.check` takes it."""
+"""Shape of the inputs of a count, in the form of `json_text.check`."""
 _SHAPE = MADE_FROM | {
     "total": float,
     "cells": COUNT,
     "words": COUNT,
     "files": {str: {"bytes": COUNT, "crc32c": COUNT}},
 }
-"""Of a ledger, besides its version."""
+"""Shape of a ledger, without its version."""
 
 
 class Cells:
-    """The cells of a finished count, mapped from its files.
+    """Cells of a finished count, memory-mapped from its files.
 
-    count: how many. words: how many words have some. counting: how they were counted. total: the sum of their values.
-    dataset: the fingerprint of the text.
+    count: number of cells. words: number of words that have cells. counting: settings of the count.
+    total: sum of all values. dataset: fingerprint of the text.
     """
 
     def __init__(self, directory: Path, ledger: dict[str, Any]):
@@ -74,7 +76,7 @@ class Cells:
         self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The cells start..stop-1, an array of `CELL`."""
+        """Return the cells start..stop-1, an array of `CELL`."""
         shard = bisect.bisect_right(self._starts, start) - 1
         parts = []
         while start < stop:
@@ -86,10 +88,10 @@ class Cells:
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
-    """What a finished count says of itself.
+    """Return the ledger of a finished count.
 
     Raises:
-        UserError: no such folder, one of something else, an unfinished or a damaged one.
+        UserError: the folder is missing, belongs to something else, or is unfinished or damaged.
     """
     if not directory.is_dir():
         raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
@@ -99,8 +101,8 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"
         raise UserError(
-            f"Expected a count of cooccurrences in {directory}, found {found}; run plmjax cooccurrence, which goes on "
-            "where it was stopped."
+            f"Expected a count of cooccurrences in {directory}, found {found}; run plmjax cooccurrence, which "
+            "continues where it stopped."
         ) from None
     except (ValueError, AttributeError, TypeError):
         kind, damaged = KIND, True
@@ -127,10 +129,10 @@ def read_ledger(directory: Path) -> dict[str, Any]:
 
 
 def open_cells(directory: str | os.PathLike) -> Cells:
-    """Opens a finished count; its files are compared with their checksums once on a machine (`checksums`).
+    """Open a finished count. Its files are compared with their checksums once on a machine (`checksums`).
 
     Raises:
-        UserError: what `read_ledger` raises; a file that is missing, truncated or damaged; a folder in a bucket.
+        UserError: an error of `read_ledger`; a file that is missing, truncated or damaged; a folder in a bucket.
     """
     directory = on_disk(directory)
     ledger = read_ledger(directory)
@@ -145,7 +147,7 @@ def open_cells(directory: str | os.PathLike) -> Cells:
 
 
 def on_disk(directory: str | os.PathLike) -> Path:
-    """The folder; raises UserError for one in a bucket, whose files cannot be mapped."""
+    """Return the folder. Raise UserError for a folder in a bucket, whose files cannot be memory-mapped."""
     directory = storage.path(directory)
     if storage.in_bucket(directory):
         raise UserError(
@@ -166,7 +168,7 @@ class Writer:
         self.cells = 0
 
     def extend(self, cells: np.ndarray) -> None:
-        """Adds an array of `CELL`."""
+        """Append an array of `CELL`."""
         self.cells += len(cells)
         while len(cells):
             if not self._left:
@@ -179,5 +181,5 @@ class Writer:
             self._left -= len(part)
 
     def close(self) -> dict[str, dict[str, int]]:
-        """Name -> size and checksum of every file."""
+        """Return a dict from file name to size and checksum."""
         return {name: checksums.sum_file(self._folder / name) for name in self._names}

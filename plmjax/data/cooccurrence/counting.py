@@ -1,8 +1,8 @@
-"""The pass over a prepared dataset that counts cooccurrences: in parts, over several processes, in bounded memory.
+"""Count cooccurrences in a prepared dataset: in parts, over several processes, in bounded memory.
 
 The text is cut into ranges of tokens. A process writes the pairs of a range into one array, sorts it and stores the
-sums as a run; runs are merged until few are left, and the last merge writes the cells. A count that was killed keeps
-its runs: the next one counts what they do not cover.
+sums as a run. Runs are merged until few are left, and the last merge writes the cells. A count that was killed keeps
+its runs. The next attempt counts only the remaining ranges.
 """
 
 import bisect
@@ -28,16 +28,16 @@ from plmjax.vocabulary import Vocabulary
 
 MEMORY = 1024
 """MiB of all processes together."""
-OF_A_PROCESS = 128
-"""MiB of these that a process needs besides the pairs and sums that it holds: Python, NumPy and what is read."""
+PROCESS_MEMORY = 128
+"""MiB of these that a process needs besides its pairs and sums: for Python, NumPy and the text it reads."""
 PIECE = 1 << 16
-"""Tokens whose pairs are numbered at once: few enough for the processor's cache."""
+"""Number of tokens whose pairs are numbered at once: few enough for the processor's cache."""
 LOOK_BACK = 1 << 10
-"""Tokens before a range that are read at once, until they hold the words of a window."""
+"""Number of tokens before a range that are read at once, until they hold the words of a window."""
 
 
 def check_words(vocabulary: Vocabulary, dataset: str | os.PathLike) -> None:
-    """Raises UserError where tokens are parts of words: what stands near a part is mostly the rest of its word."""
+    """Raise UserError if tokens are parts of words. The neighbors of a part are mostly the rest of its word."""
     if vocabulary.continuation is None or vocabulary.continuation.any():
         raise UserError(
             f"Expected a dataset of whole words to count, found that {dataset} has parts of words; prepare it with a "
@@ -53,40 +53,40 @@ def count(
     *,
     memory: int = MEMORY,
     processes: int | None = None,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> cells.Cells:
-    """Counts the training text of a dataset into the folder `output`, and opens it.
+    """Count the training text of a dataset into the folder `output`, and open it.
 
-    A count that is there and was made from the same is opened at once; one that was stopped goes on.
+    An existing count with the same inputs is opened at once. A count that was stopped is continued.
 
     Args:
-        special: tokens that are no words, which are left out.
-        memory: MiB of all processes together. Pages of the text that the system keeps are not counted.
-        processes: how many count; None is one a core, as far as the memory reaches.
+        special: tokens that are not words, which are left out.
+        memory: MiB of all processes together. Pages of the text that the system caches are not included.
+        processes: number of processes that count; None uses one per core, as far as the memory allows.
 
     Raises:
-        UserError: no word that is frequent enough, too little memory, too long a text for the window, or an `output`
-            that holds something else.
+        UserError: no word is frequent enough, too little memory, too long a text for the window, or an `output` that
+            holds something else.
     """
-    output, processes, room = cells.on_disk(output), *_shares(memory, processes, counting.window)
-    work = _work_of(dataset, special, counting, room, processes)
+    output, processes, capacity = cells.on_disk(output), *_shares(memory, processes, counting.window)
+    work = _work_of(dataset, special, counting, capacity, processes)
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
     if (output / cells.LEDGER).exists():
         _check_same(output, cells.read_ledger(output), made_from)
         _tidy(output)
-        say(f"cells      {output} was counted before from the same text; nothing to do")
+        report(f"cells      {output} was counted before from the same text; nothing to do")
         return cells.open_cells(output)
     with locks.locked(output):
         _begin(output, made_from)
         advice = "repeat with a smaller memory or fewer processes: what was counted is kept"
         with Workers(processes, _Counter, work, doing="counting", advice=advice) as workers:
-            _count_runs(output, work, workers, say)
+            _count_runs(output, work, workers, report)
             while len(found := runs.found(output)) > runs.FAN_IN:
-                say(f"merge      {len(found):,} runs")
-                groups = [(output, group, room) for group in runs.groups(found) if len(group) > 1]
+                report(f"merge      {len(found):,} runs")
+                groups = [(output, group, capacity) for group in runs.groups(found) if len(group) > 1]
                 collections.deque(workers.results(_Counter.merge, groups), maxlen=0)
         found = runs.found(output)
-        ledger = _write(output, work, [run.path(output) for run in found], room) | made_from
+        ledger = _write(output, work, [run.path(output) for run in found], capacity) | made_from
         ledger["crc32c"] = sum_ledger(ledger)
         storage.write(output / cells.LEDGER, json.dumps(ledger, indent=1))
         _tidy(output)
@@ -94,9 +94,9 @@ def count(
 
 
 def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
-    """How many processes count, and the bytes of pairs and sums that each may hold."""
+    """Return the number of processes, and the bytes of pairs and sums that each may hold."""
     pairs_of_a_piece = 8 * window * PIECE
-    needed = OF_A_PROCESS + -(-pairs_of_a_piece // 2**20)
+    needed = PROCESS_MEMORY + -(-pairs_of_a_piece // 2**20)
     if processes is None:
         processes = max(min(os.cpu_count() or 1, memory // needed), 1)
     if processes < 1:
@@ -106,14 +106,14 @@ def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
             f"Expected a memory of at least {processes * needed} MiB for {processes} processes and a window of "
             f"{window}, found {memory}; give more, or take fewer processes."
         )
-    return processes, (memory // processes - OF_A_PROCESS) * 2**20
+    return processes, (memory // processes - PROCESS_MEMORY) * 2**20
 
 
 # -------------------------------------------------------------------------------------------------------- the folder
 
 
 def _begin(output: Path, made_from: dict) -> None:
-    """Marks the folder as one of this count; one of an unfinished count of the same is gone on with."""
+    """Mark the folder as one of this count. An unfinished count with the same inputs is continued."""
     if (output / cells.BEGUN).is_file():
         try:
             before = json_text.parse(storage.contents(output / cells.BEGUN))
@@ -129,7 +129,7 @@ def _begin(output: Path, made_from: dict) -> None:
 
 
 def _tidy(output: Path) -> None:
-    """Removes what a finished count does not need."""
+    """Remove the files that a finished count does not need."""
     for path in [run.path(output) for run in runs.found(output)] + [output / cells.BEGUN]:
         storage.remove(path)
 
@@ -148,9 +148,9 @@ def _check_same(output: Path, before: dict, made_from: dict) -> None:
 
 
 class _Work(NamedTuple):
-    """What a process must know to count a range of the text.
+    """The data that a process needs to count a range of the text.
 
-    words: bool [V], the tokens that are words and frequent enough. length: tokens of a range.
+    words: bool [V], true for tokens that are words and frequent enough. length: number of tokens of a range.
     """
 
     directory: Path
@@ -165,12 +165,12 @@ class _Work(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """Sums are multiples of one over this."""
+        """Sums are multiples of one over this number."""
         return math.lcm(*range(1, self.counting.window + 1))
 
 
 def _work_of(
-    dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, room: int, processes: int
+    dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, capacity: int, processes: int
 ) -> _Work:
     times = np.array(dataset.unigram_counts())
     times[list(special)] = 0
@@ -180,9 +180,9 @@ def _work_of(
             "lower least."
         )
     tokens = dataset.split("train").token_count
-    length = min(room // (8 * counting.window), -(-tokens // processes))
+    length = min(capacity // (8 * counting.window), -(-tokens // processes))
     work = _Work(dataset.directory, times >= counting.least, counting, tokens, length)
-    # Each word adds at most the reciprocals of all distances; a cell on the diagonal counts them twice.
+    # Each word adds at most the reciprocals of all distances, and twice that to a cell on the diagonal.
     if 2 * tokens * sum(work.unit // distance for distance in range(1, counting.window + 1)) >= 2**63:
         raise UserError(
             f"Expected a window whose sums fit 64 bits for {tokens:,} tokens, found {counting.window} words; make the "
@@ -196,7 +196,7 @@ def _work_of(
 
 
 class _Counter:
-    """Counts ranges of a text, and merges what was counted."""
+    """Counts ranges of a text, and merges the counts."""
 
     def __init__(self, work: _Work):
         self._work = work
@@ -207,7 +207,7 @@ class _Counter:
         self._numbering = work.numbering
 
     def count(self, folder: Path, run: runs.Run) -> None:
-        """Writes the run of a range."""
+        """Write the run of a range."""
         found = np.empty((run.stop - run.start) * self._work.counting.window, np.uint64)
         used = 0
         for part in self._pairs(run):
@@ -215,12 +215,12 @@ class _Counter:
             used += len(part)
         runs.write_counted(run.path(folder), found[:used], self._weights)
 
-    def merge(self, folder: Path, group: list[runs.Run], room: int) -> None:
-        """Writes several runs as one."""
-        runs.merge(folder, group, room)
+    def merge(self, folder: Path, group: list[runs.Run], capacity: int) -> None:
+        """Write several runs as one."""
+        runs.merge(folder, group, capacity)
 
     def _pairs(self, run: runs.Run) -> Iterator[np.ndarray]:
-        """The pairs whose right word lies in the range."""
+        """Yield the pairs whose right word lies in the range."""
         counting = self._work.counting
         words, documents = self._before(run.start)
         for start in range(run.start, run.stop, PIECE):
@@ -231,7 +231,7 @@ class _Counter:
             words, documents = words[-counting.window :], documents[-counting.window :]
 
     def _read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The words among the tokens start..stop-1, uint64, and the documents that they are of, int64."""
+        """Return the words among the tokens start..stop-1, uint64, and the document of each, int64."""
         tokens = self._split.tokens(start, stop)
         first, last = self._document(start), self._document(stop - 1)
         begins = self._split.sentence_offsets[self._split.document_offsets[first + 1 : last + 1]]
@@ -240,7 +240,7 @@ class _Counter:
         return tokens[kept].astype(np.uint64), documents[kept]
 
     def _before(self, start: int) -> tuple[np.ndarray, np.ndarray]:
-        """The last words of the window before a token that are of its document."""
+        """Return the last words of the window before a token that are in the same document."""
         words, documents = np.empty(0, np.uint64), np.empty(0, np.int64)
         begin = int(self._first_token(self._document(start)))
         while start > begin and len(words) < self._work.counting.window:
@@ -250,15 +250,15 @@ class _Counter:
         return words[-self._work.counting.window :], documents[-self._work.counting.window :]
 
     def _document(self, token: int) -> int:
-        """The document that a token is of."""
+        """Return the document of a token."""
         return bisect.bisect_right(range(self._split.documents), token, key=self._first_token) - 1
 
     def _first_token(self, document: int) -> np.int64:
         return self._split.sentence_offsets[self._split.document_offsets[document]]
 
 
-def _count_runs(output: Path, work: _Work, workers: Workers, say: Callable[[str], None]) -> None:
-    """Counts what no run covers."""
+def _count_runs(output: Path, work: _Work, workers: Workers, report: Callable[[str], None]) -> None:
+    """Count the ranges that no run covers."""
     left, at = [], 0
     for run in [*runs.found(output), runs.Run(work.tokens, work.tokens)]:
         left += [runs.Run(begin, min(begin + work.length, run.start)) for begin in range(at, run.start, work.length)]
@@ -266,19 +266,19 @@ def _count_runs(output: Path, work: _Work, workers: Workers, say: Callable[[str]
     start = shown = time.monotonic()
     done = work.tokens - sum(run.stop - run.start for run in left)
     if done:
-        say(f"count      {done:,} of {work.tokens:,} tokens were counted before")
+        report(f"count      {done:,} of {work.tokens:,} tokens were counted before")
     before = done
     for number, _ in enumerate(workers.results(_Counter.count, [(output, run) for run in left])):
         done += left[number].stop - left[number].start
         if (now := time.monotonic()) - shown >= 10 or number == len(left) - 1:
             shown = now
-            say(f"count      {done:,} of {work.tokens:,} tokens  {(done - before) / (now - start):,.0f} tokens/s")
+            report(f"count      {done:,} of {work.tokens:,} tokens  {(done - before) / (now - start):,.0f} tokens/s")
 
 
-def _write(output: Path, work: _Work, paths: list[Path], room: int) -> dict:
-    """Merges the last runs into cells; what the ledger says of them."""
+def _write(output: Path, work: _Work, paths: list[Path], capacity: int) -> dict:
+    """Merge the last runs into cells. Return their entries for the ledger."""
     writer, total = cells.Writer(output), 0
-    for sums in runs.merged(paths, room):
+    for sums in runs.merged(paths, capacity):
         rows, columns = work.numbering.pairs(sums["number"])
         of_cells, mirrored = sums["sum"], np.zeros(len(sums), bool)
         if work.counting.symmetric:

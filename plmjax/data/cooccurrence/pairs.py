@@ -1,7 +1,7 @@
-"""Pairs of words as numbers, and the pairs within the windows of a text.
+"""Pairs of words as numbers, and the pairs inside the windows of a text.
 
-Numbers of pairs are scrambled by a bijection, so that pairs sorted by number are shuffled: the external sort that adds
-up a large count also gives the order in which its cells are read.
+Pair numbers are scrambled by a bijection, so that pairs sorted by number are shuffled. So the external sort that sums a
+large count also gives the order in which its cells are read.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ import numpy as np
 DISTANCE_BITS = 5
 LARGEST_VOCABULARY = 1 << (64 - DISTANCE_BITS) // 2
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
-"""Odd, so that multiplication modulo a power of two has an inverse."""
+"""Odd factors, so that multiplication modulo a power of two has an inverse."""
 
 
 class Numbering:
-    """The bijection between pairs of words 0..size-1 and numbers of `bits` bits."""
+    """Bijection between pairs of words 0..size-1 and numbers of `bits` bits."""
 
     def __init__(self, size: int):
         self._half = np.uint64(max((size - 1).bit_length(), 1))
@@ -23,7 +23,7 @@ class Numbering:
         self._mask = np.uint64((1 << self.bits) - 1)
 
     def numbers(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The numbers of pairs, uint64 [N], of words, uint64 [N]."""
+        """Return the numbers of pairs, uint64 [N], from words, uint64 [N]."""
         x = rows << self._half
         x |= columns
         for factor in _FACTORS:
@@ -34,8 +34,8 @@ class Numbering:
         return x
 
     def pairs(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, columns), int32 [N], of numbers, uint64 [N]."""
-        x = numbers ^ numbers >> self._half  # a shift by half of the bits undoes itself
+        """Return (rows, columns), int32 [N], from numbers, uint64 [N]."""
+        x = numbers ^ numbers >> self._half  # a shift by half of the bits is its own inverse
         for factor in reversed(_FACTORS):
             x *= np.uint64(pow(factor, -1, 1 << self.bits))
             x &= self._mask
@@ -47,11 +47,13 @@ class Numbering:
 def near(
     words: np.ndarray, documents: np.ndarray, first: int, window: int, symmetric: bool, numbering: Numbering
 ) -> Iterator[np.ndarray]:
-    """For each distance up to `window` the pairs at that distance, uint64: number << DISTANCE_BITS | distance.
+    """Yield for each distance up to `window` the pairs at that distance, uint64: number << DISTANCE_BITS | distance.
 
-    words: uint64 [N], the words that count, in the order of the text. documents: int [N], of which document each is.
-    first: pairs whose right word stands before it are left out. A symmetric pair has the smaller word in its row, any
-    other the right one.
+    words: uint64 [N], the counted words, in the order of the text.
+    documents: int [N], the document of each word.
+    first: pairs whose right word is before this index are left out.
+
+    In a symmetric count a pair has the smaller word in its row; in other counts it has the right word there.
     """
     for distance in range(1, min(window, len(words) - 1) + 1):
         begin = max(first, distance)

@@ -1,7 +1,7 @@
 """Sorted runs of sums on disk, and their merge in bounded memory.
 
-A run holds the sums of one range of the text, each number of a pair once and in rising order. Its name says the range,
-so that a count that was killed knows what is left to do.
+A run holds the sums of one range of the text, each pair number once and in ascending order. Its file name contains the
+range. So a count that was killed knows which ranges are left.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from plmjax.data.cooccurrence.pairs import DISTANCE_BITS
 
 SUM = np.dtype([("number", "<u8"), ("sum", "<i8")])
 FAN_IN = 64
-"""Runs that are merged at once."""
+"""Number of runs that are merged at once."""
 SORTED_AT_ONCE = 1 << 18
-"""Pairs or sums that are worked on at once, where memory is needed for more than the pairs themselves."""
+"""Number of pairs or sums processed at once where memory is needed for more than the pairs themselves."""
 BYTES_OF_A_MERGED_SUM = 256
 MERGED_AT_ONCE = 1 << 20
-"""Sums; more would not be faster."""
+"""Number of sums merged at once. More would not be faster."""
 _NAME = re.compile(r"sums-(\d+)-(\d+)\.run")
 
 
@@ -33,12 +33,12 @@ class Run(NamedTuple):
     stop: int
 
     def path(self, folder: Path) -> Path:
-        """Its file."""
+        """Return the path of its file."""
         return folder / f"sums-{self.start:015d}-{self.stop:015d}.run"
 
 
 def found(folder: Path) -> list[Run]:
-    """The runs of a folder by their place in the text; those that a merged one holds too are removed."""
+    """Return the runs of a folder in the order of the text. Remove the runs that a merged run contains."""
     names = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     every = sorted((Run(*map(int, name.groups())) for name in names if name), key=lambda run: (run.start, -run.stop))
     kept: list[Run] = []
@@ -51,16 +51,16 @@ def found(folder: Path) -> list[Run]:
 
 
 def write_counted(path: Path, pairs: np.ndarray, weights: np.ndarray) -> None:
-    """Writes the run of pairs as `near` gives them, uint64 [N], which are sorted in place.
+    """Write the run of pairs from `near`, uint64 [N], which are sorted in place.
 
-    weights: int64, of every distance.
+    weights: int64, one for every distance.
     """
     pairs.sort()
     with storage.replacing(path) as scratch, scratch.open("wb") as file:
         begin = 0
         while begin < len(pairs):
             part = pairs[begin : begin + SORTED_AT_ONCE]
-            if begin + len(part) < len(pairs):  # what the last number has beyond is left to the next part
+            if begin + len(part) < len(pairs):  # further pairs with the last number belong to the next part
                 end = np.searchsorted(part, part[-1] >> np.uint64(DISTANCE_BITS) << np.uint64(DISTANCE_BITS))
                 part = part[:end] if end else pairs[begin : _end(pairs, begin)]
             begin += len(part)
@@ -71,7 +71,7 @@ def write_counted(path: Path, pairs: np.ndarray, weights: np.ndarray) -> None:
 
 
 def merge(folder: Path, runs: Sequence[Run], memory: int) -> Run:
-    """Merges neighbouring runs into one, and removes them."""
+    """Merge neighboring runs into one, and remove them."""
     whole = Run(runs[0].start, runs[-1].stop)
     with storage.replacing(whole.path(folder)) as scratch, scratch.open("wb") as file:
         for sums in merged([run.path(folder) for run in runs], memory):
@@ -82,48 +82,51 @@ def merge(folder: Path, runs: Sequence[Run], memory: int) -> Run:
 
 
 def merged(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
-    """The sums of runs, each number once and in rising order, in arrays of `SUM`; within `memory` bytes.
+    """Yield the merged sums of runs in arrays of `SUM`, each number once and in ascending order, within `memory` bytes.
 
-    Of every run the next sums are held; those up to the smallest of their last numbers are complete and go out.
+    The next sums of every run are held in memory. Those up to the smallest of their last numbers are complete and are
+    yielded.
     """
-    room = max(min(memory // BYTES_OF_A_MERGED_SUM, MERGED_AT_ONCE) // max(len(paths), 1), 1)
+    capacity = max(min(memory // BYTES_OF_A_MERGED_SUM, MERGED_AT_ONCE) // max(len(paths), 1), 1)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
-        held = [np.empty(0, SUM) for _ in files]
+        buffers = [np.empty(0, SUM) for _ in files]
         while True:
             for place, file in enumerate(files):
-                held[place] = np.concatenate([held[place], np.fromfile(file, SUM, room - len(held[place]))])
-            left = [place for place, sums in enumerate(held) if len(sums)]
+                buffers[place] = np.concatenate(
+                    [buffers[place], np.fromfile(file, SUM, capacity - len(buffers[place]))]
+                )
+            left = [place for place, sums in enumerate(buffers) if len(sums)]
             if not left:
                 return
-            last = min(held[place]["number"][-1] for place in left)
-            ends = [np.searchsorted(held[place]["number"], last, side="right") for place in left]
-            ready = np.concatenate([held[place][:end] for place, end in zip(left, ends, strict=True)])
+            last = min(buffers[place]["number"][-1] for place in left)
+            ends = [np.searchsorted(buffers[place]["number"], last, side="right") for place in left]
+            ready = np.concatenate([buffers[place][:end] for place, end in zip(left, ends, strict=True)])
             for place, end in zip(left, ends, strict=True):
-                held[place] = held[place][end:]
+                buffers[place] = buffers[place][end:]
             numbers = ready["number"]
-            order = np.argsort(numbers, kind="stable")  # which merges what is sorted already
+            order = np.argsort(numbers, kind="stable")  # a stable sort merges parts that are sorted already
             yield _summed(numbers[order], ready["sum"][order])
 
 
 def groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Neighbouring runs, as many together as are merged at once."""
+    """Return groups of neighboring runs, each as large as can be merged at once."""
     return [list(runs[begin : begin + FAN_IN]) for begin in range(0, len(runs), FAN_IN)]
 
 
 def _end(pairs: np.ndarray, begin: int) -> int:
-    """The end of the pairs with the number of the first."""
+    """Return the end of the pairs that have the number of the first pair."""
     bits = np.uint64(DISTANCE_BITS)
     return begin + int(np.searchsorted(pairs[begin:], (pairs[begin] >> bits) + np.uint64(1) << bits))
 
 
 def _starts(values: np.ndarray) -> np.ndarray:
-    """Where sorted values begin to be others, int64."""
+    """Return the indices at which sorted values change, int64."""
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
 
 
 def _summed(numbers: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Sorted numbers, each once, with the sum of its sums: an array of `SUM`."""
+    """Return sorted numbers, each once, with the total of their sums: an array of `SUM`."""
     starts = _starts(numbers)
     out = np.empty(len(starts), SUM)
     out["number"], out["sum"] = numbers[starts], np.add.reduceat(sums, starts)

@@ -1,7 +1,7 @@
-"""The embedded corpus: documentation strings of Python's standard library and of the scientific libraries beside it.
+"""The embedded corpus: documentation strings of Python's standard library and of installed scientific libraries.
 
-Any machine that could install the project has megabytes of this English. Source files are parsed, never imported; of
-a string the running text is kept, and a paragraph that stands in several places is kept once.
+Every machine that can install the project has megabytes of this English text. Source files are parsed, never imported.
+Only the running text of a docstring is kept, and a paragraph that occurs in several places is kept once.
 """
 
 import ast
@@ -29,7 +29,8 @@ LIBRARIES = {
     "optax": "optax",
     "flax": "flax",
 }
-"""Import name -> distribution, in reading order: dependencies of the project, so that every machine has the same."""
+"""Import name -> distribution, in reading order. All are dependencies of the project, so that every machine has
+them."""
 LONGEST_SOURCE = 1 << 20
 _SKIPPED = {
     "test",
@@ -47,7 +48,7 @@ _TASK_FILES = 16
 
 
 def sources() -> list[dict]:
-    """What the corpus is read from: one entry for the whole of it, its hash over names and sizes of the files."""
+    """Return the source of the corpus as one entry, with a hash over the names and sizes of the files."""
     digest, total, libraries = hashlib.sha256(), 0, [f"Python {platform.python_version()}"]
     for name, path in _files():
         size = path.stat().st_size
@@ -61,9 +62,9 @@ def sources() -> list[dict]:
 
 @functools.cache
 def documents() -> tuple[tuple[str, str], ...]:
-    """(name of a module or class, its documentation with one paragraph per line), in the same order every time.
+    """Return (name of a module or class, its documentation with one paragraph per line), always in the same order.
 
-    A class's documentation is its own and its methods'; a module's, its own and its functions'.
+    The documentation of a class is its own and its methods'; that of a module is its own and its functions'.
     """
     files = list(_files())
     seen: set[str] = set()
@@ -72,20 +73,20 @@ def documents() -> tuple[tuple[str, str], ...]:
         for name, paragraphs in pieces:
             fresh = [p for p in dict.fromkeys(paragraphs) if p not in seen]
             seen.update(fresh)
-            if sum(map(len, fresh)) >= 200:  # less is no document
+            if sum(map(len, fresh)) >= 200:  # a shorter text is not a document
                 found.append((f"{module}.{name}" if name else module, "\n".join(fresh)))
     return tuple(found)
 
 
 def _root(name: str) -> Path | None:
-    """The folder of an installed package, found without importing it."""
+    """Return the folder of an installed package, found without importing it."""
     spec = importlib.util.find_spec(name)
     locations = list(spec.submodule_search_locations or []) if spec else []
     return Path(locations[0]) if locations else None
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """(module name, source file) of the standard library and the libraries, sorted within each."""
+    """Yield (module name, source file) of the standard library and the libraries, sorted within each."""
     roots = [("", Path(sysconfig.get_paths()["stdlib"]))]
     roots += [(name, root) for name in LIBRARIES if (root := _root(name)) is not None]
     for package, root in roots:
@@ -118,7 +119,7 @@ def _read_files(paths: list[Path]) -> list[list[tuple[str, list[str]]]]:
 
 
 def _read(path: Path) -> list[tuple[str, list[str]]]:
-    """(class name or "", paragraphs) of a source file: the module first, then its classes."""
+    """Return (class name or "", paragraphs) of a source file: the module first, then its classes."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source:
         return []
@@ -162,14 +163,14 @@ _SENTENCE = re.compile(r"[A-Z\"'(].*[.!?:]['\")]?$")
 
 
 def prose(docstring: str) -> list[str]:
-    """The paragraphs of running text in a documentation string, as one line each.
+    """Return the paragraphs of running text in a docstring, one line each.
 
-    Left out: doctests, literal blocks, directives, tables, formulas, names and types of parameters, and the sections
-    that hold nothing else. The descriptions of parameters are text and stay.
+    Left out are doctests, literal blocks, directives, tables, formulas, names and types of parameters, and sections
+    that hold nothing else. The descriptions of parameters are text and are kept.
     """
     paragraphs: list[str] = []
     current: list[str] = []
-    literal = -1  # indentation above which a literal block or directive goes on
+    literal = -1  # indentation above which a literal block or directive continues
     dropped = doctest = False
 
     def end() -> None:
@@ -234,7 +235,7 @@ def _plain(text: str) -> str:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a paragraph reads as sentences: it begins and ends as one and is made of words."""
+    """Return whether a paragraph consists of sentences: it begins and ends like a sentence and is made of words."""
     if len(text) < 30 or text.count(" ") < 4 or not _SENTENCE.match(text):
         return False
     return sum(c.isalpha() or c == " " for c in text) > 0.85 * len(text)

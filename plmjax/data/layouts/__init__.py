@@ -1,6 +1,6 @@
-"""How rows are cut from a prepared dataset, one file per layout: settings, shapes of a batch, rows.
+"""Layouts: they cut rows from a prepared dataset. One file per layout: settings, shapes of a batch, rows.
 
-Importing this package needs numpy and jax alone; a dataset is opened when `Layout.rows` is called.
+Importing this package needs only numpy and jax. A dataset is opened when `Layout.rows` is called.
 """
 
 from plmjax.data.layouts.blocks import Blocks

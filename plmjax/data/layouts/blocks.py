@@ -1,10 +1,11 @@
-"""Rows of consecutive tokens, the documents joined into one text: what a causal language model is trained on."""
+"""Rows of consecutive tokens from the joined documents, for causal language models."""
 
 import dataclasses
 
 import numpy as np
 
-from plmjax.data.layouts.joined_text import Backwards, JoinedText
+from plmjax.data.joined_text import JoinedText, ReversedText
+from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
@@ -13,23 +14,23 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Blocks(Layout):
-    """Rows of T consecutive tokens, documents joined by the end token, in shuffled order (causal language models).
+    """Rows of T consecutive tokens in shuffled order. Documents are joined by the end token.
 
     Adds: next_ids int32 [B T], the token after each; next_weights float32 [B T]. One segment, positions 0..T-1.
     """
 
     overlap: int = 0
-    """Tokens at the beginning of a row that are repeated from the row before, as context: their targets weigh 0."""
+    """Number of tokens at the start of a row that repeat the row before, as context. Their targets have weight 0."""
     backwards: bool = False
-    """Whether the joined text runs from its last token to its first, for a model that reads so."""
+    """If true, the joined text runs from its last token to its first, for a model that reads backwards."""
 
     def __post_init__(self) -> None:
-        """Checks the overlap."""
+        """Check the overlap."""
         if self.overlap < 0:
             raise UserError(f"Expected --data.layout.overlap of 0 or more, found {self.overlap}; change it.")
 
     def check(self, sequence_length: int) -> None:
-        """As every layout's, and that a row holds more than what it repeats."""
+        """Check the length, and that a row holds more than the repeated tokens."""
         super().check(sequence_length)
         if self.overlap >= sequence_length:
             raise UserError(
@@ -45,7 +46,7 @@ class Blocks(Layout):
         return super().batch(batch_size, sequence_length) | {"next_ids": int32(*shape), "next_weights": float32(*shape)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As the base, every token's successor known."""
+        """Return a random batch as the base class does, in which the next token of every token is known."""
         longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
         batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
         next_ids = np.ascontiguousarray(longer["input_ids"][:, 1:])
@@ -53,22 +54,22 @@ class Blocks(Layout):
 
 
 class BlockRows(LayoutRows):
-    """Row r holds T tokens from r*S on of the documents joined by the end token, S = T - overlap (see `Blocks`).
+    """Row r holds T tokens from r*S on of the joined documents, with S = T - overlap (see `Blocks`).
 
-    Every token but the first is asked for once. A last row that is not full is left out of training; of held-out text
-    it is padded, and what follows its end is not asked for.
+    Every token but the first is a target once. In training, a last row that is not full is dropped. In held-out text it
+    is padded, and the padding is no target.
     """
 
     def __init__(self, split: Split, layout: Blocks, sequence_length: int, vocabulary: Vocabulary):
         layout.check(sequence_length)
         if vocabulary.document_end < 0:
             raise UserError(
-                f"Expected a tokenizer with an end or separator token to stand between documents, for the layout "
+                f"Expected a tokenizer with an end or separator token to join documents, for the layout "
                 f"{type(layout).__name__}, found one with neither; use another tokenizer."
             )
         self._pad = max(vocabulary.pad, 0)
         text = JoinedText(split, vocabulary.document_end)
-        self._text = Backwards(text) if layout.backwards else text
+        self._text = ReversedText(text) if layout.backwards else text
         self._length = sequence_length
         self._overlap, self._stride = layout.overlap, sequence_length - layout.overlap
         targets = max(self._text.size - 1, 0)
@@ -85,11 +86,11 @@ class BlockRows(LayoutRows):
         stop = np.minimum(start + length + 1, self._text.size)
         self._text.copy(start, stop, text)
         real = np.arange(length) < (stop - start - 1)[:, None]
-        asked = (np.arange(length) >= self._overlap) | (rows == 0)[:, None]
+        is_target = (np.arange(length) >= self._overlap) | (rows == 0)[:, None]
         return {
             "input_ids": np.where(real, text[:, :-1], self._pad),
             "segment_ids": real.astype(np.int32),
             "positions": np.where(real, np.arange(length), 0).astype(np.int32),
             "next_ids": np.where(real, text[:, 1:], self._pad),
-            "next_weights": (real & asked).astype(np.float32),
+            "next_weights": (real & is_target).astype(np.float32),
         }

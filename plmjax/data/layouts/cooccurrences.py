@@ -1,4 +1,4 @@
-"""Rows of cells of a count of cooccurrences: what GloVe is trained on."""
+"""Rows of cells of a cooccurrence count, for GloVe."""
 
 import dataclasses
 from pathlib import Path
@@ -15,50 +15,51 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Cooccurrences(Layout):
-    """Rows of T cells in shuffled order; the text itself is not read.
+    """Rows of T cells in shuffled order. The text itself is not read.
 
-    input_ids, context_ids int32 [B T], the words of row and column; cooccurrences float32 [B T], above 0, or 0 where a
-    row only fills the batch; row_ids int32 [B].
+    input_ids, context_ids int32 [B T], the words of row and column; cooccurrences float32 [B T], above 0, or 0 for
+    padding cells; row_ids int32 [B].
     """
 
     path: str = ""
-    """A folder of plmjax cooccurrence; empty counts into the folder `cooccurrence` of the prepared dataset."""
+    """Folder of plmjax cooccurrence. If empty, the counts go to the folder `cooccurrence` of the prepared dataset."""
     window: int = 10
-    """Words to each side."""
+    """Number of words on each side."""
     symmetric: bool = True
-    """Look to both sides; otherwise to the left alone."""
+    """If true, count words on both sides; else only on the left."""
     least: int = 5
-    """Occurrences in the training text of the rarest words that count."""
+    """Minimum number of occurrences in the training text for a word to be counted."""
     held_out: float = 0.0
-    """Share of the cells that is held out for evaluation, each with its mirror; documents are held out besides."""
+    """Fraction of the cells held out for evaluation, each with its mirror cell. Held-out documents come on top of
+    it."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("data.layout", self, held_out=SHARE)
         self._counting()
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Counts the text, unless `path` names a count or it was counted before.
+        """Count the text, unless `path` names a count or the text was counted before.
 
         Raises:
-            UserError: the tokens are no words, or as `count`.
+            UserError: the tokens are not words, or an error of `count`.
         """
         if not self.path:
             cooccurrence.check_words(vocabulary, dataset.directory)
             cooccurrence.count(dataset, vocabulary.special, self._folder(dataset), self._counting())
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """The weight of each word in all cells, rounded, if all words had the same neighbours, int64 [V]."""
+        """Return the rounded weight of each word in all cells if all words had the same neighbors, int64 [V]."""
         times = np.array(dataset.unigram_counts(), np.float64)
         times[list(vocabulary.special)] = 0
         times[times < self.least] = 0
         return np.rint(times * (self._cells(dataset).total / max(times.sum(), 1))).astype(np.int64)
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        """The rows of a split; those of "validation" are of cells that are held out.
+        """Return the rows of a split. The split "validation" holds the held-out cells.
 
         Raises:
-          UserError: no finished count, or one of another text or with other settings.
+            UserError: there is no finished count, or it belongs to another text or other settings.
         """
         self.check(length)
         return CooccurrenceRows(self._cells(dataset), split, self.held_out, length)
@@ -69,7 +70,7 @@ class Cooccurrences(Layout):
         return words | {"cooccurrences": float32(*shape), "row_ids": int32(batch_size)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """A global batch of cells of random words."""
+        """Return a global batch of cells of random words."""
         made, shape = super().synthetic(batch_size, sequence_length, vocab_size, seed), (batch_size, sequence_length)
         random = np.random.default_rng(seed + 1)
         return {
@@ -99,17 +100,17 @@ class Cooccurrences(Layout):
         ]
         if differing:
             raise UserError(
-                f"Expected {cells.directory} counted as the experiment says, found {listed(differing)}; set these or "
-                "count again into another folder."
+                f"Expected {cells.directory} to have the settings of the experiment, found {listed(differing)}; set "
+                "these or count again into another folder."
             )
         return cells
 
 
 class CooccurrenceRows(LayoutRows):
-    """Row r holds the cells r*T .. r*T + T - 1 of the split, which stand in shuffled order.
+    """Row r holds cells r*T .. r*T + T - 1 of the split, in shuffled order.
 
-    The last share of the cells is held out. A last row that is not full is left out of training; of held-out cells it
-    is filled with zeros.
+    The last cells are held out. In training, a last row that is not full is dropped; in held-out cells it is filled
+    with zeros.
     """
 
     def __init__(self, cells: Cells, split: str, held_out: float, length: int):

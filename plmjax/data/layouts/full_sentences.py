@@ -1,11 +1,11 @@
 """Rows of full sentences (RoBERTa section 4.2, FULL-SENTENCES; fairseq's break mode `complete`).
 
-The documents are one text with a separator between them. Rows are cut from it one after the other: each ends with the
-last sentence that it has room for, and the next begins after it. So a row is known by where it begins; these numbers
-are computed once and saved, eight bytes a row.
+The documents are joined into one text with a separator between them. Rows are cut from it one after the other: each
+ends with the last sentence that fits, and the next begins after it. So the start of a row identifies it. These numbers
+are computed once and saved, eight bytes per row.
 
-Deviation: a separator stands between documents and at the end of a row, as the paper has it; in fairseq's files it ends
-every line, whatever was put on one.
+Deviation: a separator stands between documents and at the end of a row, as in the paper. In fairseq's files it ends
+every line of the input, which need not be a document.
 Deviation: a sentence longer than a row is cut into rows; fairseq makes it a row by itself, too long for the model.
 """
 
@@ -31,10 +31,10 @@ _BEGINS = np.dtype("<i8")
 
 @dataclasses.dataclass(frozen=True)
 class FullSentences(Layout):
-    """<s> sentence sentence ... </s>, as many whole sentences as a row holds (RoBERTa section 4.2, FULL-SENTENCES).
+    """<s> sentence sentence ... </s>, as many whole sentences as fit in a row (RoBERTa section 4.2, FULL-SENTENCES).
 
-    Sentences stand in the order of the text and go on across the ends of documents, between which a further </s>
-    stands. A row is one sequence and adds no fields.
+    Sentences are in the order of the text and continue across document boundaries, where an additional </s> is
+    inserted. A row is one sequence and adds no fields.
     """
 
     shortest = 3  # <s> token </s>
@@ -44,7 +44,7 @@ class FullSentences(Layout):
 
 
 class FullSentenceRows(LayoutRows):
-    """<s> sentence sentence ... </s> (see `FullSentences`), all of the text in its order."""
+    """Rows <s> sentence sentence ... </s> that cover all of the text in order (see `FullSentences`)."""
 
     def __init__(
         self, dataset: Dataset, split: str, layout: FullSentences, sequence_length: int, vocabulary: Vocabulary
@@ -86,27 +86,27 @@ class FullSentenceRows(LayoutRows):
         return {"input_ids": input_ids, "segment_ids": real.astype(np.int32), "positions": place * real}
 
 
-def _build(split: Split, room: int, folder: Path) -> None:
+def _build(split: Split, capacity: int, folder: Path) -> None:
     with open(folder / "rows.bin", "wb") as file:
-        for begins in row_begins(split, room):
+        for begins in row_begins(split, capacity):
             file.write(begins.astype(_BEGINS))
 
 
-def row_begins(split: Split, room: int) -> Iterator[np.ndarray]:
-    """Yields int64 arrays: where rows of at most `room` tokens begin in the joined text, and at the end its size.
+def row_begins(split: Split, capacity: int) -> Iterator[np.ndarray]:
+    """Yield int64 arrays: the starts of rows of at most `capacity` tokens in the joined text, and at the end its size.
 
-    Which row would follow each sentence is computed for a window of sentences at once; then the rows that there are
-    follow from one to the next.
+    The successor of the row that starts at each sentence is computed for a window of sentences at once. Then the real
+    rows are found by following the successors.
     """
-    # Places where a row may end, and where the next one then begins; the first is where the rows so far have come to.
+    # Offsets at which a row may end, and the start of the next row; the first is the end of the rows found so far.
     ends = nexts = np.zeros(1, np.int64)
     for first in range(0, split.sentences, _WINDOW):
         last = min(first + _WINDOW, split.sentences)
-        more_ends, more_nexts = _boundaries(split, first, last, room)
+        more_ends, more_nexts = _boundaries(split, first, last, capacity)
         ends, nexts = np.concatenate([ends, more_ends]), np.concatenate([nexts, more_nexts])
-        # A row that has room up to the window's end may hold sentences of the next one.
-        known = len(ends) - 1 if last == split.sentences else np.searchsorted(nexts + room, ends[-1])
-        reach = (np.searchsorted(ends, nexts + room, "right") - 1).tolist()
+        # A row that is not full at the window's end may hold sentences of the next window.
+        known = len(ends) - 1 if last == split.sentences else np.searchsorted(nexts + capacity, ends[-1])
+        reach = (np.searchsorted(ends, nexts + capacity, "right") - 1).tolist()
         rows, place = [], 0
         while place < known:
             rows.append(place)
@@ -116,17 +116,18 @@ def row_begins(split: Split, room: int) -> Iterator[np.ndarray]:
     yield nexts
 
 
-def _boundaries(split: Split, first: int, last: int, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where sentences first..last-1 end in the joined text, and where what follows them begins.
+def _boundaries(split: Split, first: int, last: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of sentences first..last-1 in the joined text, and the start of the text after each.
 
-    A sentence of more than `room` tokens also ends every `room` tokens. Behind a document a separator is passed over.
+    A sentence of more than `capacity` tokens also ends every `capacity` tokens. A separator after a document is
+    skipped.
     """
     documents = np.searchsorted(split.document_offsets, np.arange(first, last + 1), "right") - 1
     offsets = np.asarray(split.sentence_offsets[first : last + 1])
     starts, stops = offsets[:-1] + documents[:-1], offsets[1:] + documents[:-1]
-    pieces = -(-(stops - starts) // room)
+    pieces = -(-(stops - starts) // capacity)
     sentence = np.repeat(np.arange(last - first), pieces)
     number = np.arange(len(sentence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    ends = np.minimum(starts[sentence] + (number + 1) * room, stops[sentence])
+    ends = np.minimum(starts[sentence] + (number + 1) * capacity, stops[sentence])
     closes = (documents[1:] > documents[:-1])[sentence] & (ends == stops[sentence])
     return ends, ends + closes

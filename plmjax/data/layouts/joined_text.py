@@ -1,4 +1,4 @@
-"""The documents of a split as one text, with a token after each of them."""
+"""The documents of a split as one text, with a separator token after each."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from plmjax.data.store import Split
 
 
 class JoinedText:
-    """Tokens 0..size-1: every document and after it the token `between`, the last one included.
+    """Tokens 0..size-1: every document, each followed by the token `between`, the last one included.
 
-    starts: int64 [documents + 1], where every document begins, and the size.
+    starts: int64 [documents + 1], the start of every document, and the size.
     """
 
     def __init__(self, split: Split, between: int):
@@ -18,16 +18,16 @@ class JoinedText:
         self._between = between
 
     def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where documents begin among tokens start[b]..start[b]+length: as `places_within`."""
+        """Return the document starts among tokens start[b]..start[b]+length, in the form of `places_within`."""
         return places_within(self.starts[:-1], start, length)
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
-        """Writes tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
+        """Write tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
         first = np.searchsorted(self.starts, start, "right") - 1
         last = np.searchsorted(self.starts, stop - 1, "right") - 1
         places = zip(start.tolist(), stop.tolist(), first.tolist(), last.tolist(), strict=True)
         for row, (begin, end, document, final) in zip(out, places, strict=True):
-            ends = self.starts[document + 1 : final + 2] - 1 - begin  # where the tokens between stand
+            ends = self.starts[document + 1 : final + 2] - 1 - begin  # positions of the separators
             ends = ends[ends < end - begin]
             tokens = self._split.tokens(begin - document, end - document - len(ends))
             if len(ends):
@@ -39,8 +39,8 @@ class JoinedText:
                 row[: end - begin] = tokens
 
 
-class Backwards:
-    """A joined text from its last token to its first: every document is behind the token that stands after it."""
+class ReversedText:
+    """A joined text from its last token to its first. The separator comes before each document."""
 
     def __init__(self, text: JoinedText):
         self.size = text.size
@@ -48,18 +48,22 @@ class Backwards:
         self._starts = text.size + 1 - text.starts[:0:-1]
 
     def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `JoinedText` has it: where the last tokens of documents are."""
+        """Return the positions of the last tokens of documents, in the form of `JoinedText.starts_within`."""
         return places_within(self._starts, start, length)
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
-        """As `JoinedText` has it."""
+        """Write tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
         self._text.copy(self.size - stop, self.size - start, out)
         for row, length in zip(out, (stop - start).tolist(), strict=True):
             row[:length] = row[:length][::-1].copy()
 
 
 def places_within(places: np.ndarray, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of these places, ascending, are among start[b]..start[b]+length: the rows b and where in them, int64."""
+    """Return which of these ascending positions are among start[b]..start[b]+length.
+
+    Returns:
+        The rows b and the offsets within them, int64.
+    """
     first, last = np.searchsorted(places, start), np.searchsorted(places, start + length)
     counts = last - first
     row = np.repeat(np.arange(len(start)), counts)

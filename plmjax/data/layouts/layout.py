@@ -1,11 +1,11 @@
-"""What every layout is: settings that say what a batch holds, and rows that are cut from a prepared dataset.
+"""Base class of every layout: settings that define a batch, and rows that are cut from a prepared dataset.
 
 Fields of a batch (B rows, T tokens, K sequences packed in a row):
 
     input_ids               int32 [B T]
     segment_ids             int32 [B T]   0 padding, 1.. the packed sequence a token belongs to
     positions               int32 [B T]   from 0 in every packed sequence
-    row_ids                 int32 [B]     which row of the epoch this is; -1 for a row that only fills the batch
+    row_ids                 int32 [B]     index of the row in the epoch; -1 for a row that only fills the batch
 """
 
 import dataclasses
@@ -30,60 +30,67 @@ class LayoutRows:
     count: int
 
     def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:
-        """The rows at `places` of global batch `step`, int64: a new order every epoch, epochs without a gap."""
+        """Return the rows at `places` of global batch `step`, int64.
+
+        Every epoch has a new order, and epochs follow each other without a gap.
+        """
         return order.shuffled(step * batch_size + places, self.count, key)
 
     def begins(self, step: int, batch_size: int) -> bool:
-        """Whether the rows of training batch `step` do not go on from those of the batch before: always but in streams.
+        """Return whether training batch `step` starts anew and does not continue the rows of the batch before.
 
-        Of held-out batches it is the first alone.
+        It is always true except for streams. Among held-out batches it is true for the first only.
         """
         return True
 
     def evaluation_steps(self, batch_size: int) -> int:
-        """Batches that hold every row once."""
+        """Return the number of batches that hold every row once."""
         return -(-self.count // batch_size)
 
     def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
-        """As `train`, every row once and in order; -1 where none is left."""
+        """Return the rows at `places` of evaluation batch `step`, int64.
+
+        Every row occurs once, in order; -1 where none is left.
+        """
         numbers = step * batch_size + places
         return np.where(numbers < self.count, numbers, -1)
 
     def fields(self, rows: np.ndarray) -> Fields:
-        """The fields of these rows, without row_ids; every row must exist."""
-        raise NotImplementedError(f"{type(self).__name__} must say what a row holds.")
+        """Return the fields of these rows, without row_ids. Every row must exist."""
+        raise NotImplementedError(f"{type(self).__name__} must implement fields.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Base of every layout: a frozen dataclass of its settings."""
+    """Base class of every layout: a frozen dataclass of its settings."""
 
     backwards: ClassVar[bool] = False
-    """Whether rows hold the text from its end to its beginning."""
+    """True if rows hold the text from its end to its beginning."""
     shortest: ClassVar[int] = 1
     longest: ClassVar[int] = np.iinfo(np.int32).max
-    """Tokens of the shortest and of the longest row that it can be cut into."""
+    """Number of tokens of the shortest and of the longest possible row."""
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Makes what rows are cut from besides the dataset, once, where a layout needs it."""
+        """Create the data, besides the dataset, from which rows are cut. Layouts that need such data create it once."""
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """How often each token stands in the training text that is asked for, int64 [V]."""
+        """Return the number of times that each token is a target in the training text, int64 [V]."""
         return dataset.unigram_counts()
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        """The rows of a split, `length` tokens each.
+        """Return the rows of a split, `length` tokens each.
 
-        Training is drawn from `seed`; the validation split is passed over once, the same for every seed. A split with
-        too little text has no rows: count is 0.
+        Training rows are drawn from `seed`. The validation split is read once, the same for every seed. A split with
+        too
+        little text has no rows: count is 0.
 
         Raises:
-          UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.
+            UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.
         """
-        raise NotImplementedError(f"{type(self).__name__} must cut its rows.")
+        raise NotImplementedError(f"{type(self).__name__} must implement rows.")
 
     def check(self, sequence_length: int) -> None:
-        """Raises UserError for a row that is too short or too long."""
+        """Raise UserError for a row that is too short or too long."""
         if not self.shortest <= sequence_length <= self.longest:
             raise UserError(
                 f"Expected rows of {self.shortest} to {self.longest} tokens for the layout {type(self).__name__}, "
@@ -91,16 +98,16 @@ class Layout:
             )
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
-        """Tokens of one global batch, those of all its streams."""
+        """Return the number of tokens of one global batch, over all its streams."""
         return batch_size * sequence_length
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
-        """Field -> shape and dtype of one global batch."""
+        """Return a dict from field to shape and dtype of one global batch."""
         row = int32(batch_size, sequence_length)
         return {"input_ids": row, "segment_ids": row, "positions": row, "row_ids": int32(batch_size)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """A global batch of random tokens in full rows of one sequence, for measuring without a dataset."""
+        """Return a global batch of random tokens in full rows of one sequence, for benchmarks without a dataset."""
         shape = (batch_size, sequence_length)
         return {
             "input_ids": np.random.default_rng(seed).integers(min(5, vocab_size - 1), vocab_size, shape, np.int32),
@@ -111,10 +118,10 @@ class Layout:
 
 
 def int32(*shape: int) -> jax.ShapeDtypeStruct:
-    """An int32 field of a batch."""
+    """Return an int32 field of a batch."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def float32(*shape: int) -> jax.ShapeDtypeStruct:
-    """A float32 field of a batch."""
+    """Return a float32 field of a batch."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -21,26 +21,27 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class PairedStreams(Layout):
-    """A document's source for the encoder, ended by the end token, and its target for the decoder, after a start token.
+    """Source of a document for the encoder, with an end token, and its target for the decoder, after a start token.
 
-    What is longer than a row is cut off. The fields of every layout are the encoder's. Adds: decoder_input_ids,
-    decoder_segment_ids, decoder_positions int32 [B T]; next_ids int32 [B T], the target token after each decoder input,
-    the end token last; next_weights float32 [B T]. Both sides of a pair have the same segment, 1.. along their rows.
+    Sequences longer than a row are truncated. The fields of every layout belong to the encoder. Adds:
+    decoder_input_ids, decoder_segment_ids, decoder_positions int32 [B T]; next_ids int32 [B T], the target token after
+    each decoder input, with the end token last; next_weights float32 [B T]. Both sides of a pair have the same segment
+    id, from 1 in each row.
     """
 
     shortest: ClassVar[int] = 2
 
     source: str = "source"
-    """The stream that the encoder reads."""
+    """Stream that the encoder reads."""
     target: str = "target"
-    """The stream that the decoder is asked for."""
+    """Stream that the decoder predicts."""
     start: str = "begin"
-    """The token that the decoder is given first: begin, end (Transformer, BART) or pad (T5)."""
+    """First input token of the decoder: begin, end (Transformer, BART) or pad (T5)."""
     pack: int = 1
-    """Most pairs packed into one row."""
+    """Maximum number of pairs packed into one row."""
 
     def __post_init__(self) -> None:
-        """Checks the count and the token."""
+        """Check the count and the token."""
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
         if self.start not in STARTS:
@@ -50,7 +51,7 @@ class PairedStreams(Layout):
             )
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """The target's tokens, and an end token for each document, which is asked for as they are."""
+        """Return the counts of the decoder's targets: the target's tokens, and an end token for each document."""
         counts = dataset.unigram_counts(self.target)
         counts[vocabulary.document_end] += dataset.split("train", self.target).documents
         return counts
@@ -68,7 +69,7 @@ class PairedStreams(Layout):
         return super().batch(batch_size, sequence_length) | decoder | targets
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As the base, on both sides."""
+        """Return random batches as the base class does, for both sides."""
         encoder, decoder = (
             super(PairedStreams, self).synthetic(batch_size, sequence_length, vocab_size, number)
             for number in (2 * seed, 2 * seed + 1)
@@ -80,7 +81,7 @@ class PairedStreams(Layout):
 
 
 class PairedRows(LayoutRows):
-    """One document of both streams to a row, or several (see `PairedStreams`)."""
+    """One document of both streams per row, or several (see `PairedStreams`)."""
 
     def __init__(
         self, dataset: Dataset, split: str, layout: PairedStreams, length: int, vocabulary: Vocabulary, seed: int
@@ -134,13 +135,13 @@ class PairedRows(LayoutRows):
 
 
 def _lengths(stream: Split, documents: np.ndarray, row_length: int) -> np.ndarray:
-    """Tokens that some documents take in a row, each with one special token."""
+    """Return the number of tokens that documents take in a row, each with one special token."""
     sizes = stream.document_tokens[documents + 1] - stream.document_tokens[documents]
     return np.minimum(sizes + 1, row_length)
 
 
 class _Side:
-    """The texts of one stream in their places of some rows; documents and present [B K]."""
+    """The texts of one stream at their positions in some rows; documents and present [B K]."""
 
     def __init__(self, stream: Split, documents: np.ndarray, present: np.ndarray, row_length: int):
         lengths = np.where(present, _lengths(stream, documents, row_length), 0)
@@ -154,7 +155,7 @@ class _Side:
         self._texts = [stream.tokens(*ends) for ends in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def tokens(self, pad: int, special: int, *, first: bool) -> np.ndarray:
-        """int32 [B T]: each text with the special token before it or, unless `first`, after it."""
+        """Return int32 [B T]: each text with the special token before it if `first`, else after it."""
         ids = np.full(self.fields["segment_ids"].shape, pad, np.int32)
         packing.copy(self._row, self._begins + first, self._texts, ids)
         ids[self._row, self._begins + (0 if first else self._sizes)] = special

@@ -1,11 +1,12 @@
-"""Segments as ELECTRA cuts them (google-research/electra build_pretraining_dataset.py, ExampleBuilder).
+"""Segments as in ELECTRA (google-research/electra build_pretraining_dataset.py, ExampleBuilder).
 
-A sequence holds the sentences of a document from where the one before it ended until a target length is reached: the
-row's, or for a few of the sequences a shorter one. Its sentences go to the first segment until that is about half full,
-the others to the second; a later sentence that the first still has room for goes there all the same. So a sequence is
-known by its first sentence, of which all its draws are a function; a record is 16 bytes, and no token is copied.
+A sequence starts where the previous one of its document ended. It takes sentences until a target length is reached: the
+row's length, or for a few sequences a shorter one. Its sentences go to the first segment until that is about half full,
+and then to the second. A later sentence that still fits into the first segment goes there. All random draws of a
+sequence depend on its first sentence only. So a record has 16 bytes, and no token is copied.
 
-Deviation: the release makes the first sequence of a file for the whole row; here its target is drawn as any other's.
+Deviation: in the release the first sequence of a file has the row's length as its target; here it is drawn as all
+others.
 Deviation: Python's `random` is replaced by counter-based draws; every distribution is the published one
 (tests/data/layouts/test_segments.py compares with a transcription of the procedure).
 """
@@ -24,32 +25,33 @@ from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 
 SEQUENCE = np.dtype([("first", "<i8"), ("sentences", "<u4"), ("a_length", "<u2"), ("b_length", "<u2")])
-"""Sentences first..first + sentences of the split; what is kept of them has a_length and b_length tokens."""
+"""Sentences first..first + sentences of the split; a_length and b_length are the tokens that are kept in each
+segment."""
 
 _SHORTEST_TARGET = 5
 _WINDOW = 1 << 20
 
-# Which draw of a sequence's key is for what; the last is followed by a coin for each of its sentences.
+# Numbers of the draws from a sequence's key; after the last comes one coin for each of its sentences.
 _IS_SHORT, _LENGTH, _IS_SINGLE, _COINS = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class Segments(Layout):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], of consecutive sentences as ELECTRA's build_pretraining_dataset.py cuts.
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], of consecutive sentences (ELECTRA's build_pretraining_dataset.py).
 
     Adds: token_type_ids int32 [B T]; cls_positions int32 [B K].
     """
 
     shortest, longest = SHORTEST, LONGEST
     single_probability: float = 0.1
-    """Share of the sequences that are one segment."""
+    """Fraction of the sequences that are one segment."""
     short_probability: float = 0.05
-    """Share of the sequences that are made for a shorter target length, drawn uniformly from 5."""
+    """Fraction of the sequences with a shorter target length, drawn uniformly from 5."""
     pack: int = 1
-    """Most sequences packed into one row."""
+    """Maximum number of sequences packed into one row."""
 
     def __post_init__(self) -> None:
-        """Checks the count."""
+        """Check the count."""
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
 
@@ -63,7 +65,7 @@ class Segments(Layout):
         }
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As sentence pairs, without labels."""
+        """Return a random batch of sentence pairs, without labels."""
         pairs = SentencePairs(pack=self.pack).synthetic(batch_size, sequence_length, vocab_size, seed)
         return {name: pairs[name] for name in self.batch(batch_size, sequence_length)}
 
@@ -74,10 +76,10 @@ class SegmentRows(SequenceRows):
     record = SEQUENCE
 
     def draw(self) -> Iterator[np.ndarray]:
-        """In the order of the text.
+        """Yield the records in the order of the text.
 
-        Where a sequence ends that would begin with each sentence is computed for a window of sentences at once; then
-        the sequences that there are follow from one to the next.
+        The end of the sequence that would begin at each sentence is computed for a window of sentences at once. Then
+        the real sequences are found by following these ends.
         """
         at, documents = np.asarray(self._split.sentence_offsets), np.asarray(self._split.document_offsets)
         place = 0
@@ -102,13 +104,16 @@ class SegmentRows(SequenceRows):
             yield tokens[~is_b][: record["a_length"]], tokens[is_b][: record["b_length"]]
 
     def _target(self, key: np.ndarray) -> np.ndarray:
-        """Tokens, special ones not yet among them, at which the sequence of each key ends."""
+        """Return the number of tokens, without special ones, at which the sequence of each key ends."""
         short = order.chance(order.fold(key, _IS_SHORT), self._layout.short_probability)
         length = _SHORTEST_TARGET + order.below(order.fold(key, _LENGTH), self._length - _SHORTEST_TARGET + 1)
         return np.where(short, length, self._length)
 
     def _sides(self, first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool [n sentences], which sentences first..stop-1 go to the second segment; the tokens of both, int64 [n]."""
+        """Return bool [n sentences], true for sentences of first..stop-1 in the second segment.
+
+        And the tokens of both, int64 [n].
+        """
         at, key = np.asarray(self._split.sentence_offsets), order.fold(self._seed, first)
         single = order.chance(order.fold(key, _IS_SINGLE), self._layout.single_probability)
         half = np.where(single, np.iinfo(np.int64).max, (self._target(key) - SPECIAL_TOKENS) // 2)

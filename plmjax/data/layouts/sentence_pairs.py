@@ -1,8 +1,8 @@
-"""Sentence pairs as BERT's and ALBERT's create_pretraining_data.py draw them, for all documents of a split at once.
+"""Sentence pairs as in create_pretraining_data.py of BERT and ALBERT, drawn for all documents of a split at once.
 
 Both parts of a pair are one run of tokens of the corpus, so a pair is five numbers (`PAIR`) and no token is copied. The
-published procedure walks through one document after another; here many documents walk in step, one lane each, and every
-lane draws from a key of its own (seed, pass, document). So the pairs are the same however the work is divided.
+published procedure processes one document after another. Here many documents are processed in parallel, one lane each,
+and every lane draws from its own key (seed, pass, document). So the pairs do not depend on the division of the work.
 
 Deviation: Python's `random` is replaced by counter-based draws; every distribution is the published one
 (tests/data/layouts/test_sentence_pairs.py compares with a transcription of the procedure).
@@ -24,24 +24,24 @@ from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 
 PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("label", "u1")])
-"""Tokens a_start..a_start + a_length of the split, b likewise; label is 1 where B is from another document or, swapped,
-from before A."""
+"""Tokens a_start..a_start + a_length of the split, b likewise. label is 1 where B is from another document or, if
+swapped, from before A."""
 
 _TRIES = 10
 _LANES = 1 << 14
 _TASK_PAIRS = 1 << 19
 
-# Which draw of a pair's key is for what.
+# Numbers of the draws from a pair's key.
 _SPLIT_AT, _IS_RANDOM, _START, _A_FRONT, _B_FRONT, _DOCUMENT = range(6)
 _IS_SWAPPED = _DOCUMENT + _TRIES
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs(Layout):
-    """[CLS] A [SEP] B [SEP] as BERT's create_pretraining_data.py draws them.
+    """[CLS] A [SEP] B [SEP] as in BERT's create_pretraining_data.py.
 
-    Adds: token_type_ids int32 [B T]; cls_positions int32 [B K]; next_sentence_labels int32 [B K] (0 = B follows A,
-    1 = B is from another document); next_sentence_weights float32 [B K] (0 where a row holds fewer sequences).
+    Adds: token_type_ids int32 [B T]; cls_positions int32 [B K]; next_sentence_labels int32 [B K] (0 = B follows A, 1 =
+    B is from another document); next_sentence_weights float32 [B K] (0 where a row holds fewer sequences).
     """
 
     shortest, longest = SHORTEST, LONGEST
@@ -49,16 +49,16 @@ class SentencePairs(Layout):
     swap_probability: ClassVar[float] = 0.0
 
     short_probability: float = 0.1
-    """Share of the passes over a document that make pairs for a shorter target length, drawn uniformly from 2."""
+    """Fraction of the passes over a document that make pairs for a shorter target length, drawn uniformly from 2."""
     random_next_probability: float = 0.5
-    """How often the second part comes from another document; it always does where one sentence is left."""
+    """Probability that the second part comes from another document. It always does if only one sentence is left."""
     duplicates: int = 10
-    """Passes over the text, each with draws of its own, that make up one epoch."""
+    """Number of passes over the text, each with its own random draws, in one epoch."""
     pack: int = 1
-    """Most pairs packed into one row."""
+    """Maximum number of pairs packed into one row."""
 
     def __post_init__(self) -> None:
-        """Checks the counts."""
+        """Check the counts."""
         if self.pack < 1 or self.duplicates < 1:
             raise UserError(
                 f"Expected --data.layout.pack and --data.layout.duplicates of at least 1, found {self.pack} and "
@@ -78,7 +78,10 @@ class SentencePairs(Layout):
         }
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As the base, the second half of every row the second sentence; rows hold `pack` pairs of equal length."""
+        """Return a random batch as the base class does. Rows hold `pack` pairs of equal length.
+
+        The second half of every pair is its second sentence.
+        """
         batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
         place = np.arange(sequence_length, dtype=np.int32) * self.pack
         pair, within = place // sequence_length, place % sequence_length
@@ -126,12 +129,12 @@ class PairRows(SequenceRows):
 def draw_pairs(
     split: Split, layout: SentencePairs, sequence_length: int, seed: int, passes: int
 ) -> Iterator[np.ndarray]:
-    """Yields arrays of PAIR: all pairs of `passes` passes over the split, ordered by document, pass and place.
+    """Yield arrays of PAIR: all pairs of `passes` passes over the split, ordered by document, pass and place.
 
-    Parts of the split are worked on by all cores at once; what is held in memory does not grow with the split.
+    All cores work on parts of the split at once. The memory in use does not grow with the split.
     """
     walk = _Walk(split, layout, sequence_length, seed, passes)
-    # About how many pairs come before each document: what a task holds in memory.
+    # Approximate number of pairs before each document, which bounds the memory of a task.
     before = (split.document_tokens / sequence_length + np.arange(split.documents + 1)) * passes
     cuts = np.searchsorted(before, np.arange(0, before[-1], _TASK_PAIRS))
     cuts = np.unique([*cuts, split.documents])
@@ -149,7 +152,7 @@ class _Walk:
         self._passes = passes
 
     def documents(self, first: int, last: int) -> np.ndarray:
-        """The pairs of documents first..last-1, all passes."""
+        """Return the pairs of documents first..last-1, for all passes."""
         document, pass_ = np.divmod(np.arange(first * self._passes, last * self._passes), self._passes)
         begin, end = self._documents[document], self._documents[document + 1]
         waiting = np.argsort(begin - end, kind="stable")  # the longest first, so that lanes stay busy to the end
@@ -177,7 +180,7 @@ class _Walk:
     def _step(
         self, document: np.ndarray, cursor: np.ndarray, end: np.ndarray, target: np.ndarray, key: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The next pair of every lane, and the sentence at which it goes on."""
+        """Return the next pair of every lane, and the sentence at which the lane continues."""
         at = self._sentences
         first = at[cursor]
         # A chunk: sentences until the target length is reached or the document ends.
@@ -203,7 +206,7 @@ class _Walk:
         return pairs, np.where(random, middle, stop)  # the sentences a random B displaced are used again
 
     def _random_next(self, document: np.ndarray, target: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First and last token (exclusive) of sentences of another document that reach the target length."""
+        """Return the first and last token (exclusive) of sentences of another document that reach the target length."""
         documents = len(self._documents) - 1
         other = order.below(order.fold(key, _DOCUMENT), documents)
         for attempt in range(1, _TRIES):
@@ -219,7 +222,10 @@ class _Walk:
 
 
 def truncation(a_length: np.ndarray, b_length: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens to take from each part so that both hold `longest` at most: singly from the longer, from B in a tie."""
+    """Return the number of tokens to remove from each part so that both together hold at most `longest`.
+
+    Tokens are removed one at a time from the longer part, and from B in a tie.
+    """
     excess = np.maximum(a_length + b_length - longest, 0)
     from_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
     from_b = np.minimum(excess, np.maximum(b_length - a_length, 0))

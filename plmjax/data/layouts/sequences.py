@@ -1,4 +1,4 @@
-"""Rows of sequences of up to two texts, one or several to a row, from an index that is drawn once and kept."""
+"""Rows of sequences of up to two texts, one or several per row, from an index that is drawn once and saved."""
 
 import dataclasses
 import itertools
@@ -16,17 +16,17 @@ from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 SHORTEST, LONGEST = 5, 2**16 + 2
-"""Tokens of a row that holds such a sequence: each text has at least one, and its length has 16 bits in an index."""
+"""Row lengths that can hold a sequence: each text has at least one token, and an index stores its length in 16 bits."""
 
 _INDEX_VERSION = 2
 _EVALUATION_SEED = 0  # held-out rows are the same for every run
 
 
 class SequenceRows(LayoutRows):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
+    """Rows of sequences [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
 
-    A subclass draws the records of the sequences and says what tokens a record stands for. Its layout has `pack`, the
-    most sequences of a row; it, the split, the length and the seed are known when records are drawn.
+    A subclass draws the records of the sequences and reads the tokens of a record. Its layout has `pack`, the maximum
+    number of sequences in a row. The layout, the split, the length and the seed are set before records are drawn.
 
     record: dtype of a record, with the fields a_length and b_length, in tokens.
     """
@@ -58,15 +58,15 @@ class SequenceRows(LayoutRows):
         self.count = len(self._records) if self._offsets is None else len(self._offsets) - 1
 
     def draw(self) -> Iterator[np.ndarray]:
-        """Yields the records of all sequences, a function of the layout, the length and the seed."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its sequences are.")
+        """Yield the records of all sequences. They depend only on the layout, the length and the seed."""
+        raise NotImplementedError(f"{type(self).__name__} must implement draw.")
 
     def texts(self, records: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the tokens of A and of B, of each record."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its sequences hold.")
+        """Yield the tokens of A and of B for each record."""
+        raise NotImplementedError(f"{type(self).__name__} must implement texts.")
 
     def labels(self, records: np.ndarray, present: np.ndarray) -> Fields:
-        """The layout's own fields, [B K]; `present` says which records are there."""
+        """Return the layout's own fields, [B K]. `present` is true for records that exist."""
         return {}
 
     def fields(self, rows: np.ndarray) -> Fields:
@@ -114,6 +114,6 @@ class SequenceRows(LayoutRows):
 
 
 def _lengths(records: np.ndarray) -> np.ndarray:
-    """Tokens of each sequence, special ones among them, int64."""
+    """Return the number of tokens of each sequence, with special tokens, int64."""
     second = records["b_length"].astype(np.int64)
     return records["a_length"] + second + 2 + (second > 0)

@@ -1,4 +1,4 @@
-"""Rows of consecutive tokens that go on from batch to batch, for models that carry a state or a memory along."""
+"""Rows of consecutive tokens that continue from batch to batch, for models with a carried state or memory."""
 
 import dataclasses
 
@@ -14,11 +14,11 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Streams(Blocks):
-    """As blocks, but row b of a batch goes on where row b of the batch before it ended, for models with a carry.
+    """As blocks, but row b of a batch continues row b of the batch before, for models with a carry.
 
-    Adds what blocks do, and begins int32 [B], 1 where a row does not go on from the batch before it (the first batch of
-    an epoch or of an evaluation), so that its carry must start anew; document_starts bool [B T], the first token of
-    every document.
+    Adds the fields of blocks, and begins int32 [B], 1 where a row does not continue the batch before it (the first
+    batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
+    first token of every document.
     """
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
@@ -29,7 +29,7 @@ class Streams(Blocks):
         return super().batch(batch_size, sequence_length) | {"begins": int32(batch_size), "document_starts": starts}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As blocks, from the middle of a document."""
+        """Return a random batch as `Blocks` does, from the middle of a document."""
         batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
         return batch | {
             "begins": np.zeros(batch_size, np.int32),
@@ -38,9 +38,9 @@ class Streams(Blocks):
 
 
 class InOrder(LayoutRows):
-    """Rows in the order of the text: place b of a batch goes on where place b of the batch before it ended.
+    """Rows in the order of the text: place b of a batch continues place b of the batch before.
 
-    The text is cut into as many runs of equal length as the batch has places; each epoch begins the same runs again.
+    The text is cut into runs of equal length, one for each row of a batch. Each epoch reads the same runs again.
     """
 
     def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rows of consecutive sentences that go on from batch to batch, in both directions of the text at once."""
+"""Rows of consecutive sentences that continue from batch to batch, in both directions of the text at once."""
 
 import dataclasses
 
@@ -12,26 +12,28 @@ from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 
-_OF_A_DIRECTION = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
+_DIRECTION_FIELDS = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoWayStreams(Layout):
-    """Every sentence between the begin and the end token; a row goes on where its place in the batch before ended.
+    """Every sentence between the begin and the end token. A row continues the same place of the batch before.
 
-    Forward, a row asks for the token after each: inputs begin w1 .. wn, targets w1 .. wn end. Backward it asks for the
-    token before each: inputs end wn .. w1, targets wn .. w1 begin. No row asks for a token of the sentence after
-    (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so that a state
-    can go on from batch to batch in that direction too: at the same place of the same batch they are of another text.
+    Forward, the target is the token after each input: inputs begin w1 .. wn, targets w1 .. wn end. Backward, the target
+    is
+    the token before each input: inputs end wn .. w1, targets wn .. w1 begin. No target belongs to another sentence than
+    its input (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so that
+    a state can be carried from batch to batch in that direction too. So both directions of one row of a batch hold
+    different text.
 
     Adds for the forward direction next_ids int32 [B T], next_weights float32 [B T] and document_starts bool [B T], the
-    first input of every document; for the other one backward_input_ids, backward_segment_ids, backward_next_ids,
-    backward_next_weights and backward_document_starts, in the order in which it reads; and begins int32 [B], 1 where a
-    row does not go on from the batch before it.
+    first input of every document; for the other direction backward_input_ids, backward_segment_ids, backward_next_ids,
+    backward_next_weights and backward_document_starts, in its reading order; and begins int32 [B], 1 where a row does
+    not continue the batch before it.
     """
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """Every token twice, and a begin and an end token for each sentence."""
+        """Return the counts of targets: every token twice, and a begin and an end token for each sentence."""
         counts, sentences = 2 * dataset.unigram_counts(), dataset.split("train").sentences
         counts[vocabulary.begin] += sentences
         counts[vocabulary.end] += sentences
@@ -50,11 +52,11 @@ class TwoWayStreams(Layout):
             "next_weights": float32(batch_size, sequence_length),
             "document_starts": jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_),
         }
-        other = {f"backward_{name}": one[name] for name in _OF_A_DIRECTION}
+        other = {f"backward_{name}": one[name] for name in _DIRECTION_FIELDS}
         return one | other | {"begins": int32(batch_size)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """As the base, from the middle of a sentence, in both directions."""
+        """Return a random batch as the base class does, from the middle of a sentence, in both directions."""
         longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
         batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
         batch |= {
@@ -63,23 +65,23 @@ class TwoWayStreams(Layout):
             "document_starts": np.zeros((batch_size, sequence_length), bool),
         }
         other = batch | {"input_ids": batch["next_ids"][:, ::-1], "next_ids": batch["input_ids"][:, ::-1]}
-        backward = {f"backward_{name}": np.ascontiguousarray(other[name]) for name in _OF_A_DIRECTION}
+        backward = {f"backward_{name}": np.ascontiguousarray(other[name]) for name in _DIRECTION_FIELDS}
         return batch | backward | {"begins": np.zeros(batch_size, np.int32)}
 
 
 class TwoWayRows(InOrder):
-    """Row r holds T gaps between neighbouring tokens, from gap r*T on, and backward those of row count - 1 - r.
+    """Row r holds T gaps between neighboring tokens, from gap r*T on, and backward those of row count - 1 - r.
 
-    A sentence of n tokens and its two marks has n + 1 gaps. Forward, a gap gives the token before it and asks for the
-    one after; backward it is the other way round. A last row that is not full is left out of training; of held-out
-    text it is padded.
+    A sentence of n tokens with its begin and end tokens has n + 1 gaps. Forward, the token before a gap is the input
+    and the token after it is the target. Backward it is the other way round. In training, a last row that is not full
+    is dropped; in held-out text it is padded.
     """
 
     def __init__(self, split: Split, layout: TwoWayStreams, sequence_length: int, vocabulary: Vocabulary):
         layout.check(sequence_length)
         if vocabulary.begin < 0 or vocabulary.end < 0:
             raise UserError(
-                "Expected a tokenizer with a begin and an end token to stand around sentences, for the layout "
+                "Expected a tokenizer with a begin and an end token for sentences, for the layout "
                 f"{type(layout).__name__}, found one without; use another tokenizer."
             )
         self._split, self._length = split, sequence_length
@@ -89,24 +91,26 @@ class TwoWayRows(InOrder):
         self.count = size // sequence_length if split.name == "train" else -(-size // sequence_length)
 
     def fields(self, rows: np.ndarray) -> Fields:
-        before, after, there, opens, _ = self._gaps(rows)
-        forward = self._direction(before, after, there, opens)
-        before, after, there, _, closes = (array[:, ::-1] for array in self._gaps(self.count - 1 - rows))
-        backward = self._direction(after, before, there, closes)
-        positions = np.broadcast_to(np.arange(self._length, dtype=np.int32), there.shape)
+        before, after, exists, opens, _ = self._gaps(rows)
+        forward = self._direction(before, after, exists, opens)
+        before, after, exists, _, closes = (array[:, ::-1] for array in self._gaps(self.count - 1 - rows))
+        backward = self._direction(after, before, exists, closes)
+        positions = np.broadcast_to(np.arange(self._length, dtype=np.int32), exists.shape)
         return forward | {f"backward_{name}": field for name, field in backward.items()} | {"positions": positions}
 
     def _gaps(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Of the gaps of rows, [R T] each: the token before and after, whether it is there, opens or closes a document.
+        """Return arrays [R T] of the gaps of rows.
 
-        A document is opened by its first gap and closed by its last.
+        Returns:
+            The token before and after each gap, and three bool arrays: true if the gap exists, if it opens a document,
+                and if it closes a document. The first gap of a document opens it and the last gap closes it.
         """
         gaps = rows[:, None] * self._length + np.arange(self._length)
-        there = gaps < self._starts[-1]
+        exists = gaps < self._starts[-1]
         sentence = np.searchsorted(self._starts, np.minimum(gaps, self._starts[-1] - 1), "right") - 1
         place, last = gaps - self._starts[sentence], self._starts[sentence + 1] - 1 - self._starts[sentence]
         opens, closes = place == 0, place == last
-        token = gaps - sentence  # the one after the gap, if it is no mark
+        token = gaps - sentence  # the token after the gap, unless it is a begin or end token
         tokens = np.empty((*gaps.shape, 2), np.int64)
         for row, each in zip(tokens, token, strict=True):
             first = max(int(each[0]) - 1, 0)
@@ -118,13 +122,13 @@ class TwoWayRows(InOrder):
         begun, ended = (np.searchsorted(documents, number) for number in (sentence, sentence + 1))
         opens &= documents[np.minimum(begun, len(documents) - 1)] == sentence
         closes &= documents[np.minimum(ended, len(documents) - 1)] == sentence + 1
-        return before, after, there, opens, closes
+        return before, after, exists, opens, closes
 
-    def _direction(self, given: np.ndarray, asked: np.ndarray, there: np.ndarray, starts: np.ndarray) -> Fields:
+    def _direction(self, inputs: np.ndarray, targets: np.ndarray, exists: np.ndarray, starts: np.ndarray) -> Fields:
         return {
-            "input_ids": np.where(there, given, self._pad).astype(np.int32),
-            "segment_ids": there.astype(np.int32),
-            "next_ids": np.where(there, asked, self._pad).astype(np.int32),
-            "next_weights": there.astype(np.float32),
-            "document_starts": starts & there,
+            "input_ids": np.where(exists, inputs, self._pad).astype(np.int32),
+            "segment_ids": exists.astype(np.int32),
+            "next_ids": np.where(exists, targets, self._pad).astype(np.int32),
+            "next_weights": exists.astype(np.float32),
+            "document_starts": starts & exists,
         }

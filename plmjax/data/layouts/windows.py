@@ -1,4 +1,4 @@
-"""Rows that overlap, so that windows of varying length can go on from one to the next in rows of one length."""
+"""Overlapping rows, so that windows of varying length can continue in rows of one length."""
 
 import dataclasses
 
@@ -13,19 +13,19 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Streams):
-    """As streams; a row repeats the last `overlap` tokens of the row before it.
+    """As streams, but a row repeats the last `overlap` tokens of the row before it.
 
-    A task that is trained on windows (`AwdLstmPretraining`) ends each somewhere in the tokens that the next row
-    repeats, and begins the next window there. A window is `sequence_length - overlap` tokens long in the mean.
+    An objective that is trained on windows (`AwdLstmPretraining`) ends each window among the tokens that the next row
+    repeats, and begins the next window there. The mean length of a window is `sequence_length - overlap` tokens.
 
-    Adds what streams do, and overlap int32 [B], the same in every row.
+    Adds the fields of streams, and overlap int32 [B], the same in every row.
     """
 
     overlap: int = 20
-    """Tokens at the beginning of a row that are repeated from the row before."""
+    """Number of tokens at the start of a row that repeat the row before."""
 
     def __post_init__(self) -> None:
-        """Checks the overlap."""
+        """Check the overlap."""
         if self.overlap < 1:
             raise UserError(
                 f"Expected --data.layout.overlap of at least 1 for windows of varying length, found {self.overlap}; "
@@ -33,7 +33,7 @@ class Windows(Streams):
             )
 
     def check(self, sequence_length: int) -> None:
-        """As every layout's, and that no window is empty: it has at least sequence_length - 2 overlap tokens."""
+        """Check the length, and that no window is empty: it has at least sequence_length - 2 overlap tokens."""
         super().check(sequence_length)
         if 2 * self.overlap >= sequence_length:
             raise UserError(
@@ -53,7 +53,7 @@ class Windows(Streams):
 
 
 class WindowRows(StreamRows):
-    """Streams whose rows say how much of the row before they repeat."""
+    """Streams with the number of tokens that each row repeats from the row before."""
 
     def fields(self, rows: np.ndarray) -> Fields:
         return super().fields(rows) | {"overlap": np.full(len(rows), self._overlap, np.int32)}

@@ -1,21 +1,21 @@
-"""The prepared dataset on disk: a TFDS folder whose tokens are found by offset, and the ledger that completes it.
+"""The prepared dataset on disk: a TFDS folder with token offsets, and a ledger that is written last.
 
     DIRECTORY/
       corpus-train.tfrecord-00000 ...   records of some million tokens of whole documents (tf.train.Example)
-      dataset_info.json, features.json  so that `tfds.builder_from_directory(DIRECTORY)` opens it
+      dataset_info.json, features.json  for `tfds.builder_from_directory(DIRECTORY)`
       train.STREAM.sentences.npy        int64 [sentences + 1], first token of every sentence; likewise for validation
       train.STREAM.documents.npy        int64 [documents + 1], first sentence of every document
-      train.fields.NAME.npy             float64 [documents], a number of every document
-      unigram.STREAM.npy                int64 [V], how often each token stands in the stream's train split
+      train.fields.NAME.npy             float64 [documents], one number for every document
+      unigram.STREAM.npy                int64 [V], occurrences of each token in the stream's train split
       tokenizer/                        the tokenizer's own files
       ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources
-      checked/HOSTNAME.json             which files a machine has compared with their checksums (`checksums`)
+      checked/HOSTNAME.json             files whose checksums a machine has verified (`checksums`)
 
-A dataset holds one stream, `text`, or several of the same documents, such as `source` and `target`. Of every stream a
-record has three byte features: STREAM/tokens (uint16, or int32 where the vocabulary needs it), STREAM/sentence_lengths
-(int32, tokens of each sentence) and STREAM/document_lengths (int32, sentences of each document); and for every number
-that documents have, fields/NAME (float64). All are little-endian. The reader maps tokens where they lie inside the
-record, so any token is found in O(1) and reading needs no TensorFlow.
+A dataset holds one stream, `text`, or several streams of the same documents, such as `source` and `target`. A record
+has three byte features for every stream: STREAM/tokens (uint16, or int32 where the vocabulary needs it),
+STREAM/sentence_lengths (int32, tokens of each sentence) and STREAM/document_lengths (int32, sentences of each
+document); and for every number that documents have, fields/NAME (float64). All are little-endian. The reader maps
+tokens where they lie inside the record, so any token is found in O(1) and reading needs no TensorFlow.
 """
 
 from plmjax.data.store.ledger import LEDGER, SPLITS, TEXT, TFDS_METADATA, check_names, token_dtype

@@ -1,4 +1,4 @@
-"""What the writer and the reader of a prepared dataset agree on: names, dtypes, and the ledger's own checksum."""
+"""Names, dtypes and the ledger's checksum, shared by the writer and the reader of a prepared dataset."""
 
 import json
 import re
@@ -16,9 +16,9 @@ FORMAT_VERSION = 3
 LEDGER = "ledger.json"
 SPLITS = ("train", "validation")
 TEXT = "text"
-"""The stream of a dataset that has one."""
+"""Stream name of a dataset with a single stream."""
 FIELDS = "fields"
-"""What stands in the place of a stream's name for the documents' own numbers."""
+"""Name that replaces the stream's name in files of numeric document fields."""
 TFDS_METADATA = ("dataset_info.json", "features.json")
 LENGTHS = np.dtype("<i4")
 NUMBERS = np.dtype("<f8")
@@ -27,12 +27,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Dtype of a stored token: uint16 while every id fits, int32 beyond."""
+    """Return the dtype of a stored token: uint16 if every id fits, else int32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<i4")
 
 
 def check_names(streams: Iterable[str], fields: Iterable[str]) -> None:
-    """Raises UserError for a stream or a field of documents whose name cannot be part of a file's name."""
+    """Raise UserError for a stream or a document field whose name cannot be part of a file name."""
     for name in (*streams, *fields):
         if not _NAME.fullmatch(name) or name == FIELDS:
             raise UserError(
@@ -42,22 +42,22 @@ def check_names(streams: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def offset_files(split: str, stream: str) -> tuple[str, str]:
-    """The files that say where sentences, and where documents, begin."""
+    """Return the names of the files with sentence offsets and document offsets."""
     return f"{split}.{stream}.sentences.npy", f"{split}.{stream}.documents.npy"
 
 
 def field_file(split: str, name: str) -> str:
-    """The file of a number that documents have."""
+    """Return the name of the file with a numeric document field."""
     return f"{split}.{FIELDS}.{name}.npy"
 
 
 def unigram_file(stream: str) -> str:
-    """The file of how often each token stands in a stream."""
+    """Return the name of the file with the number of times that each token occurs in a stream."""
     return f"unigram.{stream}.npy"
 
 
 _LONGEST_NAME = 255
-"""Characters of a file's name, the folder in it included."""
+"""Maximum number of characters of a file name, with its folder."""
 _FILE = {"bytes": COUNT, "crc32c": COUNT}
 _SHAPE = {
     "version": COUNT,
@@ -80,7 +80,7 @@ _SHAPE = {
 
 
 def check(ledger: Any) -> None:
-    """Raises ValueError where a ledger is not as `writer.finish` writes it: its types, its names, its places."""
+    """Raise ValueError if the types, names or offsets of a ledger are not as `writer.finish` writes them."""
     json_text.check(ledger, _SHAPE)
     check_names(ledger["streams"], ledger["fields"])
     for name in all_files(ledger):
@@ -103,17 +103,17 @@ def check(ledger: Any) -> None:
 
 
 def sum_ledger(ledger: dict[str, Any]) -> int:
-    """The checksum of what a ledger says, but for the checksum itself."""
-    said = {key: value for key, value in ledger.items() if key != "crc32c"}
-    return checksums.crc32c(json.dumps(said, sort_keys=True).encode())
+    """Return the checksum of a ledger's contents without the checksum entry itself."""
+    contents = {key: value for key, value in ledger.items() if key != "crc32c"}
+    return checksums.crc32c(json.dumps(contents, sort_keys=True).encode())
 
 
 def data_files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """The files that the reader takes tokens and places from, each with its size and checksum."""
+    """Return the files that hold tokens and offsets, each with its size and checksum."""
     records = (record for entry in ledger["splits"].values() for record in entry["shards"])
     return {record["file"]: record for record in records} | ledger["files"]
 
 
 def all_files(ledger: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """All files of the dataset, the tokenizer's and TFDS's among them."""
+    """Return all files of the dataset, with those of the tokenizer and of TFDS."""
     return data_files(ledger) | ledger["other_files"]

@@ -33,9 +33,9 @@ from plmjax.errors import UserError, listed, quoted
 
 
 class Split:
-    """One stream of a split of a dataset, mapped from its files: tokens in the order they were written.
+    """One stream of a dataset split, memory-mapped from its files. Tokens are in the order in which they were written.
 
-    sentence_offsets: int64 [sentences + 1], first token of every sentence; documents join without a gap.
+    sentence_offsets: int64 [sentences + 1], first token of every sentence; documents follow each other without a gap.
     document_offsets: int64 [documents + 1], first sentence of every document.
     """
 
@@ -56,7 +56,10 @@ class Split:
         self._starts = [0, *itertools.accumulate(map(len, self._pieces))]
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop of the split, [stop - start] uint16 or int32; a view where they are of one document."""
+        """Return tokens start..stop of the split, [stop - start] uint16 or int32.
+
+        It is a view if all of them are in one document.
+        """
         piece = bisect.bisect_right(self._starts, start) - 1
         if stop <= self._starts[min(piece + 1, len(self._pieces))]:
             return self._pieces[piece][start - self._starts[piece] : stop - self._starts[piece]]
@@ -77,7 +80,11 @@ class Split:
 
 
 def _array(path: Path, dtype: np.dtype, length: int | None = None) -> np.ndarray:
-    """The array of a file, mapped. Raises UserError for one of another type or length than the ledger says."""
+    """Return the array of a file, memory-mapped.
+
+    Raises:
+        UserError: its type or length differs from the ledger.
+    """
     try:
         found = np.load(path, mmap_mode="r")
     except (ValueError, OSError, EOFError):
@@ -89,10 +96,10 @@ def _array(path: Path, dtype: np.dtype, length: int | None = None) -> np.ndarray
 
 
 def _offsets(path: Path, parts: int, end: int) -> np.ndarray:
-    """Where parts begin, int64 [parts + 1], the last one's end among them."""
+    """Return the offsets of parts, int64 [parts + 1]; the last entry is the end of the last part."""
     found = _array(path, np.dtype(np.int64), parts + 1)
     if found[0] != 0 or found[-1] != end:
-        raise UserError(f"Expected places from 0 to {end:,} in {path}, found others; prepare the dataset again.")
+        raise UserError(f"Expected offsets from 0 to {end:,} in {path}, found others; prepare the dataset again.")
     return found
 
 
@@ -108,28 +115,31 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of what the dataset holds, hex: the same in any folder and whenever it was prepared."""
+        """Hash of the contents of the dataset, hex. It does not depend on the folder or the time of preparation."""
         files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in data_files(self.ledger).items()}
         contents = [FORMAT_VERSION, self.tokenizer_fingerprint, files, self._held_out]
         return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The names of its texts."""
+        """Names of the streams."""
         return tuple(self.ledger["streams"])
 
     def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
-        """Raises UserError, ending in the advice, where the dataset was made with another tokenizer than `whose`."""
+        """Raise UserError if the dataset was made with a tokenizer other than that of `whose`.
+
+        The message ends with `advice`.
+        """
         if self.tokenizer_fingerprint != fingerprint:
             raise UserError(
                 f"Expected a dataset made with {whose} tokenizer, found {self.directory} made with another; {advice}."
             )
 
     def split(self, name: str, stream: str = TEXT) -> Split:
-        """A stream of the split "train" or "validation".
+        """Return a stream of the split "train" or "validation".
 
         Raises:
-          UserError: the dataset has no such stream.
+            UserError: the dataset has no such stream.
         """
         self._check(stream)
         files = self._files_of(name)
@@ -137,11 +147,11 @@ class Dataset:
         return Split(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
 
     def all_held_out(self) -> "Dataset":
-        """The dataset with its train split in the place of the validation split, for text that no run has seen."""
+        """Return the dataset with its train split in place of the validation split, for text that no run has seen."""
         return Dataset(self.directory, self.ledger, held_out="train")
 
     def fields(self, split: str) -> dict[str, np.ndarray]:
-        """The documents' own numbers by name, float64 [documents] each."""
+        """Return the numeric document fields by name, float64 [documents] each."""
         files = self._files_of(split)
         count = self.ledger["splits"][files]["documents"]
         return {
@@ -149,12 +159,15 @@ class Dataset:
         }
 
     def unigram_counts(self, stream: str = TEXT) -> np.ndarray:
-        """How often each token stands in the train split of a stream, int64 [V]; raises as `split`."""
+        """Return the number of times that each token occurs in the train split of a stream, int64 [V].
+
+        Raise the errors of `split`.
+        """
         self._check(stream)
         return np.array(_array(self.directory / unigram_file(stream), np.dtype(np.int64), self.vocab_size))
 
     def _files_of(self, split: str) -> str:
-        """The split as which the files of one are named."""
+        """Return the split that the file names of `split` contain."""
         return self._held_out if split == "validation" else split
 
     def _check(self, stream: str) -> None:
@@ -172,11 +185,12 @@ def _damaged(path: Path) -> UserError:
     )
 
 
-def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
-    """The copy of a bucket's dataset in the user's cache folder, made if it is not there: files are mapped from disks.
+def _local_copy(dataset: Dataset, report: Callable[[str], None]) -> Path:
+    """Return the local copy of a dataset in a bucket, in the user's cache folder. Copy it if it is not there.
 
-    It gets its name, the fingerprint, when every file has the ledger's checksum, so an interrupted copy is never used;
-    one that was damaged since is made anew. Processes of one machine wait for the one that copies; it may die.
+    Files can only be memory-mapped from a disk. The copy is named by the fingerprint only when every file has the
+    ledger's checksum, so an interrupted copy is never used. A copy that was damaged later is made anew. Other processes
+    of the machine wait for the process that copies, which may die.
     """
     copy = storage.cache("datasets", dataset.fingerprint)
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +199,7 @@ def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
         found = storage.files(copy)
         expected = all_files(dataset.ledger)
         complete = all(name in found and found[name].size == expected[name]["bytes"] for name in expected)
-        if complete and checksums.damaged(copy, expected, say) is None:
+        if complete and checksums.damaged(copy, expected, report) is None:
             return copy
         unfinished = copy.with_name(f"{copy.name}.copying")
         storage.remove(copy)
@@ -199,15 +213,19 @@ def _copied(dataset: Dataset, say: Callable[[str], None]) -> Path:
 
 
 def open_dataset(
-    directory: str | os.PathLike, *, vocab_size: int | None = None, say: Callable[[str], None] = lambda line: None
+    directory: str | os.PathLike, *, vocab_size: int | None = None, report: Callable[[str], None] = lambda line: None
 ) -> Dataset:
-    """Opens a prepared dataset after checking that it is complete: every file has the ledger's size and checksum.
+    """Open a prepared dataset. Check that it is complete: every file has the size and the checksum of the ledger.
 
-    Files are read for it once on a machine (see `checksums`); `say` is called with a line when that took long.
+    Checksums are computed once on a machine (see `checksums`).
 
-    vocab_size: rows of the model's embedding, which must cover every token id. Raises UserError when the folder is
-    missing, was never finished, is of another format version, misses a file, has a truncated or damaged one, or holds
-    more tokens than the model knows.
+    Args:
+        vocab_size: rows of the model's embedding, which must cover every token id.
+        report: function that is called with a line when reading took long.
+
+    Raises:
+        UserError: the folder is missing, was never finished, has another format version, misses a file, has a truncated
+            or damaged file, or holds more tokens than the model knows.
     """
     directory = storage.path(directory)
     if not directory.is_dir():
@@ -251,8 +269,8 @@ def open_dataset(
             )
     dataset = Dataset(directory, ledger)
     if storage.in_bucket(directory):
-        dataset = Dataset(_copied(dataset, say), ledger)
-    elif bad := checksums.damaged(directory, all_files(ledger), say):
+        dataset = Dataset(_local_copy(dataset, report), ledger)
+    elif bad := checksums.damaged(directory, all_files(ledger), report):
         raise _damaged(directory / bad)
     if vocab_size is not None and dataset.vocab_size > vocab_size:
         raise UserError(

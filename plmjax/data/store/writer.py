@@ -1,4 +1,4 @@
-"""Writes a prepared dataset: shards of tokens, possibly by several processes, and at last the ledger."""
+"""Writes a prepared dataset: shards of tokens, possibly from several processes, and the ledger last."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ _PARTS = ("document_lengths", "sentence_lengths", "tokens")
 
 
 class Tokens(NamedTuple):
-    """Documents of one stream back to back: ids [N], tokens of each sentence, sentences of each document."""
+    """Documents of one stream, concatenated: ids [N], tokens of each sentence, sentences of each document."""
 
     ids: np.ndarray
     sentence_lengths: np.ndarray
@@ -44,11 +44,11 @@ class Tokens(NamedTuple):
 
 
 class ShardWriter:
-    """Writes one file of a split; documents keep the order in which they are added.
+    """Writes one file of a split. Documents keep the order in which they are added.
 
-    Files of one split may be written by different processes; their `index` fixes their order in the dataset.
+    Files of one split may be written by different processes. Their `index` fixes their order in the dataset.
 
-    streams: names of the texts that every document has. fields: names of the numbers that every document has.
+    streams: names of the texts of every document. fields: names of the numbers of every document.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class ShardWriter:
     def add(
         self, document: Mapping[str, Sequence[Sequence[int] | np.ndarray]], fields: Mapping[str, float] | None = None
     ) -> None:
-        """Appends one document: of each stream the token ids of each sentence, empty ones left out.
+        """Append one document: for each stream the token ids of each sentence. Empty sentences are left out.
 
-        A document of which any stream is empty is left out.
+        A document with an empty stream is left out.
         """
         texts = {}
         for stream, sentences in document.items():
@@ -97,7 +97,7 @@ class ShardWriter:
             self.extend(texts, {name: np.array([number]) for name, number in (fields or {}).items()})
 
     def extend(self, texts: Mapping[str, Tokens], fields: Mapping[str, np.ndarray] | None = None) -> None:
-        """Appends many documents, none of them or of their sentences empty; fields: name -> a number of each."""
+        """Append many documents. No document or sentence may be empty. fields: name -> one number for each document."""
         for stream in self._streams:
             self._texts[stream].append(texts[stream])
             self._tokens += len(texts[stream].ids)
@@ -107,7 +107,7 @@ class ShardWriter:
             self._end_piece()
 
     def close(self) -> dict[str, Any]:
-        """Finishes the file and returns its record for `finish`; a file without documents is removed."""
+        """Finish the file and return its record for `finish`. Remove a file without documents."""
         self._end_piece()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -171,16 +171,16 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """A length-delimited protocol buffer field."""
+    """Return a length-delimited protocol buffer field."""
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 
 def _example(payloads: dict[str, np.ndarray], start: int) -> tuple[bytes, dict[str, int]]:
-    """A serialised tf.train.Example of byte features that begins at byte `start` of its file, and where each is.
+    """Return a serialized tf.train.Example of byte features at byte `start` of its file, and the features' offsets.
 
-    It is written field by field because the reader needs the offsets. Every payload is aligned, for numpy would copy
-    one that is not: an unknown field before it fills the gap, which every reader of protocol buffers skips. Each
-    feature is in a Features message of its own, which readers join.
+    It is written field by field because the reader needs the offsets. Every payload is aligned, because numpy would
+    copy unaligned data. An unknown field before the payload fills the gap; every reader of protocol buffers skips it.
+    Each feature is in a Features message of its own, and readers merge these.
     """
     parts, size, offsets = [], 0, {}
     for name, array in payloads.items():
@@ -202,11 +202,16 @@ def finish(
     sources: list[dict[str, Any]],
     description: dict[str, Any],
 ) -> None:
-    """Turns written shards into a dataset: offsets, TFDS metadata, tokenizer, and last of all the ledger.
+    """Turn written shards into a dataset: write offsets, TFDS metadata, the tokenizer, and the ledger last.
 
-    shards: split -> the records that `ShardWriter.close` returned; they are ordered by index and empty ones dropped.
-    tokenizer: has save(directory), fingerprint, kind and vocabulary. sources: the input files.
-    description: anything JSON that says how the dataset was made. Raises UserError when no document was written.
+    shards: split -> the records that `ShardWriter.close` returned. They are sorted by index, and empty ones are
+    dropped.
+    tokenizer: object with save(directory), fingerprint, kind and vocabulary.
+    sources: input files.
+    description: any JSON that describes the preparation.
+
+    Raises:
+        UserError: no document was written.
     """
     directory = Path(directory)
     shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
@@ -269,7 +274,7 @@ def finish(
 
 
 def _payloads(directory: Path, entry: dict[str, Any], name: str, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """A feature of every piece of a split, in order."""
+    """Yield one feature of every piece of a split, in order."""
     for record in entry["shards"]:
         data = np.memmap(directory / record["file"], np.uint8, "r")
         for piece in record["pieces"]:
@@ -278,7 +283,7 @@ def _payloads(directory: Path, entry: dict[str, Any], name: str, dtype: np.dtype
 
 
 def _write_offsets(directory: Path, split: str, stream: str, entry: dict[str, Any]) -> list[str]:
-    """Writes where sentences and documents of a stream begin, one piece at a time; returns the files' names."""
+    """Write the sentence and document offsets of a stream, one piece at a time. Return the file names."""
     names = offset_files(split, stream)
     counts = entry["streams"][stream]["sentences"], entry["documents"]
     for name, part, count in zip(names, ("sentence_lengths", "document_lengths"), counts, strict=True):
@@ -292,7 +297,7 @@ def _write_offsets(directory: Path, split: str, stream: str, entry: dict[str, An
 
 
 def _write_field(directory: Path, split: str, name: str, entry: dict[str, Any]) -> str:
-    """Writes a number of every document; returns the file's name."""
+    """Write one number for every document. Return the file name."""
     file = field_file(split, name)
     numbers = [np.empty(0, NUMBERS), *_payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)]
     np.save(directory / file, np.concatenate(numbers))

@@ -1,4 +1,4 @@
-"""How each published tokenizer splits and spells text, as pipelines of the tokenizers library."""
+"""The published tokenizers as pipelines of the tokenizers library."""
 
 from collections.abc import Collection
 
@@ -6,11 +6,14 @@ from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
 from plmjax.errors import UserError, quoted
 
 MOST_SENTINELS = 1 << 14
-"""Sentinels of a tokenizer, at most; T5 has 100."""
+"""Maximum number of sentinels of a tokenizer. T5 has 100."""
 
 
 def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | None = None, chinese: bool = True):
-    """BERT's tokenizer (google-research/bert tokenization.py): accents follow the case unless told otherwise."""
+    """Return BERT's tokenizer (google-research/bert tokenization.py).
+
+    By default accents are stripped if case is folded.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     engine = Tokenizer(models.WordPiece(table, unk_token="[UNK]"))
@@ -23,7 +26,7 @@ def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | N
 
 
 def byte_bpe(model, prefix_space: bool, lowercase: bool):
-    """GPT-2's tokenizer (openai/gpt-2 src/encoder.py), which RoBERTa shares."""
+    """Return GPT-2's tokenizer (openai/gpt-2 src/encoder.py), which RoBERTa also uses."""
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
     engine = Tokenizer(model)
@@ -34,7 +37,10 @@ def byte_bpe(model, prefix_space: bool, lowercase: bool):
 
 
 def bpe(model, lowercase: bool):
-    """Merges of characters inside words, a word's end marked by </w> (arXiv:1508.07909, and GPT's tokenizer)."""
+    """Return a tokenizer that merges characters inside words and marks the end of a word by </w>.
+
+    Source: arXiv:1508.07909, and GPT's tokenizer.
+    """
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
     engine = Tokenizer(model)
@@ -45,19 +51,19 @@ def bpe(model, lowercase: bool):
 
 
 def word(lowercase: bool):
-    """Whole words and punctuation marks, split as BERT splits them."""
+    """Return a tokenizer of whole words and punctuation marks, split as in BERT."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     engine = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     engine.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The prefix is of pieces that go on a word, and here none does; of an empty one every word would be such a piece.
+    # The prefix marks pieces that continue a word. There are none here. With an empty prefix every word would be one.
     engine.decoder = decoders.WordPiece(prefix="\0")
     return engine
 
 
 def char(lowercase: bool):
-    """Single characters, spaces among them."""
+    """Return a tokenizer of single characters, with spaces."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     engine = Tokenizer(models.WordLevel(unk_token="[UNK]"))
@@ -68,14 +74,15 @@ def char(lowercase: bool):
 
 
 def cased(tokens: Collection[str]) -> bool:
-    """Whether a vocabulary is of text with capital letters: more than one token in a hundred has one."""
+    """Return whether a vocabulary comes from cased text: more than one token in a hundred has a capital letter."""
     return sum(token != token.lower() for token in tokens) > len(tokens) / 100
 
 
 def sentencepiece(content: bytes, config: dict, model_type: str = ""):
-    """A SentencePiece model in the tokenizers library: same normalisation table, same pieces and scores.
+    """Convert a SentencePiece model to the tokenizers library, with the same normalization table, pieces and scores.
 
-    config: of tokenizer_config.json. model_type: that of the model's config.json, where one is known.
+    config: contents of tokenizer_config.json.
+    model_type: model_type of the model's config.json, if it is known.
     """
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -112,7 +119,7 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
 
 
 def add_sentinels(engine, count: int) -> None:
-    """T5's sentinels behind all pieces, the first of them last (`SentencePieceVocabulary` of google/seqio)."""
+    """Add T5's sentinels after all pieces, with the first sentinel last (`SentencePieceVocabulary` of google/seqio)."""
     from tokenizers import AddedToken
 
     names = [SENTINEL.format(number=number) for number in reversed(range(count))]
@@ -120,16 +127,18 @@ def add_sentinels(engine, count: int) -> None:
 
 
 def _spelling(proto, config: dict, model_type: str) -> list:
-    """What is done to a text before a SentencePiece model's own normalisation sees it.
+    """Return the normalizers that are applied to a text before a SentencePiece model's own normalization.
 
-    ALBERT and XLNet write quotation marks one way and drop accents, ALBERT folds case too (transformers
-    tokenization_albert.py). Whose a model is, the tokenizer class says, else the model_type. A model without either is
-    ALBERT's where it has ALBERT's marks and no capital letters, and its own normalisation leaves capitals in, which
-    would all be unknown. `remove_space` makes no difference: SentencePiece takes runs of spaces as one.
+    ALBERT and XLNet unify quotation marks and drop accents. ALBERT also folds case (transformers
+    tokenization_albert.py). The tokenizer class tells the system of a model, or else the model_type. A model with
+    neither is treated as ALBERT's if it has ALBERT's special tokens and no capital letters, and its own normalization
+    keeps capital letters, which would all be unknown. `remove_space` makes no difference: SentencePiece treats a run of
+    spaces as one.
 
-    Deviation: both releases also part a comma from the number before it where a piece joins them, which transformers'
-    readers of a spiece.model do not either. Those set a space after every symbol that the model's user defined (full
-    stops and brackets in ALBERT's); here, as in SentencePiece and the published tokenizer.json, none is set.
+    Deviation: both releases also separate a comma from the number before it where a piece joins them; transformers'
+    readers of a spiece.model do not either. Those readers add a space after every symbol that the model's user defined
+    (full stops and brackets in ALBERT's). Here, as in SentencePiece and the published tokenizer.json, no space is
+    added.
     """
     from tokenizers import normalizers
 
@@ -156,9 +165,9 @@ def _looks_like_albert(proto) -> bool:
 
 
 def _merges(proto, table: dict[str, int]) -> list[tuple[str, str]]:
-    """The merges of a SentencePiece BPE model: every split of a piece into two pieces, best score first.
+    """Return the merges of a SentencePiece BPE model: every split of a piece into two pieces, best score first.
 
-    SentencePiece joins the neighbours whose union scores highest, however it came about.
+    SentencePiece joins the neighbors whose union has the highest score, for any history of merges.
     """
     merges = []
     for piece in sorted((p for p in proto.pieces if p.type == p.NORMAL), key=lambda p: -p.score):

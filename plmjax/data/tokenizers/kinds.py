@@ -1,4 +1,4 @@
-"""The kinds of tokenizers, and the names that published vocabularies give their special tokens."""
+"""The kinds of tokenizers, and the names of special tokens in published vocabularies."""
 
 BERT_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIAL = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -18,18 +18,18 @@ KINDS = {
     "char": BERT_SPECIAL,
 }
 SENTENCEPIECE = ("sentencepiece-unigram", "sentencepiece-bpe", "t5-unigram")
-"""Kinds that SentencePiece trains."""
+"""Kinds that are trained by SentencePiece."""
 BYTE_LEVEL = ("byte-bpe", "gpt2-bpe")
-"""Kinds that merge bytes: RoBERTa's, and the one of GPT-2, whose only special token stands between documents."""
+"""Kinds that merge bytes: RoBERTa's, and GPT-2's, whose only special token separates documents."""
 CASED = (*BYTE_LEVEL, "t5-unigram")
-"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, T5); those of the others have an uncased form,
-which is trained unless it is said otherwise."""
+"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, T5). The other kinds have an uncased form, which is
+the default in training."""
 BYTES = 256
 SENTINELS = 100
-"""Tokens for hidden spans of a text that T5's tokenizer has behind its pieces."""
+"""Number of sentinel tokens, for hidden spans of a text, after the pieces of T5's tokenizer."""
 SENTINEL = "<extra_id_{number}>"
-"""How T5 names them; number 0 is the last id, 1 the one before it, ..."""
-# The names published vocabularies give a role, in order of preference.
+"""Name of a sentinel in T5. Number 0 is the last id, 1 the one before it, ..."""
+# Names of each role in published vocabularies, in order of preference.
 ROLES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>", "<|endoftext|>"),
@@ -44,7 +44,7 @@ ROLES = {
     "extract": ("_classify_",),
 }
 OTHERS = ("start", "delimiter", "extract")
-"""Roles that few systems have (`Vocabulary.others`)."""
+"""Roles that exist in few systems (`Vocabulary.others`)."""
 
 LAST = "tokenizer.json"
-"""Written last into a tokenizer's folder: one without it was never finished."""
+"""File that is written last into a tokenizer's folder. A folder without it was never finished."""

@@ -1,4 +1,4 @@
-"""Loading a tokenizer's folder or a published vocabulary."""
+"""Load a tokenizer folder or a published vocabulary."""
 
 import json
 from pathlib import Path
@@ -10,16 +10,17 @@ from plmjax.errors import UserError, in_file, quoted
 
 
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
-    """Loads a tokenizer folder or a published vocabulary file.
+    """Load a tokenizer folder or a published vocabulary file.
 
-    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model, the first of them that is
-    there; options come from its tokenizer_config.json. A vocab.txt without one is taken as uncased unless more than
-    one token in a hundred has a capital letter. A spiece.model whose tokenizer class is not named is spelt as the
-    model_type of the config.json beside it says, or else `model_type`; alone it is taken as ALBERT's, accents dropped
-    and case folded, where it holds [CLS], [SEP] and no capital letters, else as it stands.
+    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model. The first of these that
+    exists is read. Options come from its tokenizer_config.json. A vocab.txt without options is uncased unless more than
+    one token in a hundred has a capital letter. A spiece.model without a tokenizer class is normalized as the
+    model_type of the config.json beside it requires, or else `model_type`. Without any of these it is treated as
+    ALBERT's, with accents dropped and case folded, if it holds [CLS], [SEP] and no capital letters; else it is used as
+    it is.
 
     Raises:
-      UserError: nothing there, or files that are not a vocabulary.
+        UserError: nothing is there, or the files are not a vocabulary.
     """
     with storage.local(storage.path(path)) as folder:
         return _load(folder, model_type)
@@ -53,7 +54,7 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
     files = {name: file.read_bytes() for name, file in forms.items() if name != "tokenizer.json"}
     if not config or (names == ["spiece.model"] and not config.get("tokenizer_class")):
         tokens = {f"{role}_token": token for role, token in special.items()}
-        config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # which keeps to tokenizer.json
+        config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # this class uses tokenizer.json
     files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
     tokenizer = Tokenizer(engine, files, special)
     tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
@@ -61,12 +62,12 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
 
 
 def _json(file: Path) -> dict:
-    """What a file of options holds; empty if there is no file."""
+    """Return the contents of a JSON file of options; empty if there is no file."""
     return json_text.read_object(file, "options of a tokenizer", "download it again") if file.is_file() else {}
 
 
 def _forms(path: Path) -> dict[str, Path]:
-    """Name in a tokenizer folder -> file, of every form of the tokenizer that is at `path`."""
+    """Return a dict from name in a tokenizer folder to file, for every form of the tokenizer at `path`."""
     if not path.exists():
         raise UserError(f"Expected a tokenizer folder or vocabulary file at {path}, found nothing; check the path.")
     names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
@@ -86,7 +87,7 @@ def _forms(path: Path) -> dict[str, Path]:
 
 
 def _read(forms: dict[str, Path], config: dict, model_type: str):
-    """The engine of the first form there is, and the names of the files it was read from."""
+    """Return the engine of the first form that exists, and the names of the files it was read from."""
     from tokenizers import Tokenizer, models
 
     if "tokenizer.json" in forms:
@@ -127,7 +128,7 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
 
 
 def _check_ids(file: Path) -> None:
-    """Raises UserError for ids of a tokenizer.json that its size does not explain."""
+    """Raise UserError if the ids of a tokenizer.json exceed the size of the file."""
     found = json_text.read_object(file, "a tokenizer", "fetch it again")
     model, added = found.get("model"), found.get("added_tokens") or []
     table = model.get("vocab") if isinstance(model, dict) else None
@@ -137,7 +138,10 @@ def _check_ids(file: Path) -> None:
 
 
 def _check_table(table: dict, file: Path) -> None:
-    """Raises UserError for an id above the bytes of its file; the library makes a table up to the largest id."""
+    """Raise UserError for an id above the number of bytes of its file.
+
+    The library allocates a table up to the largest id.
+    """
     size = file.stat().st_size
     for token, number in table.items():
         if not isinstance(number, int) or not 0 <= number <= size:
@@ -148,7 +152,9 @@ def _check_table(table: dict, file: Path) -> None:
 
 
 def _add_special(engine, config: dict, special: dict[str, str]) -> None:
-    """Has special tokens recognised in a text, with the space before them where the configuration says so."""
+    """Make the tokenizer recognize special tokens in a text, with the space before them if the configuration requires
+    it.
+    """
     from tokenizers import AddedToken
 
     table = engine.get_vocab()

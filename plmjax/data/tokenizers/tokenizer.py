@@ -1,4 +1,4 @@
-"""A tokenizer: text to ids and back, its files, and what a training step must know of its vocabulary."""
+"""A tokenizer: text to ids and back, its files, and the properties of its vocabulary that a training step needs."""
 
 import contextlib
 import hashlib
@@ -22,15 +22,17 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @contextlib.contextmanager
 def _failures_explained(texts: Iterable[str]) -> Iterator[None]:
-    """Turns an error of the tokenizers library while it encodes texts into a UserError; its pattern engine gives up by
-    a panic of Rust, which is no Exception."""
+    """Convert an error of the tokenizers library during encoding into a UserError.
+
+    Its pattern engine aborts with a Rust panic, which is not an Exception.
+    """
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         for text in texts:
-            if _SURROGATES.search(text):  # a byte of an option that is no UTF-8 becomes one, too
+            if _SURROGATES.search(text):  # an invalid UTF-8 byte of an option also becomes one
                 raise UserError(
                     f"Expected text, found half of a surrogate pair, which is no character, in {quoted(text)}; leave "
                     f"it out."
@@ -43,16 +45,22 @@ def _failures_explained(texts: Iterable[str]) -> Iterator[None]:
 
 
 class Tokenizer:
-    """Text to ids and back. Made by `train` and `load`."""
+    """Converts text to ids and back. Made by `train` and `load`."""
 
     def __init__(self, engine, files: dict[str, bytes], special: dict[str, str]):
-        """`engine` is a tokenizers.Tokenizer, `files` its other forms by name, `special` role -> token."""
+        """Create a tokenizer from a tokenizers.Tokenizer.
+
+        Args:
+            engine: a tokenizers.Tokenizer.
+            files: its other forms by file name.
+            special: role -> token.
+        """
         self._engine = engine
         self._files = files
         self._special = special
         description = json.loads(engine.to_str())
         self.kind = _kind(description)
-        # What follows the ids up (padding, truncation, special tokens around a text) does not determine them.
+        # Later steps (padding, truncation, special tokens around a text) do not change the ids.
         determining = {k: description[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
         if self.kind == "sentencepiece-unigram":  # scores are float32; their decimal form is not read back exactly
             determining["model"]["vocab"] = [
@@ -64,49 +72,51 @@ class Tokenizer:
 
     @property
     def special(self) -> Mapping[str, str]:
-        """Role (pad, unk, cls, sep, mask, bos, eos, ...) -> the special token that has it, of those there are."""
+        """Role (pad, unk, cls, sep, mask, bos, eos, ...) -> special token, for the roles that exist."""
         return self._special
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without the special tokens that a model wants around it."""
+        """Return the ids of `text`, without the special tokens that a model needs around it."""
         return self.encode_arrays([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
+        """Return the ids of each text."""
         ids, lengths = self.encode_arrays(texts)
         ids, ends = ids.tolist(), np.cumsum(lengths).tolist()
         return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
+        """Return the ids of all texts, concatenated, int32 [N], and the number of ids of each text, int32 [texts]."""
         with _failures_explained(texts):
             return self._cache.encode(texts)
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Ids of every word of every sentence, each as it is spelt after a space; at least one a word.
+        """Return the ids of every word of every sentence, each encoded as after a space.
 
-        A word of which nothing is left, such as a lone control character, is the unknown token.
+        Every word has at least one id.
+
+        A word that normalization removes completely, such as a lone control character, becomes the unknown token.
         """
         space = " " if self.kind == "byte-bpe" else ""
         pieces = iter(self.encode_batch([space + word for words in sentences for word in words]))
         return [[next(pieces) or [max(self.vocabulary.unknown, 0)] for _ in words] for words in sentences]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each text its ids, int32 [N], and the characters each stands for, int32 [N 2]: first, last + 1."""
+        """Return for each text its ids, int32 [N], and the character span of each id, int32 [N 2]: first, last + 1."""
         with _failures_explained(texts):
             encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, special tokens left out."""
+        """Return the text of `ids`, without special tokens."""
         return self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The token of every id."""
+        """Return the token of every id."""
         return [self._engine.id_to_token(int(i)) for i in ids]
 
     def with_special(self, roles: Sequence[str]) -> "Tokenizer":
-        """The same tokenizer with a special token for each of these roles, behind all others."""
+        """Return the same tokenizer with a special token for each of these roles, after all others."""
         import tokenizers
 
         added = {role: ROLES[role][0] for role in roles}
@@ -118,7 +128,7 @@ class Tokenizer:
         return _restore, (self._engine.to_str(), self._files, self._special)
 
     def save(self, directory: str | Path) -> None:
-        """Writes tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
+        """Write tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
         directory = storage.path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():
@@ -127,7 +137,7 @@ class Tokenizer:
 
 
 def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
-    """A tokenizer out of a pickle, for the processes that prepare a dataset."""
+    """Return a tokenizer from a pickle, for the processes that prepare a dataset."""
     import tokenizers
 
     return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special)
@@ -144,7 +154,7 @@ def _kind(description: dict) -> str:
 
 
 def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
-    # Padded tables of published models may name ids the vocabulary lacks, so size is the largest id plus one.
+    # Padded tables of published models may contain ids that the vocabulary lacks, so size is the largest id plus one.
     table = engine.get_vocab(with_added_tokens=True)
     size = max(table.values()) + 1
     tokens = [""] * size
@@ -157,11 +167,12 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
     if kind == "wordpiece":
         continuation = np.array([token.startswith("##") for token in tokens])
     elif kind in starts:
-        # A lone mark is no part of the word before it, as in ALBERT's and XLNet's create_pretraining_data.py.
+        # A single punctuation mark is not a part of the word before it (ALBERT's and XLNet's
+        # create_pretraining_data.py).
         marks = set(string.punctuation) if kind.startswith("sentencepiece") else set()
         continuation = np.array([not token.startswith(starts[kind]) and token not in marks for token in tokens])
         continuation[sorted(excluded)] = False
-    else:  # An end-of-word suffix or a lone character does not tell whether the token goes on a word.
+    else:  # An end-of-word suffix or a single character does not tell if the token continues a word.
         continuation = np.zeros(size, bool) if kind == "word" else None
     return Vocabulary(
         size=size,
@@ -181,7 +192,7 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
 
 
 def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
-    """The ids of the first sentinel and of those after it that count down from it."""
+    """Return the id of the first sentinel and the ids of the next ones as long as they count down from it."""
     first = table.get(SENTINEL.format(number=0), -1)
     found = (table.get(SENTINEL.format(number=number), -1) for number in itertools.count())
     counted = itertools.takewhile(lambda pair: pair[0] == first - pair[1] >= 0, zip(found, itertools.count()))
@@ -189,7 +200,7 @@ def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def special_tokens(config: dict, engine) -> dict[str, str]:
-    """Role -> special token: what the configuration names, else the usual names that the vocabulary has."""
+    """Return a dict from role to special token: the configured names, or else the usual names in the vocabulary."""
     table = engine.get_vocab(with_added_tokens=True)
     special = {}
     for role, usual in ROLES.items():
@@ -204,9 +215,9 @@ def special_tokens(config: dict, engine) -> dict[str, str]:
 
 
 def surround(engine, special: dict[str, str]) -> None:
-    """Has the saved tokenizer.json put the special tokens around a text, as a model's own tokenizer would.
+    """Make the saved tokenizer.json put the special tokens around a text, as a model's own tokenizer does.
 
-    T5's ends each text; those without such tokens are left as they are.
+    T5's end token ends each text. Tokenizers without such tokens are left unchanged.
     """
     from tokenizers.processors import TemplateProcessing
 

@@ -1,4 +1,4 @@
-"""Training a tokenizer on text."""
+"""Train a tokenizer on text."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from plmjax.errors import UserError, nearest, quoted
 def train(
     kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool | None = None
 ) -> Tokenizer:
-    """Trains a tokenizer of `vocab_size` tokens (special ones included) on `texts` and saves it to `directory`.
+    """Train a tokenizer of `vocab_size` tokens (with special tokens) on `texts` and save it to `directory`.
 
-    The same texts give the same tokenizer. They are held in memory: hand over a sample (`formats.texts`).
-    `lowercase` also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word); None lower-cases
-    what `CASED` does not name.
+    The same texts give the same tokenizer. They are held in memory, so pass a sample (`formats.texts`). `lowercase`
+    also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word). None lowercases all kinds
+    that are not in `CASED`.
 
     Raises:
-      UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
+        UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
     """
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -52,8 +52,11 @@ def train(
     return _finished(engine, kind, lowercase, directory, files)
 
 
-def of_words(words: Iterable[str], directory: str | Path, *, lowercase: bool) -> Tokenizer:
-    """A tokenizer of given words, each of which stands there once, after the special tokens; saved to `directory`."""
+def from_words(words: Iterable[str], directory: str | Path, *, lowercase: bool) -> Tokenizer:
+    """Return a tokenizer whose tokens are the special tokens and then these words, each once.
+
+    It is saved to `directory`.
+    """
     from tokenizers import models
 
     engine = engines.word(lowercase)
@@ -63,11 +66,14 @@ def of_words(words: Iterable[str], directory: str | Path, *, lowercase: bool) ->
 
 
 def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
-    """The tokenizer of an engine that has its vocabulary, saved; files: its own besides those of every kind."""
+    """Return the tokenizer of an engine with a vocabulary, and save it.
+
+    files: extra files besides those of its kind.
+    """
     from tokenizers import AddedToken
 
     special = KINDS[kind]
-    # The space before a word is part of its token, so <mask> takes the place of both.
+    # The space before a word is part of its token, so <mask> replaces both.
     stripping = {special["mask"]} if kind == "byte-bpe" else set()
     engine.add_special_tokens(
         [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in dict.fromkeys(special.values())]
@@ -79,7 +85,7 @@ def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: 
 
 
 def check(kind: str, vocab_size: int) -> None:
-    """Raises UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
+    """Raise UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
     if kind not in KINDS:
         raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
     special = len(set(KINDS[kind].values())) + (SENTINELS if kind == "t5-unigram" else 0)
@@ -93,10 +99,10 @@ def check(kind: str, vocab_size: int) -> None:
 
 
 def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):
-    """Merges inside words, their beginnings told from the rest: by ## (wordpiece) or by </w> at their ends (bpe).
+    """Train merges inside words. Marks tell the parts of a word: ## inside it (wordpiece) or </w> at its end (bpe).
 
     The library numbers `##x` and `x</w>` in the order of a hash table with a random seed, and breaks ties between
-    merges by number; to train the same twice they are counted here and given as tokens that come first.
+    merges by number. To get the same result twice, they are counted here and passed as tokens that come first.
     """
     from tokenizers import models, trainers
 
@@ -113,7 +119,7 @@ def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: 
             for character in word:
                 characters[character] += count
             marked.update(word[1:] if kind == "wordpiece" else word[-1])
-    # Chinese needs thousands of characters; English must not drown in them.
+    # Chinese needs thousands of characters, but they must not fill an English vocabulary.
     limit = min(max(1000, vocab_size // 2), (vocab_size - len(special)) // 2)
     alphabet = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:limit])
     first = special + [f"##{c}" if kind == "wordpiece" else f"{c}</w>" for c in alphabet if c in marked]
@@ -136,7 +142,7 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
     model, special, sentinels = io.BytesIO(), KINDS[kind], SENTINELS if kind == "t5-unigram" else 0
     own = {role: token for role, token in special.items() if role in ("pad", "unk", "eos")}
     numbers = {f"{role}_id": number for number, role in enumerate(own)}
-    # SentencePiece silently skips what is longer than its limit of 4192 bytes, so texts come in pieces below it.
+    # SentencePiece silently skips lines above its limit of 4192 bytes, so texts are split into shorter pieces.
     pieces = (piece for text in texts for piece in re.findall(r"\S.{0,900}(?=\s|$)|\S{1,1000}", text))
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -147,7 +153,7 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
             character_coverage=0.9995,
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
             hard_vocab_limit=False,
-            num_threads=1,  # the expectation-maximisation sums floats in the order of its threads
+            num_threads=1,  # expectation-maximization sums floats in the order of its threads
             control_symbols=[token for role, token in special.items() if role not in own],
             minloglevel=2,
             **{"bos_id": -1, "eos_id": -1} | numbers,
@@ -167,7 +173,7 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
 
 
 def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -> dict[str, bytes]:
-    """The kind's published file form and the tokenizer_config.json that goes with it."""
+    """Return the files of the kind's published form, and the tokenizer_config.json for them."""
     classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer", "gpt2-bpe": "GPT2Tokenizer"}
     classes["t5-unigram"] = "T5Tokenizer"
     files = {}
@@ -179,7 +185,7 @@ def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -
         files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
         files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
     config = {f"{role}_token": token for role, token in special.items()}
-    # Classes of their own rebuild normalisation from their options; RoBERTa's and GPT-2's have none for lower case.
+    # These classes rebuild normalization from their options. RoBERTa's and GPT-2's have no option for lower case.
     if kind == "wordpiece":
         config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
     if kind == "byte-bpe":

@@ -1,7 +1,7 @@
-"""Ids of a text found word by word, each word's once: several times the tokenizers library's speed, the same ids.
+"""Cached tokenization: the ids of each word are computed once. It is several times as fast as the tokenizers library.
 
-It rests on what a tokenizer's normaliser and splitter cannot see: where neither looks over a space (nor, in BERT's
-splitter, over a punctuation mark), the ids of a text are those of its parts, one after another.
+The ids are the same. The reason is a property of many normalizers and pre-tokenizers: they do not look across a space
+(nor, in BERT's splitter, across a punctuation mark). Then the ids of a text are those of its parts, concatenated.
 """
 
 import re
@@ -11,20 +11,20 @@ from itertools import chain
 import numpy as np
 
 CACHED = 300_000
-"""Entries of a cache; with two levels about 100 MB a process."""
+"""Number of entries of a cache. With two levels this takes about 100 MB per process."""
 LONGEST_CACHED = 32
-"""Characters of a word worth remembering; Chinese sentences have no spaces."""
+"""Maximum number of characters of a cached word. Chinese sentences have no spaces."""
 
 _UNEVEN_SPACE = re.compile(r"[^\S ]|  | $")
 _WORD_WITH_SPACE = re.compile(r" ?[^ ]+")
-# Characters that BERT's splitter always makes words of their own, and the runs between them.
+# Characters that are always words of their own in BERT's splitter, and the runs between them.
 _MARK = r"!-/:-@\[-`{-~‘’“”–—…、。《》「」『』！（），：；？"
 _MARKS_AND_RUNS = re.compile(rf"[{_MARK}]|[^{_MARK}]+")
 _MARKS_CHINESE_AND_RUNS = re.compile(rf"[{_MARK}\u4e00-\u9fff]|[^{_MARK}\u4e00-\u9fff]+")
 
 
 class _Cache(dict):
-    """Text -> its ids as the bytes of an int32 array; emptied when full, so that memory is bounded."""
+    """Text -> its ids as the bytes of an int32 array. It is cleared when full, so that memory is bounded."""
 
     def __init__(self, find: Callable[[str], bytes]):
         self._find = find
@@ -39,7 +39,7 @@ class _Cache(dict):
 
 
 class WordCache:
-    """Encodes with a tokenizers.Tokenizer; `description` is its JSON."""
+    """Encodes with a tokenizers.Tokenizer. `description` is its JSON."""
 
     def __init__(self, engine, description: dict):
         self._engine = engine
@@ -49,8 +49,8 @@ class WordCache:
             self._words = _Cache(lambda word: b"".join(map(words.__getitem__, parts.findall(word))))
         else:
             self._words = words
-        # Special tokens that a text may spell out and that must not be cut, such as [MASK]; RoBERTa's <mask> takes
-        # the space before it with it.
+        # Special tokens that may occur in a text and must not be split, such as [MASK]. RoBERTa's <mask> includes the
+        # space before it.
         self._uncut = [
             token["content"]
             for token in description["added_tokens"]
@@ -61,7 +61,7 @@ class WordCache:
         ]
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts back to back, int32 [N], and how many each has, int32 [texts]."""
+        """Return the ids of all texts, concatenated, int32 [N], and the number of ids of each text, int32 [texts]."""
         if self._cut is None:
             ids = [encoding.ids for encoding in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
             lengths = np.fromiter(map(len, ids), np.int32, len(ids))
@@ -90,17 +90,20 @@ def _before_spaces(text: str) -> list[str] | None:
 
 
 def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | None, re.Pattern | None]:
-    """How a text is cut into words (None: it is not known to be possible), and a word into parts (None: it is not)."""
+    """Return a function that splits a text into words and a pattern that splits a word into parts.
+
+    The function is None if splitting is not known to be safe. The pattern is None if words cannot be split.
+    """
     kinds = [part["type"] for part in components(description, "pre_tokenizer")]
     normalizers = components(description, "normalizer")
-    # These work on a character and what combines with it, or replace a string that holds no space.
+    # These work on a character and its combining marks, or replace a string without a space.
     if not {n["type"] for n in normalizers} <= {
         *("BertNormalizer", "Lowercase", "StripAccents", "NFKD", "NFC", "NFD", "Precompiled", "Replace"),
     }:
         return None, None
     if kinds == ["BertPreTokenizer"]:
         chinese = any(n.get("handle_chinese_chars") for n in normalizers)
-        # A replacement could join what a punctuation mark parts.
+        # A replacement could join the parts on both sides of a punctuation mark.
         plain = {n["type"] for n in normalizers} <= {"BertNormalizer"}
         return _at_spaces, (_MARKS_CHINESE_AND_RUNS if chinese else _MARKS_AND_RUNS) if plain else None
     if kinds == ["WhitespaceSplit", "Metaspace"]:
@@ -112,7 +115,7 @@ def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | 
 
 
 def components(description: dict, name: str) -> list[dict]:
-    """The steps of a tokenizer's normalizer or pre_tokenizer."""
+    """Return the steps of a tokenizer's normalizer or pre_tokenizer."""
     component = description[name]
     if component is None:
         return []

@@ -24,7 +24,7 @@ def rows_of(dataset, length, split="train", vocabulary=WORDS):
     return FullSentences().rows(dataset, split, length, vocabulary, seed=0)
 
 
-def walk(texts, room):
+def walk(texts, capacity):
     """The published packing as a loop: a row takes sentences while they fit, and a separator where a document ended.
 
     A sentence too long for an empty row is cut when its turn comes.
@@ -33,12 +33,12 @@ def walk(texts, room):
     for document in texts:
         for sentence in document:
             separator = [SEP] if row and apart else []
-            if row and len(row) + len(separator) + len(sentence) > room:
+            if row and len(row) + len(separator) + len(sentence) > capacity:
                 rows.append(row)
                 row, separator = [], []
-            while len(sentence) > room:
-                rows.append(sentence[:room])
-                sentence = sentence[room:]
+            while len(sentence) > capacity:
+                rows.append(sentence[:capacity])
+                sentence = sentence[capacity:]
             row = row + separator + sentence
             apart = False
         apart = True
@@ -74,9 +74,9 @@ def test_every_sentence_is_kept_once_and_in_order(dataset, split, texts, length)
 
 def test_separators_stand_between_documents_and_not_at_the_edge_of_a_row():
     """Deviation named in the module: only where a document ends, and once."""
-    rows = walk([[[7, 7], [8]], [[9, 9]], [[5], [6]]], room=6)
+    rows = walk([[[7, 7], [8]], [[9, 9]], [[5], [6]]], capacity=6)
     assert rows == [[7, 7, 8, SEP, 9, 9], [5, 6]], "the oracle itself"
-    assert walk([[[7] * 6], [[9, 9]]], room=6) == [[7] * 6, [9, 9]]
+    assert walk([[[7] * 6], [[9, 9]]], capacity=6) == [[7] * 6, [9, 9]]
 
 
 def test_sentences_are_whole_unless_longer_than_a_row(dataset):
