@@ -1,1 +1,1 @@
-"""Run directories from checkpoints of other libraries, and back."""
+"""Conversion of checkpoints of other libraries to run directories, and back."""

@@ -1,4 +1,4 @@
-"""What the outputs of a classifier mean, as the problem_type of transformers' config.json says it, in and out."""
+"""The meaning of a classifier's outputs, converted from and to the problem_type of transformers' config.json."""
 
 from typing import Any
 
@@ -12,14 +12,18 @@ PROBLEMS = {
     "multi_label_classification": MultiLabelClassification,
     "regression": Regression,
 }
-"""problem_type -> objective. Where it is null transformers goes by the labels that it is trained with."""
+"""problem_type -> objective. If it is null, transformers decides by the labels in training."""
 
 
-def stated(objective: Objective, data: Any, names: tuple[str, ...], problem: str | None) -> tuple[Objective, Any]:
-    """The objective and data of a classifier of sequences as config.json's problem_type states them.
+def with_problem_type(
+    objective: Objective, data: Any, names: tuple[str, ...], problem: str | None
+) -> tuple[Objective, Any]:
+    """Return the objective and data of a sequence classifier that match the problem_type of config.json.
 
-    objective, data: as they are where it states nothing; those of anything else stay. Raises UserError for a problem
-    that is not known, or not with so many labels.
+    objective, data: returned unchanged if there is no problem_type or the model is not a sequence classifier.
+
+    Raises:
+        UserError: the problem_type is unknown, or does not match the number of labels.
     """
     if problem is None or not isinstance(objective, SentenceObjective):
         return objective, data
@@ -37,6 +41,6 @@ def stated(objective: Objective, data: Any, names: tuple[str, ...], problem: str
     return (Regression() if problem == "regression" else SequenceClassification(labels=names)), Sentences()
 
 
-def named(objective: Objective) -> str | None:
-    """problem_type of an objective; None for those of which transformers asks none."""
+def problem_type_of(objective: Objective) -> str | None:
+    """Return the problem_type of an objective, or None if transformers needs none."""
     return next((name for name, kind in PROBLEMS.items() if type(objective) is kind), None)

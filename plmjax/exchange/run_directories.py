@@ -1,7 +1,7 @@
-"""Run directories from checkpoints of other libraries, and back: what `plmjax import` and `plmjax export` do.
+"""Import checkpoints of other libraries as run directories, and export them back: `plmjax import`, `plmjax export`.
 
-Neither says that it is done before the numbers are checked: outputs against transformers where it is installed, bits
-after a round trip where it is not.
+Both check the numbers before they report success: outputs are compared with transformers if it is installed; else every
+bit is compared after a round trip.
 """
 
 import dataclasses
@@ -39,16 +39,20 @@ from plmjax.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 MARK = "plmjax_export.json"
-"""In the folder of an export: what was exported."""
+"""File in the folder of an export that names the exported model."""
 
 
 def import_checkpoint(
     source: str | Path, workdir: str | Path, architecture: str = "auto", tokenizer: str | Path | None = None
 ) -> str:
-    """Makes a run directory, step 0, of a checkpoint of another library; says what it was and what was checked.
+    """Create a run directory, at step 0, from a checkpoint of another library.
 
-    architecture: a transformers class; "auto" takes the one that the folder names. tokenizer: its folder, where it is
-    not `source`. A bare encoder makes a checkpoint without heads, to fine-tune or embed with.
+    Return a line of text on the model and the checks.
+
+    architecture: a transformers class; "auto" uses the one that the folder names.
+    tokenizer: folder of the tokenizer, if it is not `source`.
+
+    A bare encoder gives a checkpoint without heads, for fine-tuning or embedding.
 
     Raises:
         UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
@@ -59,7 +63,7 @@ def import_checkpoint(
 
 
 class _Imported(NamedTuple):
-    """What a module is in a run: its name, the part of a larger module it is (or empty), its task, what was checked."""
+    """A module as part of a run: its name, the submodule that it is (or empty), its task, and a text on the checks."""
 
     name: str
     within: str
@@ -95,7 +99,10 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
 
 
 def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Generation | None:
-    """How transformers writes with the model of a folder; None where it does not write."""
+    """Return the settings with which transformers generates from the model in a folder.
+
+    It is None if the model does not generate text.
+    """
     if not _writes(module):
         return None
     config, file = huggingface.read_settings(folder), huggingface.read_generation(folder)
@@ -110,7 +117,7 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
 def _of_transformers(
     module: nn.Module, params: Mapping[str, Any], library: str, folder: Path, tokenizer: Any, place: Path
 ) -> _Imported:
-    """tokenizer: what was read from the folder `place`."""
+    """Return the module as part of a run. tokenizer: the tokenizer that was read from the folder `place`."""
     name = huggingface.architecture_of(module)
     compared = library == "transformers" and huggingface.transformers_installed()
     if compared:
@@ -123,29 +130,29 @@ def _of_transformers(
     settings = huggingface.read_settings(folder) if library == "transformers" else {}
     names = labels.names(settings | {"num_labels": module.num_labels}) if hasattr(module, "num_labels") else ()
     objective, data = task_of(module, names)
-    objective, data = problem_types.stated(objective, data, names, settings.get("problem_type"))
+    objective, data = problem_types.with_problem_type(objective, data, names, settings.get("problem_type"))
     longest = module.config.longest or data.sequence_length
     data = dataclasses.replace(data, sequence_length=min(data.sequence_length, longest))
     return _Imported(name, adapter.architectures[name].within, objective, data, checked)
 
 
 def _compared_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, tokenizer: Any, own: Path) -> str:
-    """Says whether transformers, which reads some vocabularies in another way, gives a text the same ids.
+    """Return a text that says if transformers gives the same ids; it reads some vocabularies in another way.
 
-    It must write the same text after our ids.
+    For models that generate, it must also generate the same text from these ids.
     """
     rows = tokenizer_files.rows_with(tokenizer.vocabulary, huggingface.rows_of(module))
-    said = "; its tokenizer gives the ids of transformers"
+    note = "; its tokenizer gives the ids of transformers"
     try:
         with storage.local(own) as source:
             if difference := tokenizer_files.difference(tokenizer, rows, source):
-                said = f"; its tokenizer is another in transformers, with {difference}"
+                note = f"; its tokenizer differs from that of transformers, with {difference}"
     except UserError:
-        said = "; its tokenizer is none that transformers opens"
+        note = "; transformers cannot open its tokenizer"
     if _writes(module):
         written.compare(module, params, folder, tokenizer, rows)
-        said += ", its texts are those of transformers"
-    return said
+        note += ", its generated texts equal those of transformers"
+    return note
 
 
 def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
@@ -157,14 +164,15 @@ def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
-    """Writes a run's last checkpoint (or the one named) as a transformers folder; says what was checked.
+    """Write a run's last checkpoint (or the named one) as a transformers folder. Return a line of text on the checks.
 
-    architecture: a transformers class; "auto" takes the one that holds everything there is. A system with files of its
-    own is written in these, the part of it that is used after pretraining.
+    architecture: a transformers class; "auto" uses the one that holds all parameters.
+
+    A system with its own file format is written in that format, with the part of it that is used after pretraining.
 
     Raises:
-        UserError: no checkpoint there, no transformers form of its model, files in the folder that are of no earlier
-            export, or the check fails.
+        UserError: there is no checkpoint, its model has no transformers form, the folder holds files that are not from
+            an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
@@ -181,10 +189,10 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
     module, _ = huggingface.as_architecture(model, params, architecture)
-    told = {
+    extras = {
         "generation": generation,
         "labels": tuple(getattr(run.objective, "labels", ())),
-        "problem_type": problem_types.named(run.objective),
+        "problem_type": problem_types.problem_type_of(run.objective),
     }
     output = storage.path(directory)
     _claim(output, architecture, description.step)
@@ -192,8 +200,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         if description.tokenizer:
             tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
             rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
-            told |= {"tokenizer": description.write_tokenizer(Path(scratch)), "rows": rows}
-        huggingface.save(model, params, folder, architecture=architecture, **told)
+            extras |= {"tokenizer": description.write_tokenizer(Path(scratch)), "rows": rows}
+        huggingface.save(model, params, folder, architecture=architecture, **extras)
         checked = "reads back bit for bit; transformers and torch are not both installed, so outputs were not compared"
         if huggingface.transformers_installed():
             difference = huggingface.compare(model, params, folder, architecture)
@@ -209,7 +217,10 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 def _written_generation(
     description: Description, model: nn.Module, architecture: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """generation_config.json of an export, None where its architecture does not write; and what transformers lacks."""
+    """Return the generation_config.json of an export, and the settings that transformers lacks.
+
+    The former is None if the architecture does not generate text.
+    """
     run, config = description.experiment, dataclasses.asdict(description.experiment.model)
     chosen = huggingface.adapter_of(model).architectures[architecture]
     if chosen.module is not run.model.system.modules.get(Purpose.WRITING):
@@ -220,14 +231,14 @@ def _written_generation(
     lacks = [lost] if lost else []
     if isinstance(run.objective, ReadsPrefix):
         lacks.append(
-            f"lost: this run is a prefix language model, whose prompts are read from both sides; transformers' "
+            f"lost: this run is a prefix language model, with bidirectional attention over prompts; transformers' "
             f"{architecture} reads them from left to right"
         )
     return content, lacks
 
 
 def _claim(folder: Path, architecture: str, step: int) -> None:
-    """Marks a folder as an export, which a later one may replace; UserError where it holds files of somebody else."""
+    """Mark a folder as an export, which a later export may replace. Raise UserError if it holds other files."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"Expected a folder to export to, found the file {folder}; name another.")
     if folder.exists() and not (folder / MARK).exists() and any(folder.iterdir()):
@@ -240,12 +251,15 @@ def _claim(folder: Path, architecture: str, step: int) -> None:
 
 
 def _writes(module: nn.Module) -> bool:
-    """Whether a module is the one that writes text."""
+    """Return whether a module is the one that generates text."""
     return Purpose.WRITING in module.config.system.purposes(module)
 
 
 def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture: str) -> Template:
-    """How the exported module reads texts: as the run's task laid them out, or with another head as that reads them."""
+    """Return the template of the exported module's inputs.
+
+    It is the run's own template, or the default one of the architecture if the module has another head.
+    """
     headless = huggingface.adapter_of(exported).architectures[architecture].within
     if isinstance(run.objective, TaskObjective) and (headless or type(exported) is type(trained)):
         return run.objective.template(run.model)
@@ -268,14 +282,14 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
 
 
 def can_export(checkpoint: str | Path) -> bool:
-    """Whether the model of a run has a form in transformers or files of its own."""
+    """Return whether the model of a run has a transformers form or its own file format."""
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
     has_own_files = libraries.own_files(run.model) is not None
     return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
 def _tokenizer(folder: str | Path, model: nn.Module) -> Any:
-    """A tokenizer (plmjax.data.tokenizers.Tokenizer) that the model has an embedding for every token of."""
+    """Return a tokenizer (plmjax.data.tokenizers.Tokenizer) with an embedding in the model for every token."""
     from plmjax.data import tokenizers
 
     known = libraries.own_files(model.config) is None
@@ -289,17 +303,17 @@ def _tokenizer(folder: str | Path, model: nn.Module) -> Any:
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:
-    """Name of a tokenizer's file -> its content."""
+    """Return a dict from name to content of a tokenizer's files."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         return checkpoints.tokenizer_files(Path(folder))
 
 
 def _languages(folder: Path) -> dict[str, str]:
-    """The two columns of a translation model's files, named as its tokenizer_config.json names its languages."""
+    """Return the two columns of a translation model's files, named as the languages in its tokenizer_config.json."""
     file = folder / "tokenizer_config.json"
-    told = json_text.read_object(file, "options of a tokenizer", "correct it") if file.is_file() else {}
-    names = {"source": told.get("source_lang"), "target": told.get("target_lang")}
+    options = json_text.read_object(file, "options of a tokenizer", "correct it") if file.is_file() else {}
+    names = {"source": options.get("source_lang"), "target": options.get("target_lang")}
     return names if all(isinstance(name, str) and name for name in names.values()) else {}
 
 

@@ -1,7 +1,7 @@
-"""Word vectors of a file as initial token embeddings of a model, word by word.
+"""Word vectors from a file as a model's initial embeddings: they fill rows of its embedding table, word by word.
 
-The model and the tokenizer are the run's own. A token that is written exactly as a word of the file begins with its
-vector; special tokens and all others keep what was drawn for them.
+The model and the tokenizer are those of the run. A token that is spelled exactly like a word of the file starts with
+the vector of that word. Special tokens and all other tokens keep their random initial values.
 """
 
 from pathlib import Path
@@ -24,42 +24,45 @@ from plmjax.word_vectors.vectors import WordVectors, read, words_of
 
 
 def vectors_at(path: str | Path) -> WordVectors | None:
-    """The vectors of a file of word2vec or GloVe; None where there is something else.
+    """Return the vectors of a file of word2vec or GloVe, or None if it is another file.
 
-    Raises UserError for a damaged one.
+    Raises:
+        UserError: the file is damaged.
     """
     path = storage.path(path)
     return read(path) if path.is_file() and word2vec.evidence(path) else None
 
 
 def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
-    """Raises UserError for a model or a tokenizer (plmjax.data.tokenizers.Tokenizer) that the vectors do not fit.
+    """Raise UserError if a model or a tokenizer (plmjax.data.tokenizers.Tokenizer) does not fit the vectors.
 
-    The table must be as wide as the vectors, and its tokens must be words. batch: field -> shape and dtype of a batch.
+    The embedding size must be that of the vectors, and the tokens must be words. batch: field -> shape and dtype of a
+    batch.
     """
     name = run.model.system.token_table
     if name is None:
         raise UserError(
-            f"Expected a model with a vector for each token, to begin with those of {vectors.origin}, found "
+            f"Expected a model with token embeddings, to initialize them from {vectors.origin}, found "
             f"{type(run.model).__name__}; use another model."
         )
     if tokenizer.kind != "word":
         raise UserError(
-            f"Expected a tokenizer of words, to begin with the vectors of {vectors.origin}, found one of the kind "
+            f"Expected a tokenizer of words, to initialize embeddings from {vectors.origin}, found one of the kind "
             f"{tokenizer.kind}; set --tokenizer.kind word."
         )
     (width,), size = _table(run, batch).shape[1:], vectors.vectors.shape[1]
     if size != width:
         raise UserError(
-            f"Expected vectors of {width} numbers, as the rows of {name} have, found {size} in {vectors.origin}; give "
-            f"the model such a table or name another file."
+            f"Expected vectors of size {width}, the embedding size of {name}, found {size} in {vectors.origin}; change "
+            f"the model's embedding size or name another file."
         )
 
 
 def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
-    """(parameters whose table `name` has the vectors, a sentence on how many of its words have one).
+    """Return parameters whose table `name` starts with the vectors, and a text with the number of words that have one.
 
-    params: a tree of jax.Array, whose shardings do not change. tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    params: a tree of jax.Array, whose shardings do not change.
+    tokenizer: a plmjax.data.tokenizers.Tokenizer.
     """
     words = words_of(tokenizer)
     pairs = [(token, vectors.rows[word]) for token, word in words.items() if word in vectors.rows]
@@ -67,12 +70,12 @@ def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     replace = jax.jit(lambda table, rows: table.at[tokens].set(rows), out_shardings=flat[name].sharding)
     flat[name] = replace(flat[name], vectors.vectors[rows])
-    said = f"{len(pairs):,} of {len(words):,} words have a vector in {vectors.origin}; the others are drawn"
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), said
+    note = f"{len(pairs):,} of {len(words):,} words have a vector in {vectors.origin}; the others are random"
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), note
 
 
 def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
-    """The shape of the model's table; computes nothing."""
+    """Return the shape of the model's embedding table, without computing it."""
     phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = jax.eval_shape(programs.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))

@@ -1,1 +1,1 @@
-"""Static word vectors, one vector a word whatever stands around it: what is near, and scores on published lists."""
+"""Static word vectors, one vector per word in any context: nearest neighbors, and scores on published word lists."""

@@ -1,4 +1,4 @@
-"""Word vectors in two dimensions, for a picture."""
+"""Two-dimensional projection of word vectors, for a plot."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from plmjax.word_vectors.vectors import WordVectors
 
 
 def plane(vectors: WordVectors, words: Sequence[str]) -> np.ndarray:
-    """The two principal components of the words' directions, float64 [words 2].
+    """Return the two principal components of the words' directions, float64 [words 2].
 
-    Directions are vectors of length 1, so that distances in the picture are those of cosines.
+    Directions are vectors of length 1, so that distances in the plot correspond to cosines.
 
     Raises:
         UserError: fewer than three words, or a word without a vector.

@@ -1,14 +1,14 @@
-"""What word vectors are judged by: similarities that people gave, and analogies.
+"""Scores of word vectors: human similarity ratings, and analogies.
 
 Similarity (WordSim-353, Finkelstein et al. 2002; RG-65; MTurk-287): lines of two words and a number. The score is
 Spearman's rank correlation between these numbers and the cosines of the words' vectors.
 
-Analogy (Mikolov et al., ICLR 2013 workshop; questions-words.txt): lines of four words a b c d under headings of
-": category". A question is answered right where d has the largest cosine with b - a + c of directions, among all words
+Analogy (Mikolov et al., ICLR 2013 workshop; questions-words.txt): lines of four words a b c d under headings of ":
+category". A question is answered correctly if d has the largest cosine with b - a + c of directions, among all words
 but these three (3CosAdd).
 
-As in compute-accuracy.c of word2vec, case does not count: words that differ in case alone are one, with the vector of
-the first. Pairs and questions with a word that has no vector are left out, and counted.
+As in compute-accuracy.c of word2vec, case is ignored: words that differ only in case are one word, with the vector of
+the first. Pairs and questions with a word that has no vector are left out and counted.
 """
 
 from collections import defaultdict
@@ -24,25 +24,26 @@ from plmjax.training.metrics import write_evaluation
 from plmjax.word_vectors.vectors import WordVectors
 
 SYNTACTIC = "gram"
-"""How the names of syntactic categories begin; the others are semantic."""
+"""Prefix of the names of syntactic categories. All other categories are semantic."""
 
 
 def score(vectors: WordVectors, task: str, data: str | Path, output: str | Path | None = None) -> dict[str, Any]:
-    """The scores of word vectors on published word lists.
+    """Return the scores of word vectors on published word lists.
 
-    task: "similarity", where `data` is a file of pairs or a folder of such files, or "analogy", where it is one file;
-        also compressed.
-    output: folder for evaluation.json.
+    Args:
+        task: "similarity", where `data` is a file of pairs or a folder of such files, or "analogy", where it is one
+            file. Files may be compressed.
+        output: folder for evaluation.json.
 
     Returns:
-        "similarity/NAME", the rank correlation on the file NAME.txt; "similarity/NAME/pairs", of how many pairs, and
-        "similarity/NAME/unknown_pairs", how many had no vector and were left out.
-        "analogy/accuracy" of all answered questions, "analogy/semantic" and "analogy/syntactic" of theirs;
-        "analogy/CATEGORY"; "analogy/questions" and "analogy/unknown_questions", as for pairs. An accuracy of no
-        questions is left out.
+        "similarity/NAME", the rank correlation on the file NAME.txt; "similarity/NAME/pairs", the number of its pairs;
+            and "similarity/NAME/unknown_pairs", the number of pairs that had no vector and were left out.
+        "analogy/accuracy" over all answered questions; "analogy/semantic" and "analogy/syntactic" over those of each
+            group; "analogy/CATEGORY"; "analogy/questions" and "analogy/unknown_questions", as for pairs. An accuracy of
+            no questions is left out.
 
     Raises:
-        UserError: a file that is not of the task, or one of which no pairs or questions are left.
+        UserError: a file does not belong to the task, or no pairs or questions are left.
     """
     check_choice("--task", task, TASKS)
     metrics = {
@@ -55,7 +56,7 @@ def score(vectors: WordVectors, task: str, data: str | Path, output: str | Path 
 
 
 def similarity(vectors: WordVectors, path: Path) -> dict[str, Any]:
-    """Rank correlations; `vectors` are without case."""
+    """Return rank correlations. `vectors` must be without case."""
     from scipy.stats import spearmanr
 
     from plmjax.data import formats
@@ -95,7 +96,7 @@ def _pairs(path: Path) -> list[tuple[str, str, float]]:
 
 
 def analogy(vectors: WordVectors, path: Path) -> dict[str, Any]:
-    """Accuracies; `vectors` are without case."""
+    """Return accuracies. `vectors` must be without case."""
     right: dict[str, list[bool]] = defaultdict(list)
     unknown = 0
     for category, questions in _questions(path).items():
@@ -123,7 +124,7 @@ def analogy(vectors: WordVectors, path: Path) -> dict[str, Any]:
 
 
 def _questions(path: Path) -> dict[str, list[list[str]]]:
-    """Category -> its questions, each of four words."""
+    """Return a dict from category to its questions, each of four words."""
     from plmjax.data import text_files
 
     questions: dict[str, list[list[str]]] = {}

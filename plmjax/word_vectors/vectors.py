@@ -1,4 +1,4 @@
-"""Words and their vectors, and which words lie near others: nearest neighbours, and analogies by 3CosAdd.
+"""Words and their vectors, with nearest neighbors and analogies (3CosAdd).
 
 vectors = read("vectors.txt")
 print(vectors.nearest(["king", "woman"], minus=["man"]))
@@ -19,18 +19,19 @@ from plmjax.interop import word2vec
 from plmjax.training.checkpoints import checkpoints, start
 
 ZERO = 1e-6
-"""Length of a sum of directions, by their number, below which it is what float32 leaves of zero."""
+"""Length of a sum of directions, divided by their number, below which float32 cannot tell it from zero."""
 _LARGEST = 1e15
-"""Numbers of a vector are below it; the squares of larger ones might add up to more than float32 holds."""
+"""Upper bound of the numbers of a vector. A sum of squares of larger ones might exceed the range of float32."""
 _SCORES = 1 << 24
-"""Scores of words that are held at once."""
+"""Maximum number of word scores in memory at once."""
 
 
 class WordVectors:
     """Words and their vectors.
 
-    origin: the file, for messages. words: V of them, the most frequent first where the file says so. vectors: float32
-    [V D]. A word that stands there twice has its first vector.
+    origin: name of the file, for messages.
+    words: V words, most frequent first if the file is sorted. A word that occurs twice has its first vector.
+    vectors: float32 [V D].
     """
 
     def __init__(self, origin: str, words: Sequence[str], vectors: np.ndarray):
@@ -45,29 +46,33 @@ class WordVectors:
 
     @functools.cached_property
     def directions(self) -> np.ndarray:
-        """The vectors divided by their lengths, float32 [V D]; a vector of zeros stays one."""
+        """Vectors divided by their lengths, float32 [V D]. A zero vector stays zero."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return self.vectors / np.where(lengths > 0, lengths, 1)
 
     def without_case(self) -> "WordVectors":
-        """Words that differ in their case alone become one, written in small letters, with the first one's vector."""
+        """Return vectors of lowercase words.
+
+        Words that differ only in case become one, with the vector of the first.
+        """
         first: dict[str, int] = {}
         for row, word in enumerate(self.words):
             first.setdefault(word.lower(), row)
         return WordVectors(self.origin, list(first), self.vectors[list(first.values())])
 
     def nearest(self, words: Sequence[str], minus: Sequence[str] = (), top: int = 10) -> list[tuple[str, float]]:
-        """The `top` words whose directions have the largest cosine with that of a sum, and these cosines, best first.
+        """Return the `top` words with the largest cosine to a sum of directions, and these cosines, best first.
 
-        The sum adds the directions of `words` and subtracts those of `minus`, none of which is among the result. Of
-        a : b = c : ? it is b + c - a, `nearest([b, c], [a])`: 3CosAdd (Mikolov et al., NAACL 2013; Levy and Goldberg,
-        CoNLL 2014, section 3).
+        The sum adds the directions of `words` and subtracts those of `minus`. None of these words is in the result. For
+        the
+        analogy a : b = c : ?, the sum is b + c - a, `nearest([b, c], [a])`: 3CosAdd (Mikolov et al., NAACL 2013; Levy
+        and Goldberg, CoNLL 2014, section 3).
 
         Raises:
-            UserError: no word, a word without a vector, directions that add up to zero, or not one word to choose.
+            UserError: no word, a word without a vector, directions that sum to zero, or `top` below 1.
         """
         if not words:
-            raise UserError("Expected a word whose neighbours are asked for, found none; name one.")
+            raise UserError("Expected a word to find the neighbors of, found none; name one.")
         if top < 1:
             raise UserError(f"Expected --top of at least 1, found {top}; change it.")
         added, removed = ([self.row(word) for word in side] for side in (words, minus))
@@ -75,8 +80,8 @@ class WordVectors:
         length = float(np.linalg.norm(direction))
         if length < ZERO * (len(added) + len(removed)):
             raise UserError(
-                f"Expected words whose vectors do not add up to zero in {self.origin}, found "
-                f"{listed([*words, *(f'minus {word}' for word in minus)])}; name other words, as none is near to zero."
+                f"Expected words whose vectors do not sum to zero in {self.origin}, found "
+                f"{listed([*words, *(f'minus {word}' for word in minus)])}; name other words."
             )
         cosines = self.directions @ direction / length
         left_out = {*words, *minus}
@@ -89,9 +94,9 @@ class WordVectors:
         return found
 
     def nearest_rows(self, directions: np.ndarray, left_out: np.ndarray) -> np.ndarray:
-        """Rows of the words with the largest cosine, int64 [N].
+        """Return the rows of the words with the largest cosine, int64 [N].
 
-        directions: float32 [N D], of any length. left_out: int [N K], rows that are not chosen.
+        directions: float32 [N D], of any length. left_out: int [N K], rows that are excluded.
         """
         chosen, step = [], max(1, _SCORES // len(self.words))
         for begin in range(0, len(directions), step):
@@ -101,7 +106,7 @@ class WordVectors:
         return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
     def row(self, word: str) -> int:
-        """The row of a word's vector. Raises UserError where it has none."""
+        """Return the row of a word's vector. Raise UserError if it has none."""
         if word not in self.rows:
             raise UserError(
                 f"Expected words that {self.origin} has vectors of, found {quoted(word)}; write it as that file does."
@@ -110,14 +115,14 @@ class WordVectors:
 
 
 def read(path: str | Path) -> WordVectors:
-    """The vectors of a file of word2vec or GloVe, in any of their forms (plmjax.interop.word2vec), or of a run.
+    """Return the word vectors of a file or of a run.
 
-    Of a run directory or checkpoint they are the model's vectors of tokens (`System.vectors`), the special
-    tokens left out.
+    A file is in any form of word2vec or GloVe (plmjax.interop.word2vec). For a run directory or checkpoint they are the
+    model's token embeddings (`System.vectors`), without special tokens.
 
     Raises:
-        UserError: no such file, another one, a damaged one, numbers that are not finite or above 1e15, or a model
-            without a table.
+        UserError: no such file, another file, a damaged one, numbers that are not finite or above 1e15, or a model
+            without an embedding table.
     """
     path = storage.path(path)
     if path.is_dir():
@@ -128,7 +133,7 @@ def read(path: str | Path) -> WordVectors:
         )
     with word2vec.opened(path) as tensors:
         vectors = tensors.read(word2vec.VECTORS)
-    finite = (np.abs(vectors) < _LARGEST).all(axis=1)  # which no comparison with nan is
+    finite = (np.abs(vectors) < _LARGEST).all(axis=1)  # a comparison with nan is false
     if not finite.all():
         word = tensors.words[int(np.argmin(finite))]
         raise UserError(
@@ -139,10 +144,10 @@ def read(path: str | Path) -> WordVectors:
 
 
 def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
-    """Writes the vectors of a file, run or checkpoint to a file; says what was written.
+    """Write the vectors of a file, run or checkpoint to a file. Return a line of text on the export.
 
     Raises:
-        UserError: what `read` raises, a word that files of this form cannot hold, or another file at `output`.
+        UserError: an error of `read`, a word that files of this form cannot hold, or another file at `output`.
     """
     path = storage.path(output)
     storage.check_file(path, "the vectors", lambda beginning: bool(word2vec.evidence(path)))
@@ -163,7 +168,7 @@ def _of_checkpoint(path: Path) -> WordVectors:
 
 
 def words_of(tokenizer: Any) -> dict[int, str]:
-    """Id -> token of all tokens of a plmjax.data.tokenizers.Tokenizer that are not special."""
+    """Return a dict from id to token, for all tokens of a plmjax.data.tokenizers.Tokenizer that are not special."""
     special = set(tokenizer.vocabulary.special)
     ids = [token for token in range(tokenizer.vocabulary.size) if token not in special]
     return dict(zip(ids, tokenizer.tokens(ids), strict=True))

@@ -98,7 +98,7 @@ def run(command: list[str]) -> Path | None:
 
 def test_translation_begins_with_the_vectors(translating: Path) -> None:
     begun(translating, translating / "runs" / "cove_multi30k")
-    found = r"^start      2 of \d+ words have a vector in vectors\.txt; the others are drawn$"
+    found = r"^start      2 of \d+ words have a vector in vectors\.txt; the others are random$"
     assert re.search(found, (translating / "said.txt").read_text(), re.MULTILINE)
 
 
@@ -135,7 +135,10 @@ def begun(folder: Path, run: Path) -> None:
             "a checkpoint or a file of word vectors for --optimizer.frozen cove/words, found random; name one.",
         ),
         ("cove_multi30k.py --from vectors.txt --data.pack 2", "Expected --data.pack 1 for CoveConfig"),
-        ("cove_multi30k.py --from vectors.txt --model.vector_size 5", "Expected vectors of 5 numbers, as the rows of"),
+        (
+            "cove_multi30k.py --from vectors.txt --model.vector_size 5",
+            "Expected vectors of size 5, the embedding size of",
+        ),
         ("cove_multi30k.py --from vectors.txt --tokenizer.kind char", "Expected a tokenizer of words"),
     ],
 )

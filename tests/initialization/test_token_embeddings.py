@@ -30,7 +30,7 @@ def test_rows_of_words_in_the_file_are_its_vectors_and_all_others_stay(tmp_path:
     for row, word in enumerate(WORDS[:2]):
         expected[tokenizer.encode(word)] = NUMBERS[row]
     np.testing.assert_array_equal(found["words"]["embedding"], expected)
-    assert said == "2 of 8 words have a vector in here; the others are drawn"
+    assert said == "2 of 8 words have a vector in here; the others are random"
     assert found["bias"] is params["bias"]
 
 
@@ -52,8 +52,8 @@ def test_vectors_that_do_not_fit_are_refused_in_one_sentence(fails, tmp_path) ->
     (tmp_path / "text.txt").write_text(TEXT)
     asked = ("pretrain", "nnlm_tiny", "--from", tmp_path / "vectors", *options(tmp_path))
     said = fails(*asked, "--model.vector_size", "5")
-    assert "Expected vectors of 5 numbers, as the rows of words/embedding have, found 6 in" in said
-    assert "give the model such a table or name another file." in said
+    assert "Expected vectors of size 5, the embedding size of words/embedding, found 6 in" in said
+    assert "change the model's embedding size or name another file." in said
     assert not (tmp_path / "run" / "experiment.json").exists()
     said = fails(*asked, "--tokenizer.kind", "wordpiece")
     assert "Expected a tokenizer of words" in said and "found one of the kind wordpiece" in said

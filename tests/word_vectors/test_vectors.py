@@ -57,7 +57,7 @@ def test_the_rows_nearest_to_many_directions_are_found_in_parts(monkeypatch):
 
 def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     assert "has vectors of, found 'Word3'; write it as that file does" in fails("nearest", file, "Word3")
-    assert "Expected a word whose neighbours are asked for, found none" in fails("nearest", file)
+    assert "Expected a word to find the neighbors of, found none" in fails("nearest", file)
     assert "Expected --top of at least 1, found 0" in fails("nearest", file, "word3", "--top", 0)
     assert "found no finished checkpoint; pretrain or import one first" in fails("nearest", tmp_path, "word3")
     (tmp_path / "text.txt").write_text("Running text, of no vectors.\n")
@@ -66,7 +66,7 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     (tmp_path / "zeros.txt").write_text("3 2\na 0 0\nb 1 2\nc 3 5\n")
     for words in (["a"], ["b", "--minus", "b"], ["b", "c", "--minus", "b", "c"]):
         said = fails("nearest", tmp_path / "zeros.txt", *words)
-        assert f"do not add up to zero in {tmp_path / 'zeros.txt'}, found" in said and "name other words" in said
+        assert f"do not sum to zero in {tmp_path / 'zeros.txt'}, found" in said and "name other words" in said
     with pytest.raises(
         UserError, match=r"Expected finite numbers below 1e\+15 in .*, found others in the vector of 'b'"
     ):
