@@ -22,7 +22,7 @@ from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
 from plmjax.finetuning.tasks.task import Task
 from plmjax.inference import evaluate as evaluation
-from plmjax.inference.task_settings import OF_TEXT
+from plmjax.inference.task_settings import TEXT_SETTINGS
 from plmjax.pretraining import run as pretraining
 from tests.experiment_names import EXPERIMENTS
 from tests.paths import ROOT
@@ -36,11 +36,11 @@ class By(NamedTuple):
     names: Mapping[str, str] = {}
 
 
-PRETRAIN, EVALUATE = By("pretrain", pretraining.NAMES), By("evaluate", evaluation.OF_TEXT)
+PRETRAIN, EVALUATE = By("pretrain", pretraining.NAMES), By("evaluate", evaluation.TEXT_OPTIONS)
 RUNNING = (By("pretrain"), By("finetune"))
 MEASURED = (*RUNNING, By("plan"), By("bench"))
 OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
-ON_TASKS = (By("finetune"), By("evaluate", evaluation.OF_TASK), By("predict"))
+ON_TASKS = (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS), By("predict"))
 WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
 READING = (By("tokenizer"), By("prepare"), PRETRAIN, EVALUATE)
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
@@ -73,7 +73,7 @@ PRINTED_BY = {
     "finetuning/tasks/parsing:rows": (By("finetune"), By("evaluate")),
     "finetuning/tasks/questions:encode": ON_TASKS,
     "finetuning/tasks/task:check_length": ON_TASKS, "finetuning/tasks/task:parts": (By("predict"),),
-    "finetuning/tasks/task:read": (By("finetune"), By("evaluate", evaluation.OF_TASK)),
+    "finetuning/tasks/task:read": (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS)),
     "finetuning/tasks/task:averaged": (By("evaluate"), By("predict")),
     "finetuning/tasks/text_generation:encode": ON_TASKS, "finetuning/tasks/text_generation:fitting": ON_TASKS,
     "finetuning/cross_view/translation:encode": ON_TASKS,
@@ -124,7 +124,7 @@ def accepted(command: str) -> set[str]:
             found |= {f"--data.{name}" for name in run.data.settings(command == "evaluate")}
             found |= {f"--objective.{name}" for name in run.objective.prediction_settings}
         elif command == "evaluate":
-            found |= {f"--data.{name}" for name in OF_TEXT}
+            found |= {f"--data.{name}" for name in TEXT_SETTINGS}
     return {re.sub(r"\.\d+\b", ".0", option) for option in found}
 
 

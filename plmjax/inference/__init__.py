@@ -1,5 +1,5 @@
-"""Use of a checkpoint: evaluation, vectors, predictions, and the likeliest tokens in place of [MASK].
+"""Use of a checkpoint: evaluation, embeddings, predictions, and the most likely tokens for [MASK].
 
-A checkpoint has its model's config and its tokenizer. Rows are padded to one of a few lengths, and a fixed number of
-rows is computed at once, so that the result of a text does not depend on the other texts.
+A checkpoint contains its model's config and its tokenizer. Rows are padded to one of a few lengths, and every batch has
+a fixed number of rows, so that the result of a text does not depend on the other texts.
 """

@@ -1,8 +1,8 @@
-"""Contextual vectors of every line of a text, from any encoder: one layer, or a mix of all of them.
+"""Contextual embeddings of every line of a text, from any encoder: one layer, or a mix of all layers.
 
-Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/, so that
-a run over a million lines continues where it was stopped, and memory does not grow with the text. At the end the parts
-are joined, and the folder is removed.
+Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/. So a run
+over a million lines resumes where it was stopped, and memory does not grow with the text. At the end the parts are
+joined, and the folder is removed.
 """
 
 import dataclasses
@@ -37,14 +37,14 @@ POOLINGS = ("cls", "mean", "none")
 SUFFIXES = (".npz", ".jsonl")
 LEARNED = "learned"
 BLOCK = 4096
-"""Lines of a part."""
+"""Number of lines in a part."""
 
 Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """The vectors to compute: fields as the arguments of `embed`."""
+    """The embeddings to compute. Fields are the arguments of `embed`."""
 
     layer: int
     pooling: str
@@ -62,22 +62,24 @@ def embed(
     mix: Sequence[str] = (),
     batch_size: int = 32,
     max_unknown: float = MAX_UNKNOWN,
-    say: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Writes the vectors of the lines of `input`, each laid out as a row, and returns how many lines there are.
+    """Write the embeddings of the lines of `input`, one line per row, and return the number of lines.
 
-    layer: 0 is the embeddings' output, k that of layer k; negative ones count from the last. mix: instead of one layer,
-    a mean of all weighted by the softmax of these numbers, embeddings first; "learned" takes the mix that a checkpoint
-    was fine-tuned with. pooling: "cls" takes the vector of [CLS], or of the summary position of the row in
-    another model's template, "mean" the mean over the row's tokens with special ones, "none" the vector of every token.
+    Args:
+        layer: 0 is the output of the embedding layer, k that of layer k; negative ones count from the last.
+        mix: instead of one layer, a mean of all layers, weighted by the softmax of these numbers, with the embedding
+            layer first; "learned" uses the mix of a fine-tuned checkpoint.
+        pooling: "cls" takes the hidden state of [CLS], or of the summary position in another model's template; "mean"
+            takes the mean over the row's tokens with special ones; "none" takes the hidden state of every token.
+        max_unknown: largest fraction of unknown tokens in the lines. Models that read words only by their characters
+            accept any fraction.
+        report: function that is called with a line of text on unknown tokens and one on truncated lines.
 
-    An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], where
-    each line begins. Lines longer than the model's positions are cut, and `say` gets their count; `lengths` int32
-    [lines] counts the tokens read, `cut` bool [lines] whether a line was cut. A .jsonl file has an object a line:
+    An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], the
+    first token of each line. Lines longer than the model's positions are truncated. `lengths` int32 [lines] is the
+    number of tokens read, and `cut` bool [lines] is true for truncated lines. A .jsonl file has one object per line:
     `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
-
-    max_unknown: largest share of unknown tokens of the lines; `say` gets how many there are. A model that reads
-    words by their characters alone takes any share.
 
     Raises:
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
@@ -107,7 +109,7 @@ def embed(
         unknown.add(tokenizer.encode_arrays(lines[first : first + BLOCK])[0])
     unknown.check()
     if unknown.count:
-        say(str(unknown))
+        report(str(unknown))
     module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
     start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
@@ -126,7 +128,9 @@ def embed(
         cut = _join([parts / name for name in names], path, output.suffix)
     storage.remove(parts)
     if cut:
-        say(f"cut        {cut:,} of {len(lines):,} texts, at the {run.model.longest} tokens of the model's longest row")
+        report(
+            f"cut        {cut:,} of {len(lines):,} texts, at the {run.model.longest} tokens of the model's longest row"
+        )
     return len(lines)
 
 
@@ -158,7 +162,7 @@ def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: A
 
 
 def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
-    """Makes the folder of parts, or checks that its parts have the same settings and text."""
+    """Create the folder of parts, or check that its parts have the same settings and text."""
     settings = {
         "checkpoint": hashlib.sha256((checkpoint / items.MANIFEST).read_bytes()).hexdigest(),
         "input": hashlib.sha256(input.read_bytes()).hexdigest(),
@@ -187,7 +191,7 @@ def _vectors(
     wanted: Vectors,
     batch_size: int,
 ) -> tuple[Arrays, list[list[int]]]:
-    """The arrays of a part, and the tokens of its lines."""
+    """Return the arrays of a part, and the tokens of its lines."""
     template = config.template
     longest = config.longest or template.specials(1) + max(map(len, reading.ids))
     rows = [template.lay_out([ids], reading.vocabulary, longest).tokens for ids in reading.ids]
@@ -207,7 +211,7 @@ def _vectors(
 
 @functools.partial(jax.jit, static_argnames=("module", "wanted"))
 def _hidden_state(module: nn.Module, wanted: Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """float32 [B T D]."""
+    """Return the chosen hidden states, float32 [B T D]."""
     states = module.apply({"params": params}, **batch, output_hidden_states=True).hidden_states
     if wanted.mix:
         return mixed(states, jnp.array(wanted.mix), wanted.scale)
@@ -221,7 +225,7 @@ def _npz(arrays: Arrays) -> bytes:
 
 
 def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vectors) -> str:
-    """An object a line; numbers are as short as they read back to the same float32."""
+    """Return one JSON object per line. Numbers have the fewest digits that restore the same float32."""
 
     def listed(vector: np.ndarray) -> str:
         return f"[{', '.join(map(str, vector))}]"
@@ -239,13 +243,16 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vect
 
 
 def _are_vectors(beginning: bytes) -> bool:
-    """Whether a file of either form begins so."""
+    """Return whether a file starts like either format."""
     archive = beginning.startswith(b"PK") and b"embeddings.npy" in beginning
     return archive or beginning.startswith((b'{"tokens": ', b'{"embedding": '))
 
 
 def _join(parts: list[Path], path: Path, suffix: str) -> int:
-    """Writes the parts as one file, the vectors of one part at a time in memory; returns how many texts were cut."""
+    """Write the parts as one file, with the embeddings of one part at a time in memory.
+
+    Return the number of truncated texts.
+    """
     if suffix == ".jsonl":
         cut = 0
         with path.open("wb") as file:

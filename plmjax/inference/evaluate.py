@@ -1,4 +1,4 @@
-"""Evaluation of a checkpoint on held-out text, or on the labelled examples of a task."""
+"""Evaluate a checkpoint on held-out text, or on labeled examples of a task."""
 
 import dataclasses
 import tempfile
@@ -25,15 +25,15 @@ from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.program import Program
 
-OF_TEXT = {
+TEXT_OPTIONS = {
     **{f"--{name}": f"--data.{name}" for name in ("format", "streams", "text_key")},
     "--input": "--data",
     "--data.sequence_length": "--window",
     "--data.layout.overlap": "--stride",
 }
-"""Options of the commands that read text, and of a run on it -> their names here."""
-OF_TASK = {"--data.validation": "--data"}
-"""The same of a run on a task."""
+"""Options of commands that read text, and of a run on text -> their names in this command."""
+TASK_OPTIONS = {"--data.validation": "--data"}
+"""Options of a run on a task -> their names in this command."""
 
 
 def evaluate(
@@ -47,39 +47,40 @@ def evaluate(
     max_unknown: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Evaluates a checkpoint on its run's held-out data, or on `data`.
+    """Evaluate a checkpoint on its run's held-out data, or on `data`.
 
-    For a pretraining checkpoint `data` is a prepared dataset (its validation split) or raw text (all of it); the result
-    has "eval/loss", "eval/unigram_entropy" and the other metrics of its objective; and "eval/perplexity", where the
-    loss is the mean nats of tokens over the vocabulary.
-    For a fine-tuned one it is a file of labelled examples like its validation file, and for a run on a mixture
-    NAME=FILE, a file of the task NAME; the result has "eval/loss" and the metrics of the task, of a mixture
-    "eval/TASK/METRIC" and "eval/mean", and of BLEU and its like also their signatures.
+    For a pretraining checkpoint, `data` is a prepared dataset (its validation split) or raw text (all of it). The
+    result has "eval/loss", "eval/unigram_entropy" and the other metrics of its objective. It has "eval/perplexity" if
+    the loss is the mean nats of tokens over the vocabulary.
 
-    A language model reads raw text in rows of `window` tokens, by default those of its run, each of which asks for
-    `stride` further tokens, by default as many as the rows of its run (`perplexity.sliding`); given either, it reads
-    the run's held-out data so too. The result then has "eval/window", "eval/stride" and "eval/tokens", the number of
-    tokens asked for; of raw text also "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity", of
-    "eval/bytes", "eval/characters" and "eval/words" before any normalisation (`TextSize`); and "eval/lowercased",
-    whether the tokenizer drops capitals. A model that reads both ways has the perplexity and the bits of each
-    direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is what one of them is
-    asked for.
+    For a fine-tuned checkpoint, `data` is a file of labeled examples like its validation file; for a run on a mixture
+    it is NAME=FILE, a file of the task NAME. The result has "eval/loss" and the metrics of the task, for a mixture
+    "eval/TASK/METRIC" and "eval/mean", and for BLEU and similar metrics also their signatures.
 
-    Every result has "eval/unknown_tokens": how many tokens of the text stand for what the tokenizer lacks. Their nats
-    and bits do not count what was written there, and many of them look easy to a model.
+    A language model reads raw text in rows of `window` tokens. Each row scores `stride` further tokens
+    (`perplexity.sliding`). The defaults are the run's row length and stride. If either is given, the run's held-out
+    data is read in the same way. The result then has "eval/window", "eval/stride" and "eval/tokens", the number of
+    scored tokens. For raw text it also has "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity";
+    "eval/bytes", "eval/characters" and "eval/words", counted before any normalization (`TextSize`); and
+    "eval/lowercased", true if the tokenizer drops capital letters. A bidirectional language model has the perplexity
+    and the bits of each direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is
+    the number for one direction.
 
-    A prefix language model is given a prefix that is read from both sides. Of its run's own rows it is drawn as in
-    training; in rows of a window it is what stands before the first token asked for. The result names it,
-    "eval/prefix".
+    Every result has "eval/unknown_tokens", the number of tokens that the tokenizer maps to the unknown token. Their
+    nats and bits do not measure the original text, and many unknown tokens make a text look easy to a model.
 
-    output: folder for evaluation.json and, for a task, its predictions; by default a task writes them to
-        WORKDIR/evaluations/NAME, by the name of the file, or of an ensemble NAME_with_RUN for its further runs.
-    ensemble: further runs on the same task, whose predictions are averaged with this one's; the result has the metrics
-        of the task and no loss.
-    max_unknown: largest share of unknown tokens of raw text or of examples; 0.2 without it. A prepared dataset was
-        judged when it was prepared.
-    settings: of the task, how the file is read (`text="review"`, `label="stars"`); of the objective, how a prediction
-        is chosen; of a run on text, how raw text is read (`text_key="body"`).
+    A prefix language model has a prefix with bidirectional attention. For rows of its own run the prefix is drawn as in
+    training. For rows of a window it is the part before the first scored token. The result names it, "eval/prefix".
+
+    Args:
+        output: folder for evaluation.json and, for a task, its predictions. By default a task writes them to
+            WORKDIR/evaluations/NAME, by the name of the file, or for an ensemble NAME_with_RUN for its further runs.
+        ensemble: further runs on the same task, whose predictions are averaged with those of this run. The result has
+            the metrics of the task and no loss.
+        max_unknown: largest fraction of unknown tokens of raw text or of examples; 0.2 by default. A prepared dataset
+            was checked when it was prepared.
+        settings: settings of the task that change how the file is read (`text="review"`, `label="stars"`); of the
+            objective, how a prediction is chosen; of a run on text, how raw text is read (`text_key="body"`).
 
     Raises:
         UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride or
@@ -99,11 +100,11 @@ def evaluate(
         if data is not None:
             run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
         first = members.Member(directory, run, limit)
-        runs = [first, *members.others(first, ensemble, limit)]
+        runs = [first, *members.further_members(first, ensemble, limit)]
         examples = _examples(run)
         names = "".join(f"_with_{Path(other).name}" for other in ensemble)
         output = output or _evaluations(directory) / f"{Path(examples.path).name.split('.')[0]}{names}"
-        metrics, predictions = run.objective.answer(examples, *members.together(runs, examples))
+        metrics, predictions = run.objective.answer(examples, *members.average_predictions(runs, examples))
         metrics |= {"unknown_tokens": first.unknown.count}
     elif isinstance(run.data, Task):
         tokenizer = start.tokenizer_of(description)
@@ -125,12 +126,12 @@ def evaluate(
         if given and not raw:
             raise UserError(
                 f"Expected raw text in --data for {given[0]}, found {data or 'none'}; leave {given[0]} out, as a "
-                f"prepared dataset stays as it was prepared."
+                f"prepared dataset cannot be changed."
             )
-        if raw:  # its format is not that of the run's own text
+        if raw:  # its format may differ from that of the run's own text
             run = dataclasses.replace(run, data=dataclasses.replace(run.data, format=settings.get("format", "auto")))
         described = dataclasses.replace(description, experiment=run)
-        with options_named(OF_TEXT):
+        with options_named(TEXT_OPTIONS):
             metrics = _of_text(described, directory, text, window, stride, limit)
     else:
         raise UserError(
@@ -144,10 +145,10 @@ def evaluate(
 
 
 def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any]:
-    """The settings of `evaluate` that options of a command line stand for: `--data.label stars`.
+    """Return the settings of `evaluate` from command-line options such as `--data.label stars`.
 
     Raises:
-        UserError: an option that does not change how a file is read or judged, or a value of the wrong type.
+        UserError: an option that does not change how a file is read or scored, or a value of the wrong type.
     """
     if not options:
         return {}
@@ -163,7 +164,7 @@ def _of_text(
     stride: int | None,
     max_unknown: float,
 ) -> dict[str, Any]:
-    """The means of the objective on a run's held-out text, on a prepared dataset or on raw text."""
+    """Return the mean metrics of the objective on a run's held-out text, on a prepared dataset or on raw text."""
     from plmjax.data import pipeline
 
     run = description.experiment
@@ -200,7 +201,7 @@ def _of_text(
 
 
 def _evaluations(checkpoint: Path) -> Path:
-    """The folder of a run's evaluations."""
+    """Return the folder of a run's evaluations."""
     within = checkpoint.parent
     return (within.parent if within.name == "checkpoints" else within) / "evaluations"
 
@@ -212,7 +213,7 @@ def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]
 
 
 def _examples(run: Experiment) -> Examples:
-    with options_named(OF_TASK):
+    with options_named(TASK_OPTIONS):
         return run.data.read("validation")
 
 
@@ -229,7 +230,7 @@ def _is_prepared(data: Path) -> bool:
 def _dataset(
     run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, max_unknown: float
 ) -> Any:
-    """The run's dataset (plmjax.data.store.Dataset), another one, or raw text, prepared here."""
+    """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
     from plmjax.data import store
     from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
@@ -254,11 +255,11 @@ def _dataset(
         max_unknown=max_unknown,
         progress=False,
     )
-    return dataset.all_held_out()  # the run has seen none of it
+    return dataset.all_held_out()  # the run has not seen any of it
 
 
 def _size(run: Experiment, data: Path) -> Any:
-    """The size of raw text (plmjax.data.text_size.TextSize)."""
+    """Return the size of raw text (plmjax.data.text_size.TextSize)."""
     from plmjax.data import store, text_size
     from plmjax.data.formats import records
 

@@ -1,4 +1,4 @@
-"""The likeliest tokens in place of every [MASK] of a text."""
+"""The most likely tokens for every [MASK] of a text."""
 
 import functools
 from pathlib import Path
@@ -16,14 +16,14 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 MASK = "[MASK]"
-"""The token to fill in, as users write it for every tokenizer."""
+"""Mask token in the input. Users write the same token for every tokenizer."""
 
 
 def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """For every [MASK] of a text, the `top` likeliest tokens as they read, with their probabilities, best first.
+    """Return for every [MASK] of a text the `top` most likely tokens as text, with their probabilities, best first.
 
     Raises:
-        UserError: no [MASK], too long a text, or a checkpoint that is not of a masked language model.
+        UserError: no [MASK], too long a text, or a checkpoint that is not a masked language model.
     """
     from plmjax.data.tokenizers.readable import readable
 
@@ -43,10 +43,10 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     row = run.model.template.lay_out([ids], vocabulary).tokens
     longest = run.model.longest or len(row)
     if len(row) > longest:
-        room = longest - len(row) + len(ids)
-        raise UserError(f"Expected a text of at most {room} tokens, found {len(ids)}; shorten it.")
+        most = longest - len(row) + len(ids)
+        raise UserError(f"Expected a text of at most {most} tokens, found {len(ids)}; shorten it.")
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
-    hint = "it is no masked language model; take the run that it was fine-tuned from"
+    hint = "it is no masked language model; use the run that it was fine-tuned from"
     start.check_parameters(module, params, batch, checkpoint, hint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)

@@ -1,4 +1,4 @@
-"""A checkpoint as a language model: what it tells of the tokens of rows, each given those before it."""
+"""A checkpoint as a language model: scores of the tokens of rows, each given the tokens before it."""
 
 import functools
 from collections.abc import Sequence
@@ -19,44 +19,44 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 ROWS = 32
-"""Rows computed at once."""
+"""Number of rows per batch."""
 
 
 class Scores(NamedTuple):
-    """Of the n tokens asked for: nats float32 [n], and whether no other token is likelier, bool [n]."""
+    """Scores of the n scored tokens: nats float32 [n], and bool [n], true if no other token is more likely."""
 
     nats: np.ndarray
     likeliest: np.ndarray
 
 
 class LanguageModel:
-    """A checkpoint's language model and its tokenizer.
+    """Language model and tokenizer of a checkpoint.
 
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
-    window: the most tokens that one is given.
-    begin: the token that stands before a text, as in training it stands between documents.
+    window: maximum number of tokens that a prediction is conditioned on.
+    begin: token before a text; in training it stands between documents.
     """
 
     def __init__(self, checkpoint: str | Path, window: int | None = None) -> None:
-        """Reads the checkpoint.
+        """Load the checkpoint.
 
         Raises:
-            UserError: no checkpoint, one that is of no language model, or a window that its model has no positions for.
+            UserError: no checkpoint, one that is not a language model, or a window that exceeds the model's positions.
         """
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         self._task, self._config = language_model(run), run.model
         if run.model.system.backwards:
             raise UserError(
-                f"Expected a language model that reads from the beginning of a text, found one in {checkpoint} that "
-                f"reads from its end; name another checkpoint."
+                f"Expected a language model that reads a text forward, found one in {checkpoint} that reads it "
+                f"backward; name another checkpoint."
             )
         self.window = row_length(run, window)
         self.tokenizer = start.tokenizer_of(description)
         self.begin = self.tokenizer.vocabulary.document_end
         if self.begin < 0:
             raise UserError(
-                f"Expected a tokenizer with an end or separator token to stand before a text in {checkpoint}, found "
+                f"Expected a tokenizer with an end or separator token to begin a text in {checkpoint}, found "
                 f"one with neither; name another checkpoint."
             )
         self._module = self._task.module(run.model, programs.execution(run, jax.default_backend()))
@@ -67,15 +67,16 @@ class LanguageModel:
 
     @property
     def prefix(self) -> str:
-        """The tokens of a row that are read from both sides (`ReadsPrefix.prefix`)."""
+        """Part of a row that is read with bidirectional attention (`ReadsPrefix.prefix`)."""
         return prefix_of(self._task)
 
-    def score(self, rows: Sequence[Sequence[int]], asked: Sequence[int] | None = None) -> list[Scores]:
-        """The scores of the last tokens of every row, given all those before them.
+    def score(self, rows: Sequence[Sequence[int]], counts: Sequence[int] | None = None) -> list[Scores]:
+        """Return the scores of the last tokens of every row, given all tokens before them.
 
-        asked: of each row how many; without it all but the first. A row has one token more than the window at most.
+        counts: number of scored tokens of each row; by default all but the first token. A row has at most one token
+        more than the window.
         """
-        asked = [len(row) - 1 for row in rows] if asked is None else asked
+        counts = [len(row) - 1 for row in rows] if counts is None else counts
         scored: list[Any] = [None] * len(rows)
         pad = max(self.tokenizer.vocabulary.pad, 0)
         for chosen, inputs in batches([list(row[:-1]) for row in rows], self.window, ROWS, pad):
@@ -84,7 +85,7 @@ class LanguageModel:
                 next_ids[place, : len(rows[row]) - 1] = rows[row][1:]
             carry = nn.meta.unbox(self._task.evaluation_carry(self._config, *next_ids.shape))
             batch = _batch(**inputs, next_ids=next_ids)
-            given = np.array([len(rows[row]) - 1 - asked[row] for row in chosen])
+            given = np.array([len(rows[row]) - 1 - counts[row] for row in chosen])
             given = np.pad(given, (0, len(next_ids) - len(given)))
             batch["next_weights"] *= np.arange(next_ids.shape[1]) >= given[:, None]
             nats, likeliest = jax.device_get(_score(self._task, self._module, Given(self._params, carry=carry), batch))
@@ -95,7 +96,7 @@ class LanguageModel:
 
 
 def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
-    """Rows as `Blocks` has them, each the beginning of a text."""
+    """Return a batch with the fields of `Blocks`, in which each row is the beginning of a text."""
     real = jnp.asarray(attention_mask).astype(jnp.int32)
     return {
         "input_ids": jnp.asarray(input_ids),

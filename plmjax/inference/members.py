@@ -1,4 +1,4 @@
-"""Fine-tuned runs on one task, whose predictions are averaged: an ensemble, or one run by itself."""
+"""Members of an ensemble: fine-tuned runs on one task whose predictions are averaged. It also covers a single run."""
 
 import functools
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ from plmjax.training.program import Program
 
 
 class Member:
-    """One run; its program is compiled once, for the first examples.
+    """One run. Its program is compiled once, for the first examples.
 
-    directory: of the checkpoint. run: its experiment, with settings of the task that a user may have changed.
-    unknown: the count of all tokens that it was given.
+    directory: directory of the checkpoint.
+    run: its experiment, with task settings that a user may have changed.
+    unknown: counter of the unknown tokens in all its inputs.
     """
 
     def __init__(self, directory: Path, run: Experiment, max_unknown: float = MAX_UNKNOWN) -> None:
-        """The member; max_unknown: largest share of unknown tokens of the examples read so far."""
+        """Create a member. max_unknown: largest fraction of unknown tokens of the examples read so far."""
         self.run, self.directory = run, directory
         self._tokenizer = start.tokenizer_of(checkpoints.describe(directory))
         self.unknown = UnknownTokens(self._tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
@@ -38,7 +39,7 @@ class Member:
         return checkpoints.load_given(self.directory, self._program.state)
 
     def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
-        """The examples as the model reads them, and what it makes of each sequence.
+        """Return the encoded examples, and the model's outputs for each sequence.
 
         Raises:
             UserError: a wrong example, or too many unknown tokens.
@@ -53,12 +54,12 @@ class Member:
         return rows.encoded, outputs
 
 
-def others(first: Member, paths: Sequence[str | Path], max_unknown: float = MAX_UNKNOWN) -> list[Member]:
-    """The further members of an ensemble.
+def further_members(first: Member, paths: Sequence[str | Path], max_unknown: float = MAX_UNKNOWN) -> list[Member]:
+    """Return the further members of an ensemble.
 
     Raises:
-        UserError: no checkpoint, one that was not fine-tuned on a task, one on a task other than that of the first, or
-            one that is a member already.
+        UserError: no checkpoint, one that was not fine-tuned on a task, one on another task than the first, or one that
+            is a member already.
     """
     run, found = first.run, []
     for path in paths:
@@ -82,15 +83,15 @@ def others(first: Member, paths: Sequence[str | Path], max_unknown: float = MAX_
 
 
 def _contents(checkpoint: Path) -> bytes:
-    """The digests of a checkpoint's files, which those of a copy are too."""
+    """Return the digests of a checkpoint's files. A copy has the same digests."""
     return (checkpoint / items.MANIFEST).read_bytes()
 
 
-def together(members: Sequence[Member], examples: Examples) -> tuple[Encoded, Outputs]:
-    """The examples as the first member reads them, and the mean of what all make of them.
+def average_predictions(members: Sequence[Member], examples: Examples) -> tuple[Encoded, Outputs]:
+    """Return the examples as encoded by the first member, and the mean of all members' outputs.
 
     Raises:
-        UserError: predictions of the task have no mean, or the members read the examples as other sequences.
+        UserError: predictions of the task have no mean, or the members encode the examples as different sequences.
     """
     encoded, *rest = zip(*(member(examples) for member in members), strict=True)
     (outputs,) = rest
@@ -98,7 +99,7 @@ def together(members: Sequence[Member], examples: Examples) -> tuple[Encoded, Ou
         return encoded[0], outputs[0]
     if any(one.choices != encoded[0].choices for one in encoded):
         raise UserError(
-            "Expected runs that read each pair as often for --ensemble, found some that read it in both orders and "
-            "others that do not; name runs of one kind."
+            "Expected runs that read each pair equally often for --ensemble, found some that read it in both orders "
+            "and others that do not; name runs of one kind."
         )
     return encoded[0], members[0].run.objective.averaged(outputs, encoded[0])

@@ -1,4 +1,4 @@
-"""Perplexity of held-out text: rows that slide over it, and what their nats are by byte, character and word."""
+"""Perplexity of held-out text: rows with a sliding window, and their nats per byte, character and word."""
 
 import dataclasses
 import math
@@ -14,28 +14,28 @@ from plmjax.training import phases
 from plmjax.training.metrics import perplexity as exponential
 
 PIECE = 1 << 20
-"""Tokens of a dataset that are read at once."""
+"""Number of tokens of a dataset that are read at once."""
 
 
 def language_model(run: Experiment) -> ScoresNextToken:
-    """The objective of the next token for the module of a run.
+    """Return the next-token objective for the module of a run.
 
     Raises:
-        UserError: the model is no language model.
+        UserError: the model is not a language model.
     """
     if not isinstance(run.objective, LanguageModel):
         raise UserError(
-            f"Expected a language model, which tells each token from those before it, found a run of "
+            f"Expected a language model, which predicts each token from those before it, found a run of "
             f"{type(run.objective).__name__}; name the checkpoint of a decoder."
         )
     return run.objective.language_model_task()
 
 
 def row_length(run: Experiment, window: int | None) -> int:
-    """The tokens that a row is read with: the window, or those of a row of the run's last evaluation.
+    """Return the number of tokens per row: the window, or the row length of the run's last evaluation.
 
     Raises:
-        UserError: the model has no positions for the window.
+        UserError: the window exceeds the model's positions.
     """
     if window is None:
         return phases.evaluation(run, phases.resolve(run)[-1]).sequence_length
@@ -47,16 +47,17 @@ def row_length(run: Experiment, window: int | None) -> int:
 
 
 def sliding(run: Experiment, window: int | None = None, stride: int | None = None) -> Experiment:
-    """The run as a language model whose rows slide over held-out text; every token but the first is asked for once.
+    """Return the run as a language model on rows with a sliding window. Every token but the first is scored once.
 
-    A row holds `window` tokens and asks for what follows the last `stride` of them, so that each token is given more
-    than window - stride tokens, at the beginning of the text as many as there are.
+    A row holds `window` tokens and scores the tokens after the last `stride` of them. So each token is conditioned on
+    more than window - stride tokens, or at the beginning of the text on all tokens before it.
 
-    window: by default that of the run's last evaluation. stride: by default that of the run's own rows; if they do not
-    overlap it is the window, and the result that of the run's own evaluation.
+    window: by default the row length of the run's last evaluation.
+    stride: by default that of the run's own rows. If these do not overlap, it is the window, and the result is that of
+    the run's own evaluation.
 
     Raises:
-        UserError: the model is no language model, or a window or a stride is out of range.
+        UserError: the model is not a language model, or a window or a stride is out of range.
     """
     task, length, phase = language_model(run), row_length(run, window), phases.resolve(run)[-1]
     layout = run.data.layout if isinstance(run.data.layout, Blocks) else Blocks()
@@ -84,9 +85,9 @@ def sliding(run: Experiment, window: int | None = None, stride: int | None = Non
 
 
 def check_length(dataset: Any, path: Path) -> None:
-    """Raises UserError where raw text has no token that another one stands before.
+    """Raise UserError if raw text has fewer than two tokens.
 
-    dataset: what it was prepared into, a plmjax.data.store.Dataset with all of it held out.
+    dataset: the prepared text, a plmjax.data.store.Dataset with all of it held out.
     """
     tokens = dataset.split("validation").token_count
     if tokens < 2:
@@ -94,7 +95,7 @@ def check_length(dataset: Any, path: Path) -> None:
 
 
 def by_size(nats: float, size: Any) -> dict[str, float]:
-    """The nats of a text per byte, character and word as it was written.
+    """Return the nats of a text per byte, character and word of the original text.
 
     size: a plmjax.data.text_size.TextSize.
     """
@@ -107,13 +108,13 @@ def by_size(nats: float, size: Any) -> dict[str, float]:
 
 
 def lowercases(tokenizer: Any) -> bool:
-    """Whether the bits of a text leave out its capitals; tokenizer: a plmjax.data.tokenizers.Tokenizer."""
+    """Return whether a tokenizer (plmjax.data.tokenizers.Tokenizer) drops capitals, so that bits exclude them."""
     small = tokenizer.encode("a")
     return small == tokenizer.encode("A") and tokenizer.vocabulary.unknown not in small
 
 
 def unknown_tokens(tokenizer: Any, dataset: Any) -> UnknownTokens:
-    """The count of all texts of the documents that are held out of a plmjax.data.store.Dataset."""
+    """Return the unknown-token count of all held-out texts of a plmjax.data.store.Dataset."""
     unknown = UnknownTokens(tokenizer.vocabulary)
     for stream in dataset.streams:
         split = dataset.split("validation", stream)

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned checkpoint for examples without labels, in their order, while they are read."""
+"""Predictions of a fine-tuned checkpoint for unlabeled examples, in order, while the file is read."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 FORMATS = ("jsonl", "official")
 PART = 1024
-"""Examples read, computed and written at once."""
+"""Number of examples that are read, computed and written at once."""
 
 
 def predict(
@@ -32,16 +32,17 @@ def predict(
     max_unknown: float = MAX_UNKNOWN,
     **settings: Any,
 ) -> Iterator[Record]:
-    """The prediction of every example of a file, in its order.
+    """Yield the prediction of every example of a file, in order.
 
-    The file is like those of the checkpoint's task, but needs no label; single sentences, and
-    sentences to tag, may also be the lines of a .txt file. Any of them may end in .gz.
+    The file has the format of the checkpoint's task, but needs no labels. Single sentences, and sentences to tag, may
+    also be lines of a .txt file. Files may be compressed (.gz).
 
-    ensemble: further runs on the same task, whose predictions are averaged with this one's: probabilities of labels and
-        of choices, or numbers.
-    max_unknown: largest share of unknown tokens, of the examples read so far.
-    settings: of the task, how this file is read (`text="review"`); of the objective, how a prediction is chosen
-        (`null_threshold=1.5`).
+    Args:
+        ensemble: further runs on the same task, whose predictions are averaged with those of this run: probabilities of
+            labels and of choices, or numbers.
+        max_unknown: largest fraction of unknown tokens in the examples read so far.
+        settings: settings of the task that change how this file is read (`text="review"`); of the objective, how a
+            prediction is chosen (`null_threshold=1.5`).
 
     Returns:
         dicts of plain data, with the keys that the objective's `records` documents.
@@ -53,12 +54,12 @@ def predict(
     description = _described(directory)
     run = task_settings.with_settings(description.experiment, settings, labelled=False)
     first = members.Member(directory, run, max_unknown)
-    return _predicted(run, [first, *members.others(first, ensemble, max_unknown)], str(input))
+    return _predicted(run, [first, *members.further_members(first, ensemble, max_unknown)], str(input))
 
 
 def _predicted(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
     for examples in run.data.parts(input, PART):
-        yield from run.objective.records(examples, *members.together(runs, examples))
+        yield from run.objective.records(examples, *members.average_predictions(runs, examples))
     unknown = runs[0].unknown
     if unknown.count:
         log.warning("%s", unknown)
@@ -74,12 +75,13 @@ def write(
     max_unknown: float = MAX_UNKNOWN,
     **settings: Any,
 ) -> int:
-    """Writes the predictions as they are made to a file, or without one to standard output; returns their number.
+    """Write the predictions to a file as they are made, or to standard output. Return their number.
 
-    format: "jsonl" for a JSON object a line, "official" for that of the task's scripts (`TaskObjective.official`).
+    format: "jsonl" for one JSON object per line, "official" for the format of the task's scripts
+    (`TaskObjective.official`).
 
     Raises:
-        UserError: what `predict` raises, an unknown format, or an output that cannot be written.
+        UserError: an error of `predict`, an unknown format, or an output that cannot be written.
     """
     check_choice("--format", format, FORMATS)
     output = None if output is None else storage.path(output)
@@ -106,7 +108,7 @@ def write(
 
 
 def _are_predictions(beginning: bytes) -> bool:
-    """Whether a file of either format begins so; of the official ones GLUE's alone tells what it is."""
+    """Return whether a file starts like either format. Among the official formats only GLUE's can be recognized."""
     return beginning.startswith(b"index\tprediction\n") or (beginning[:1] == b"{" and b'"prediction": ' in beginning)
 
 
@@ -115,7 +117,7 @@ def _line(record: Record) -> str:
 
 
 def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any]:
-    """The settings of `predict` that options of a command line stand for: `--data.text review`.
+    """Return the settings of `predict` from command-line options such as `--data.text review`.
 
     Raises:
         UserError: an option that does not change predictions, or a value of the wrong type.
@@ -125,7 +127,7 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
 
 
 def decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
-    """How the texts of `predict` are written with these settings, in words; empty where predictions are no texts."""
+    """Return a text on the decoding method of `predict` with these settings; empty if predictions are not texts."""
     run = _described(checkpoints.find(checkpoint)).experiment
     run = task_settings.with_settings(run, settings, labelled=False)
     return run.objective.signatures(run.data).get("decoding", "")

@@ -1,4 +1,4 @@
-"""The program that a checkpoint is computed with on this machine."""
+"""The program that runs a checkpoint on this machine."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from plmjax.training.program import Program
 
 
 def program_of(run: Experiment, source: feed.BatchSource) -> Program:
-    """The program of the run's last phase on the devices of this machine."""
+    """Return the program of the run's last phase on the devices of this machine."""
     mesh = meshes.make(experiments.Mesh(), jax.local_devices())
     phase = phases.resolve(run)[-1]
     wanted = run.training.evaluation_batch_size or phase.batch_size / phase.accumulation

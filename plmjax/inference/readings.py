@@ -1,4 +1,4 @@
-"""Texts as a model reads them: ids of tokens, or the spellings of words for a model that reads characters."""
+"""Texts as model inputs: token ids, or the characters of words for a model that reads characters."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Some texts.
+    """Encoded texts.
 
-    ids: the numbers of the tokens of every text, without those that stand around it.
-    vocabulary: of these numbers, for a model's template.
-    names: numbers -> tokens.
-    spellings: int32 [numbers C], the characters of every number; None: the model reads the numbers themselves.
+    ids: token numbers of every text, without special tokens around it.
+    vocabulary: vocabulary of these numbers, for a model's template.
+    names: function from numbers to tokens.
+    spellings: int32 [numbers C], the characters of every number; None if the model reads token ids.
     """
 
     ids: list[list[int]]
@@ -29,7 +29,7 @@ class Reading:
     spellings: np.ndarray | None = None
 
     def inputs(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """The inputs of the model, of a batch of rows of numbers, `input_ids`."""
+        """Return the model inputs for a batch of rows of numbers, `input_ids`."""
         if self.spellings is None:
             return batch
         characters = self.spellings[np.asarray(batch["input_ids"])]
@@ -39,16 +39,17 @@ class Reading:
 
 
 def example(config: ModelConfig) -> dict[str, jax.Array]:
-    """Inputs of one token, for the shapes of a model's parameters."""
+    """Return inputs of one token, to find the shapes of a model's parameters."""
     if config.characters is None:
         return {"input_ids": jnp.zeros((1, 1), jnp.int32)}
     return {"characters": jnp.zeros((1, 1, config.characters), jnp.int32)}
 
 
 def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
-    """The texts as the tokenizer (plmjax.data.tokenizers.Tokenizer) splits them and the model reads them.
+    """Encode texts with the tokenizer (plmjax.data.tokenizers.Tokenizer) for a model.
 
-    Of a model that reads characters every different word has a number; one that the tokenizer lacks is spelled too.
+    For a model that reads characters, every different word has a number. Words that are unknown to the tokenizer are
+    spelled too.
     """
     if config.characters is None:
         return Reading(tokenizer.encode_batch(texts), tokenizer.vocabulary, tokenizer.tokens)
@@ -69,5 +70,8 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
 
 
 def limit_of(model: ModelConfig, limit: float) -> float:
-    """The largest share of unknown tokens for a model; all of them, where it reads words by their spelling alone."""
+    """Return the largest fraction of unknown tokens for a model.
+
+    It is 1 if the model reads words only by their characters.
+    """
     return limit if "input_ids" in model.system.reads else 1.0

@@ -1,4 +1,4 @@
-"""Texts as the rows of token ids that a model is called with."""
+"""Texts as padded rows of token ids, the inputs of a model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from plmjax.errors import UserError, quoted
 def batches(
     rows: list[list[int]], longest: int, batch_size: int, pad: int
 ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
-    """(which rows, their inputs) of batches of rows that are padded to the same width, shortest first.
+    """Yield (indices of rows, their inputs) for batches of rows with the same padded width, shortest first.
 
-    Every batch has `batch_size` rows; those that are left over are copies of the last.
+    Every batch has `batch_size` rows. If too few are left, the last row is repeated.
     """
     widths = [padded_width(len(row), longest) for row in rows]
     for width in sorted(set(widths)):
@@ -34,18 +34,21 @@ def batches(
 def inputs(
     config: Any, tokenizer: Any, texts: Sequence[str | tuple[str, str]], length: int = 0
 ) -> dict[str, jax.Array]:
-    """The inputs of a model for texts or pairs of texts: `model.apply({"params": params}, **inputs(...))`.
+    """Return the inputs of a model for texts or pairs of texts: `model.apply({"params": params}, **inputs(...))`.
 
-    config: of the model. tokenizer: a plmjax.data.tokenizers.Tokenizer. length: tokens of every row; 0 takes those of
-    the longest text. A text too long for it, or for the model, is cut as in fine-tuning.
+    Args:
+        config: config of the model.
+        tokenizer: a plmjax.data.tokenizers.Tokenizer.
+        length: number of tokens of every row; 0 uses that of the longest text. Texts that exceed it, or the model's
+            positions, are truncated as in fine-tuning.
 
     Returns:
-        input_ids and, where the model has them, token_type_ids int32 [B T], as the model's template lays them out;
-        attention_mask bool [B T]. Of pairs that the model reads in both orders all are [B 2 T].
+        input_ids and, if the model has them, token_type_ids, int32 [B T], in the layout of the model's template;
+            attention_mask bool [B T]. For pairs that the model reads in both orders all are [B 2 T].
 
     Raises:
-        UserError: no text, texts beside pairs that are read in both orders, a length that the model has no positions
-            for, or a tokenizer without its special tokens.
+        UserError: no text, texts mixed with pairs that are read in both orders, a length that exceeds the model's
+            positions, or a tokenizer without its special tokens.
     """
     if not texts:
         raise UserError("Expected one or more texts, found none; give a list of them.")
@@ -58,7 +61,7 @@ def inputs(
     parts = [[next(pieces) for _ in text] for text in given]
     orders = [template.orders(texts) for texts in parts]
     if len(set(map(len, orders))) > 1:
-        raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; part them.")
+        raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; split them.")
     rows = [template.lay_out(texts, vocabulary, length or config.longest) for each in orders for texts in each]
     width = length or max(len(row.tokens) for row in rows)
     fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}

@@ -1,4 +1,4 @@
-"""Settings of a run that change how another file is read, predicted or evaluated: `--data.text review`."""
+"""Run settings that change how another file is read, predicted or evaluated, such as `--data.text review`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.task import Task
 from plmjax.training import program as programs
 
-OF_TEXT = ("format", "text_key", "language", "streams")
-"""How a run on text reads a raw one."""
+TEXT_SETTINGS = ("format", "text_key", "language", "streams")
+"""Settings with which a run on text reads raw text."""
 
 
 def from_options(run: Experiment, options: Sequence[str], command: str, labelled: bool) -> dict[str, Any]:
-    """The settings that options of a command stand for.
+    """Return the settings given by options of a command.
 
-    labelled: whether the file has labels, whose columns can be named too.
+    labelled: True if the file has labels, whose columns can be named too.
 
     Raises:
         UserError: an option that the command does not take, or a value of the wrong type.
@@ -36,10 +36,11 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
 
 
 def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) -> Experiment:
-    """The run with settings of its task and its objective.
+    """Return the run with other settings of its task and its objective.
 
     Raises:
-        UserError: a setting that does not change how a file is read or predicted, or rows longer than the model's.
+        UserError: a setting that does not change how a file is read or predicted, or rows longer than the model's
+            positions.
     """
     groups = _groups(run, labelled)
     for name, value in settings.items():
@@ -63,22 +64,22 @@ def _kind(run: Experiment) -> str:
 
 
 def _groups(run: Experiment, labelled: bool) -> dict[str, str]:
-    """Setting -> the part of the experiment that it belongs to."""
+    """Return a dict from setting to the part of the experiment that contains it."""
     if not isinstance(run.data, Task):
-        return dict.fromkeys(OF_TEXT, "data")
+        return dict.fromkeys(TEXT_SETTINGS, "data")
     of_objective = dict.fromkeys(run.objective.prediction_settings, "objective")
     return dict.fromkeys(run.data.settings(labelled), "data") | of_objective
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:
-    """A field of a field: of ["tasks", "1", "source"] the source of the task after the first."""
+    """Return a nested field. The path ["tasks", "1", "source"] gives the source of the second task."""
     for name in path:
         value = value[int(name)] if isinstance(value, tuple) else getattr(value, name)
     return value
 
 
 def _replaced(value: Any, path: Sequence[str], new: Any) -> Any:
-    """`value` with another field at such a path."""
+    """Return `value` with another field at such a path."""
     if not path:
         return new
     changed = _replaced(_at(value, path[:1]), path[1:], new)

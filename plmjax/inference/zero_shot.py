@@ -1,15 +1,17 @@
-"""What a language model can do without being taught: the last words of LAMBADA, and BLiMP's pairs of sentences.
+"""Zero-shot evaluation of a language model: the last words of LAMBADA, and BLiMP's pairs of sentences.
 
-LAMBADA (Paperno et al. 2016): passages whose last word needs all of the passage. A word is right where each of its
-tokens is the likeliest one; its perplexity is exp of the mean, over passages, of the nats of all its tokens.
-BLiMP (Warstadt et al. 2020): pairs of sentences that differ a little, of which one is acceptable. A pair is right where
-that one has the higher log-probability, all tokens counted and the lengths not evened out.
+LAMBADA (Paperno et al. 2016): passages whose last word needs all of the passage. A word is right if each of its tokens
+is the most likely one. Its perplexity is exp of the mean, over passages, of the nats of all its tokens.
 
-Every text follows the token that stands between documents, so that its first token is asked for too.
+BLiMP (Warstadt
+et al. 2020): pairs of sentences with a small difference, one of which is acceptable. A pair is right if the acceptable
+sentence has the higher log-probability, summed over all tokens and not normalized by length.
 
-Deviation: any token may be a last word. Radford et al. (2019) leave out stop words, which cannot end a passage, and so
-raise GPT-2's accuracy from 52.66 to 63.24 %. They also bring the text of LAMBADA into the form of running text; here it
-is read as the file has it.
+Every text follows the token that stands between documents, so that its first token is scored too.
+
+Deviation: any token may be a last word. Radford et al. (2019) exclude stop words, which cannot end a passage, and so
+raise GPT-2's accuracy from 52.66 to 63.24 %. They also convert the text of LAMBADA to normal running text. Here it is
+read as it is in the file.
 """
 
 import dataclasses
@@ -39,24 +41,25 @@ def zero_shot(
     window: int | None = None,
     max_unknown: float = MAX_UNKNOWN,
 ) -> dict[str, Any]:
-    """The scores of a checkpoint's language model on a task that it was not trained for.
+    """Return the scores of a checkpoint's language model on a task that it was not trained for.
 
-    task: "lambada", where `data` is a text file with a passage a line, or "blimp", where it is one of BLiMP's files of
-        JSON lines or a folder of them; also compressed.
-    output: folder for evaluation.json.
-    window: the most tokens that one is given; by default those of a row of the run.
-    max_unknown: largest share of unknown tokens of the text.
+    Args:
+        task: "lambada", where `data` is a text file with one passage per line, or "blimp", where it is one of BLiMP's
+            files of JSON lines or a folder of them. Files may be compressed.
+        output: folder for evaluation.json.
+        window: maximum number of tokens that a prediction is conditioned on; by default the row length of the run.
+        max_unknown: largest fraction of unknown tokens of the text.
 
     Returns:
-        "lambada/accuracy", "lambada/perplexity" and "lambada/passages"; "lambada/cut", of how many the beginning was
-        left out for being too long; "lambada/unknown_words", how many last words have a token that stands for what the
-        tokenizer lacks: they count as wrong, and their nats as those of that token.
-        "blimp/accuracy", the mean over the paradigms, each a UID; "blimp/FIELD" of those of a field; "blimp/FIELD/UID";
-        "blimp/pairs"; and "blimp/unknown_tokens", how many tokens of the sentences stand for what the tokenizer lacks.
+        "lambada/accuracy", "lambada/perplexity" and "lambada/passages"; "lambada/cut", the number of passages whose
+            beginning was cut because they are too long; "lambada/unknown_words", the number of last words with an
+            unknown token: they count as wrong, and their nats are those of the unknown token.
+        "blimp/accuracy", the mean over the paradigms, each a UID; "blimp/FIELD", the mean over those of a field;
+            "blimp/FIELD/UID"; "blimp/pairs"; and "blimp/unknown_tokens", the number of unknown tokens in the sentences.
 
     Raises:
-        UserError: no checkpoint, one that is of no language model, data that is not of the task, or too many unknown
-            tokens.
+        UserError: no checkpoint, one that is not a language model, data that does not belong to the task, or too many
+            unknown tokens.
     """
     check_choice("--task", task, TASKS)
     model, data = LanguageModel(checkpoint, window), storage.path(data)
@@ -70,7 +73,7 @@ def zero_shot(
 
 
 def lambada(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
-    """The last words of the passages of a file, whose tokens `unknown` counts."""
+    """Return the scores for the last words of the passages of a file. `unknown` counts its tokens."""
     from plmjax.data import text_files
 
     passages, ends = [], []
@@ -124,7 +127,7 @@ class _Pair:
 
 
 def blimp(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
-    """The pairs of a file or of a folder of files, whose tokens `unknown` counts."""
+    """Return the scores for the pairs of a file or of a folder of files. `unknown` counts their tokens."""
     pairs = _pairs(path)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     rows = [[model.begin, *ids] for ids in model.tokenizer.encode_batch(sentences)]

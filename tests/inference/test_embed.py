@@ -67,11 +67,11 @@ def test_compressed_text_is_read_and_the_number_of_cut_texts_told(small_run, tmp
     said = []
     for name, compress in (("a.txt", bytes), ("a.gz", gzip.compress), ("a.xz", lzma.compress)):
         (tmp_path / name).write_bytes(compress("\n".join(lines).encode()))
-        embed(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", say=said.append)
+        embed(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", report=said.append)
     assert said == ["cut        2 of 4 texts, at the 128 tokens of the model's longest row"] * 3
     outputs = {(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a.txt", "a.gz", "a.xz")}
     assert len(outputs) == 1 or suffix == "npz"  # whose archive keeps the time
-    embed(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", say=said.append)
+    embed(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", report=said.append)
     assert len(said) == 3
 
 

@@ -151,7 +151,7 @@ def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> N
     """Its option `language_model` is the weight of a loss."""
     task = experiment.load("finetune_gpt")
     assert task.objective.language_model == 0.5
-    with pytest.raises(UserError, match="a language model, which tells each token"):
+    with pytest.raises(UserError, match="a language model, which predicts each token"):
         perplexity.language_model(task)
 
 

@@ -35,7 +35,7 @@ def test_every_command_refuses_text_that_is_hardly_known(
         ["embed", small_run, "--input", folder / "text.txt", "--output", tmp_path / "vectors.npz"],
     ):
         said = fails(*command)
-        assert TOO_MANY in said and "found 100.0%" in said and "raise --max_unknown to go on with it" in said
+        assert TOO_MANY in said and "found 100.0%" in said and "raise --max_unknown to use it anyway" in said
         assert "Expected --max_unknown from 0 to 1, found 2" in fails(*command, "--max_unknown", 2)
     assert not list(tmp_path.iterdir())
 

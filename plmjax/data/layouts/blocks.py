@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from plmjax.data.joined_text import JoinedText, ReversedText
-from plmjax.data.layouts.joined_text import JoinedText
+from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
