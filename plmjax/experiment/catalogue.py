@@ -1,4 +1,4 @@
-"""Files that compose experiments: those of plmjax, found by name, and files of the user, found by path."""
+"""Files that compose experiments: those of plmjax are found by name, and those of the user by path."""
 
 import ast
 import contextlib
@@ -15,16 +15,16 @@ from plmjax import experiments
 from plmjax.errors import UserError, nearest, quoted
 
 FUNCTION = "experiment"
-"""The function of a reference without one."""
+"""Default function of a reference."""
 
 
 def names() -> list[str]:
-    """Names of the experiment files of plmjax, without their suffix."""
+    """Return the names of the experiment files of plmjax, without suffix."""
     return sorted(file.stem for file in experiments.FOLDER.glob("[!_]*.py"))
 
 
 def find(reference: str) -> tuple[Path, str]:
-    """(file, function) of NAME, NAME:FUNCTION, path/to/file.py or path/to/file.py:FUNCTION.
+    """Return (file, function) for NAME, NAME:FUNCTION, path/to/file.py or path/to/file.py:FUNCTION.
 
     Raises:
         UserError: there is no such file.
@@ -45,7 +45,7 @@ def find(reference: str) -> tuple[Path, str]:
 
 
 def _advice(file: Path) -> str:
-    """Advice for a file that does not exist: the nearest file in its folder, or the nearest name."""
+    """Return advice for a file that does not exist: the nearest file in its folder, or the nearest name."""
     others = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
     hint = nearest(str(file), others)
     if hint.startswith("did"):
@@ -57,9 +57,9 @@ def _advice(file: Path) -> str:
 
 
 def functions(file: Path) -> dict[str, str]:
-    """Function -> first line of its docstring, of the functions that compose an experiment; imports nothing.
+    """Return a dict from function to the first line of its docstring, for functions that compose an experiment.
 
-    They are public and can be called without an argument.
+    They are public and can be called without arguments. The file is not imported.
     """
     return {
         node.name: _first_line(node)
@@ -71,7 +71,7 @@ def functions(file: Path) -> dict[str, str]:
 
 
 def page() -> str:
-    """The list of the experiments of plmjax: the reference of each, and its first line."""
+    """Return the list of the experiments of plmjax: the reference of each, and its first line."""
     files = [experiments.FOLDER / f"{name}.py" for name in names()]
     found = {
         file: {file.stem if name == FUNCTION else f"{file.stem}:{name}": line for name, line in functions(file).items()}
@@ -91,7 +91,7 @@ def _first_line(node: ast.Module | ast.FunctionDef) -> str:
 
 
 def function(path: Path, name: str) -> Callable[[], Any]:
-    """A function of an experiment file.
+    """Return a function of an experiment file.
 
     Raises:
         UserError: the file cannot be imported, or has no such function.
@@ -111,7 +111,7 @@ def function(path: Path, name: str) -> Callable[[], Any]:
 
 
 def load_classes(reference: str) -> None:
-    """Imports an experiment file, so that a checkpoint that names its classes can be read.
+    """Import an experiment file, so that a checkpoint that names its classes can be read.
 
     Raises:
         UserError: there is no such file, or it cannot be imported.
@@ -123,7 +123,7 @@ def load_classes(reference: str) -> None:
 
 @contextlib.contextmanager
 def explain_mistakes(path: Path) -> Iterator[None]:
-    """Turns an exception of a user's file into one sentence with its line, and adds the line to a `UserError`."""
+    """Convert an exception in a user's file into a one-sentence error with its line. Add the line to a `UserError`."""
     try:
         yield
     except UserError as error:
@@ -142,7 +142,7 @@ def explain_mistakes(path: Path) -> Iterator[None]:
 
 
 def _line(path: Path, error: Exception) -> int | None:
-    """The line of a file where an exception was raised, or from which the code was called that raised it."""
+    """Return the last line of a file in the traceback of an exception, or None."""
     here = str(path.resolve())
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
@@ -150,7 +150,7 @@ def _line(path: Path, error: Exception) -> int | None:
 
 
 def _import_file(path: Path) -> Any:
-    """Imports a file under a dotted name by which its classes can be found.
+    """Import a file under a dotted name by which its classes can be found.
 
     It is the name within plmjax.experiments, or the path from the working directory.
     """

@@ -11,7 +11,7 @@ class Choice:
 
     @classmethod
     def choices(cls) -> dict[str, type["Choice"]]:
-        """Name -> class, of all classes that can replace this one."""
+        """Return a dict from name to class, for all classes that can replace this one."""
         (family,) = (base for base in cls.__mro__ if Choice in base.__bases__)
         return {one.name: one for one in _subclasses(family) if one.name}
 

@@ -1,4 +1,4 @@
-"""Options of the command line that set fields of an experiment: `--training.steps 60`."""
+"""Command-line options that set fields of an experiment, such as `--training.steps 60`."""
 
 import contextlib
 import dataclasses
@@ -15,12 +15,12 @@ HELP = ("--help", "-h")
 
 
 def options(experiment: Experiment) -> list[str]:
-    """The command-line options of an experiment's fields."""
+    """Return the command-line options for an experiment's fields."""
     return [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
 
 
 def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
-    """Option that chooses a class -> the current object: `--optimizer`, `--optimizer.schedule`."""
+    """Return a dict from option that chooses a class to the current object: `--optimizer`, `--optimizer.schedule`."""
     found = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
@@ -31,7 +31,7 @@ def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
 
 
 def _chosen(experiment: Experiment, given: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
-    """The experiment with the classes that options name, and the other options.
+    """Return the experiment with the classes that options name, and the other options.
 
     Fields that both the old and the new class have keep their values.
 
@@ -54,13 +54,13 @@ def _chosen(experiment: Experiment, given: list[list[str]]) -> tuple[Experiment,
 
 
 def _replaced(value: Any, path: list[str], new: Any) -> Any:
-    """A dataclass of dataclasses with another value at a path of fields."""
+    """Return a nested dataclass with another value at a path of fields."""
     first, *rest = path
     return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
 
 
 def _typed(experiment: Experiment) -> Experiment:
-    """The experiment as an instance of a class whose fields are declared with the classes of their values.
+    """Return the experiment as an instance of a class whose fields are declared with the classes of their values.
 
     tyro finds the options of a field in its declaration, which may be a protocol.
     """
@@ -77,12 +77,12 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def normalized_option(option: str) -> str:
-    """An option with underscores in place of the dashes within its name, as fields are named."""
+    """Return an option with underscores in place of dashes in its name, as in field names."""
     return f"--{option.removeprefix('--').replace('-', '_')}"
 
 
 def override(experiment: Experiment, arguments: Sequence[str], command: str = "plmjax") -> Experiment:
-    """`--field.subfield VALUE ...` applied to an experiment; `--help` prints every field and exits.
+    """Apply options `--field.subfield VALUE ...` to an experiment. `--help` prints every field and exits.
 
     `--optimizer NAME` chooses another class; `--help` then prints its fields.
 
@@ -130,7 +130,7 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             return parse([word for option in given for word in words(option)])
     except SystemExit:
         for option in given:
-            # Several options may fit together, but not each one with the old values of the others: that is no error.
+            # Options may be valid together although one of them is not valid with the old values of the others.
             with contextlib.suppress(UserError), contextlib.redirect_stderr(io.StringIO()):
                 try:
                     parse(words(option))
@@ -143,7 +143,7 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
 
 
 def _annotation(value: Any, name: str) -> str:
-    """The type of a dotted field as it is declared: "float or None"."""
+    """Return the declared type of a dotted field: "float or None"."""
     *path, last = name.split(".")
     for part in path:
         value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)

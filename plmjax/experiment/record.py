@@ -1,4 +1,4 @@
-"""Experiments as JSON: written to the run directory, read back from there, and compared."""
+"""Experiments as JSON: written to the run directory, read back and compared."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ FREE = (
     "training.remat",
     "training.profile_steps",
 )
-"""Fields a resumed run may change: they do not change what it computes. The text itself is recognised by the
+"""Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
 fingerprint of the prepared dataset, in any folder."""
 
 PREPARED = (
@@ -49,12 +49,12 @@ PREPARED = (
     "data.layout.symmetric",
     "data.layout.least",
 )
-"""Fields that determine the tokenizer and the dataset of a run directory, or the count of words that lies in it. Where
-they change before a step is trained, these are prepared again."""
+"""Fields that determine the tokenizer and the dataset of a run directory, or its count of words. If they change before
+the first training step, these are prepared again."""
 
 
 def to_dict(value: Any) -> Any:
-    """Plain JSON data; a dataclass becomes a dict whose "type" is `module:Class`."""
+    """Convert to plain JSON data. A dataclass becomes a dict whose "type" is `module:Class`."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": f"{type(value).__module__}:{type(value).__qualname__}", **fields}
@@ -66,9 +66,9 @@ def to_dict(value: Any) -> Any:
 
 
 def _dataclass_named(name: str) -> type:
-    """The class of `module:Class`: one of plmjax, or of a module that is imported already.
+    """Return the class `module:Class`, which must belong to plmjax or to a module that is imported already.
 
-    No other module is imported because a file names it: classes of the user are found after their experiment file was
+    No other module is imported because a file names it. A user's classes are found only after their experiment file was
     loaded or their module was imported.
     """
     module, _, qualified = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -85,7 +85,7 @@ def _dataclass_named(name: str) -> type:
 
 
 def from_dict(value: Any) -> Any:
-    """Inverse of `to_dict`.
+    """Convert the result of `to_dict` back.
 
     Raises:
         UserError: a class or field that this version of plmjax does not have.
@@ -113,7 +113,7 @@ def from_dict(value: Any) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value of an experiment is of a type, which an integer is where a number of any kind is expected."""
+    """Return whether a value has a type. An integer is accepted where a float is expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _fits(value, arguments[0])
@@ -139,7 +139,7 @@ def _type_name(kind: Any) -> str:
 
 
 def read(path: Path) -> Experiment:
-    """The experiment of an experiment.json.
+    """Return the experiment of an experiment.json.
 
     Raises:
         UserError: the file is missing or not an experiment.
@@ -159,12 +159,12 @@ def read(path: Path) -> Experiment:
 
 
 def write(experiment: Experiment, path: Path) -> None:
-    """Writes experiment.json, atomically."""
+    """Write experiment.json, atomically."""
     storage.write(path, json.dumps(to_dict(experiment), indent=2) + "\n")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """`to_dict` with dotted names: {"training.steps": 1000, ...}."""
+    """Return `to_dict` with dotted names: {"training.steps": 1000, ...}."""
     value = to_dict(value) if dataclasses.is_dataclass(value) else value
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = {str(index): item for index, item in enumerate(value)}
@@ -177,7 +177,10 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(before: Experiment, after: Experiment, free: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Dotted field -> (before, after) where two experiments differ, except for fields that begin with a `free` name."""
+    """Return a dict from dotted field to (before, after) where two experiments differ.
+
+    Fields that begin with a name in `free` are left out.
+    """
     old, new = flatten(before), flatten(after)
     names = sorted(name for name in old.keys() | new.keys() if not name.startswith(tuple(free)))
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
