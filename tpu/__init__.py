@@ -1,6 +1,6 @@
-"""A run on Cloud TPU: submit it to a slice, follow it, read its logs, delete it.
+"""Run an experiment on Cloud TPU: submit it to a slice, follow it, read its logs, delete it.
 
-`python -m tpu submit EXPERIMENT ...` packs the project, puts it into a bucket and asks for a slice whose machines
-all run `plmjax pretrain EXPERIMENT`. What is remembered of a job between commands lies in the bucket, not on this
+`python -m tpu submit EXPERIMENT ...` packs the project, uploads it to a bucket and requests a slice. All machines of
+the slice run `plmjax pretrain EXPERIMENT`. The state of a job between commands is stored in the bucket, not on this
 machine.
 """

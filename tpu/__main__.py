@@ -1,4 +1,4 @@
-"""The command line: one function per command."""
+"""The command line, with one function per command."""
 
 import functools
 import os
@@ -45,27 +45,27 @@ def submit(
     include: tuple[str, ...] = (),
     overrides: Overrides = (),
 ) -> None:
-    """Pretrains an experiment on a TPU slice, and follows it to its end; submitted again, it resumes.
+    """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; its own options follow after --.
         accelerator: Chip: v2, v3, v4, v5e, v5p, v6e or 7x.
         topology: Shape of the slice in chips, such as 8x8 or 2x2x4.
-        bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and what is remembered of the job.
+        bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and the state of the job.
         project: Google Cloud project that pays.
-        zone: Its zone, such as us-west4-a.
-        name: Of the job; the experiment's by default.
-        slices: How many slices share the batch.
-        spot: Take slices that are cheaper and can be preempted at any moment.
+        zone: Zone of the slice, such as us-west4-a.
+        name: Name of the job; that of the experiment by default.
+        slices: Number of slices that share the batch.
+        spot: Use spot slices, which are cheaper and can be preempted at any moment.
         workdir: Folder of the run; BUCKET/runs/NAME by default.
-        attempts: Slices asked for at most, one after the other, when they are lost.
+        attempts: Maximum number of slices requested, one after the other, when they are lost.
         runtime: Software version of the TPU's machines; the chip's own by default.
         network: VPC network of the machines; the project's default one by default.
-        subnetwork: Its subnetwork.
+        subnetwork: Subnetwork of the machines.
         service_account: Identity of the machines, with the bucket and roles/tpu.admin, or a name on Kubernetes.
-        kubernetes: Write a JobSet for kubectl to this file instead of asking Cloud TPU.
-        image: Container image for --kubernetes; any with bash, curl and Python 3.11 or later.
-        detach: Return when the slice is asked for; python -m tpu watch follows it later.
+        kubernetes: Write a JobSet for kubectl to this file instead of calling Cloud TPU.
+        image: Container image for --kubernetes; any image with bash, curl and Python 3.11 or later.
+        detach: Return when the slice is requested; python -m tpu watch follows the job later.
         dry_run: Print every call instead of making it; needs no credentials and no network.
         include: Files to pack although they look like credentials; such files are left out by default.
     """
@@ -95,17 +95,17 @@ def submit(
         print(f"{job.name}: {job.workers} hosts of {job.slice.name}; run kubectl apply -f {kubernetes}")
         return
     submissions.ask(submission)
-    print(f"{job.name}: asked for {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
+    print(f"{job.name}: requested {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
     if not detach:
         _follow(job)
 
 
 def watch(name: Positional[Name], bucket: str = "") -> None:
-    """Follows a job to its end; asks for lost slices again, and gives the last one back.
+    """Follow a job until it ends. Request lost slices again, and delete the last slice.
 
     Args:
-        name: Of the job.
-        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
     """
     from tpu import job as jobs
 
@@ -118,13 +118,13 @@ def watch(name: Positional[Name], bucket: str = "") -> None:
 def _follow(job: "Job") -> None:
     from tpu import follow
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
     try:
-        ended = follow.watch(job, say)
+        ended = follow.watch(job, report)
     except KeyboardInterrupt:
-        print(f"The job goes on; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
+        print(f"The job continues; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
         sys.exit(130)
     print(f"{job.name}: {ended.state}{': ' if ended.reason else ''}{ended.reason}")
     if ended.state == "failed":
@@ -133,11 +133,11 @@ def _follow(job: "Job") -> None:
 
 
 def status(name: Positional[Name] = "", bucket: str = "") -> None:
-    """What a job is doing: state, step, loss, throughput, time left; every job of the bucket when none is named.
+    """Show the status of a job: state, step, loss, throughput, time left. Without a name, show every job of the bucket.
 
     Args:
-        name: Of the job.
-        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
     """
     from tpu import follow
     from tpu import job as jobs
@@ -151,13 +151,13 @@ def status(name: Positional[Name] = "", bucket: str = "") -> None:
 
 
 def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
-    """What a worker printed, installation included.
+    """Print the output of a worker, with its installation.
 
     Args:
-        name: Of the job.
-        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
         worker: Number of the host, from 0.
-        follow: Go on until the job has ended.
+        follow: Continue until the job has ended.
     """
     from tpu import follow as following
     from tpu import job as jobs
@@ -168,11 +168,11 @@ def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool
 
 
 def delete(name: Positional[Name], bucket: str = "") -> None:
-    """Gives a job's slices back and forgets the job; its run directory stays.
+    """Delete a job and its slices. Its run directory is kept.
 
     Args:
-        name: Of the job.
-        bucket: Where it was submitted to; $PLMJAX_BUCKET by default.
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
     """
     from tpu import job as jobs
     from tpu.bucket import Bucket
@@ -180,7 +180,7 @@ def delete(name: Positional[Name], bucket: str = "") -> None:
 
     job = jobs.find(_bucket(bucket), name)
     if job.project:
-        print("giving the slice back", flush=True)
+        print("deleting the slice", flush=True)
         Queue(job).delete()
     Bucket(job.bucket).remove(f"jobs/{name}")
     print(f"{name} is deleted; its run is in {job.workdir}")
@@ -189,15 +189,15 @@ def delete(name: Positional[Name], bucket: str = "") -> None:
 
 
 def work(name: Positional[Name], bucket: str, worker: int, log: Path, every: float = 10, patience: float = 300) -> None:
-    """Runs a job on one host of its slice; the startup script calls it.
+    """Run a job on one host of its slice. The startup script calls this command.
 
     Args:
-        name: Of the job.
-        bucket: Where it was submitted to.
+        name: Name of the job.
+        bucket: Bucket to which it was submitted.
         worker: Number of this host, from 0.
         log: Local log, which is copied to the bucket.
-        every: Seconds between two looks at the run and the bucket.
-        patience: Seconds for which the other hosts are waited for.
+        every: Seconds between two checks of the run and the bucket.
+        patience: Seconds to wait for the other hosts.
     """
     from tpu import job as jobs
     from tpu.worker import Worker
@@ -210,13 +210,13 @@ ON_THE_SLICE: dict[str, Callable] = {"work": work}
 
 
 def usage() -> str:
-    """The commands, one line each."""
+    """Return the list of commands, one line each."""
     rows = "\n".join(f"  {name:<8} {verb.__doc__.splitlines()[0]}" for name, verb in (VERBS | ON_THE_SLICE).items())
     return f"usage: {PROGRAM} COMMAND ...    ({PROGRAM} COMMAND --help shows its options)\n\n{rows}"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Runs one command; raises UserError for a mistake of the user."""
+    """Run one command. Raise UserError for a mistake of the user."""
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if name in ("--help", "-h"):
         print(usage())
@@ -241,7 +241,7 @@ def _bucket(given: str) -> str:
 
 
 def main() -> None:
-    """Entry point of `python -m tpu`."""
+    """Run `python -m tpu`."""
     command_line.answer(lambda: run(sys.argv[1:]), PROGRAM)
 
 

@@ -1,4 +1,4 @@
-"""Objects of a bucket, or of a folder that stands for one, by their names."""
+"""Objects of a bucket, or of a local folder that replaces it, by name."""
 
 import functools
 from pathlib import Path
@@ -8,37 +8,37 @@ from plmjax.errors import UserError
 
 
 class Bucket:
-    """`gs://NAME`, `gs://NAME/PREFIX`, or a folder of this machine; it is not contacted before the first use."""
+    """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not contacted before its first use."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self.local = not storage.in_bucket(root)
 
     def url(self, name: str) -> str:
-        """The full name of an object."""
+        """Return the full name of an object."""
         return f"{self.root}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        """The contents of an object, or None."""
+        """Return the contents of an object, or None."""
         try:
             return storage.contents(self._path / name)
         except FileNotFoundError:
             return None
 
     def write(self, name: str, contents: bytes) -> None:
-        """Writes an object, all of it or nothing."""
+        """Write an object atomically."""
         path = self._path / name
         if self.local:
             path.parent.mkdir(parents=True, exist_ok=True)
         storage.write(path, contents)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted."""
+        """Return the names in a folder, sorted."""
         path = self._path / folder
         return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
 
     def remove(self, folder: str) -> None:
-        """Removes a folder and all that is in it, if it is there."""
+        """Remove a folder with all its contents, if it exists."""
         storage.remove(self._path / folder)
 
     @functools.cached_property

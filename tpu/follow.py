@@ -1,4 +1,4 @@
-"""A job seen from outside: what it is doing, what it printed, and lost slices requested again."""
+"""Follow a job from outside: show its status and logs, and request lost slices again."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ from tpu.queue import Queue, State
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run, by its metrics."""
+    """Progress of a run, from its metrics."""
 
     step: int
     steps: int
@@ -40,7 +40,7 @@ class Progress:
 
 
 def progress(workdir: str) -> Progress | None:
-    """What experiment.json and metrics.jsonl of a run directory say; None before the first."""
+    """Return the progress in a run directory's experiment.json and metrics.jsonl, or None before the first exists."""
     folder = storage.path(workdir)
     if not (folder / "experiment.json").exists():
         return None
@@ -64,17 +64,17 @@ def progress(workdir: str) -> Progress | None:
 
 
 def state(job: Job) -> str:
-    """The job's state in words: of the verdict and of its slices."""
+    """Return the state of a job as text: its verdict and the state of its slices."""
     ended = jobs.verdict(job)
     slices = str(Queue(job).state()) if job.project else "on Kubernetes"
     if ended is None:
-        return "not running: no slice is asked for" if slices == "ABSENT" else slices
+        return "not running: no slice is requested" if slices == "ABSENT" else slices
     rest = "" if slices in ("ABSENT", "on Kubernetes") else f"; its slice is {slices}, see python -m tpu delete"
     return f"{ended.state}{rest}" + (f": {ended.reason}" if ended.reason else "")
 
 
 def status(job: Job) -> Iterator[str]:
-    """Everything about a job, a line each."""
+    """Yield the full status of a job, line by line."""
     kind = "spot, " if job.spot else ""
     yield f"job         {job.name}: {job.experiment} {' '.join(job.overrides)}".rstrip()
     yield f"slice       {job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
@@ -89,14 +89,14 @@ def status(job: Job) -> Iterator[str]:
 
 
 def summary(job: Job) -> str:
-    """A job in one line."""
+    """Return a one-line status of a job."""
     return f"{job.name:<24} {job.slice.name:<10} {state(job):<12} {progress(job.workdir) or 'nothing logged yet'}"
 
 
 def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -> Iterator[str]:
-    """What a worker printed, over all attempts; with `follow` also what it prints until the job has ended.
+    """Yield the output of a worker over all attempts. With `follow`, continue until the job has ended.
 
-    find: reads the job, which changes with every attempt.
+    find: function that reads the job, which changes with every attempt.
     """
     read: dict[str, int] = {}
     while True:
@@ -117,11 +117,12 @@ def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -
 
 
 SILENCE = 3600.0
-"""Seconds for which the hosts of an ACTIVE slice may report nothing, not even that they install."""
+"""Seconds without any report from the hosts of an ACTIVE slice after which the job fails. Installation is reported
+too."""
 
 
-def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
-    """Follows a job to its end, requests lost slices again, and deletes everything in the end.
+def watch(job: Job, report: Callable[[str], None], every: float = 30) -> Verdict:
+    """Follow a job until it ends, request lost slices again, and delete everything at the end.
 
     Raises:
         UserError: Cloud TPU refuses a request.
@@ -133,29 +134,34 @@ def watch(job: Job, say: Callable[[str], None], every: float = 30) -> Verdict:
         ended = jobs.verdict(job)
         line = f"{found}  {progress(job.workdir) or ''}".rstrip()
         if line != shown:
-            say(line)
+            report(line)
             shown = line
         active = (active or time.monotonic()) if found.name == "ACTIVE" else None
         if ended is None:
-            ended = _hopeless(job, found, time.monotonic() - active if active else 0)
+            ended = _failure(job, found, time.monotonic() - active if active else 0)
         if ended is not None:
             if found.name != "ABSENT":
-                say("giving the slice back")
+                report("deleting the slice")
                 queue.delete(every)
             jobs.decide(job, ended)
             return ended
         if found.lost:
-            say(f"the slice is lost; asking for another one, attempt {job.attempt - job.first + 2} of {job.attempts}")
+            report(
+                f"the slice is lost; requesting another one, attempt {job.attempt - job.first + 2} of {job.attempts}"
+            )
             queue.delete(every)
-            job = job.again()
+            job = job.next_attempt()
             jobs.save(job)
             Queue(job).create(startup.render(job))
         else:
             time.sleep(every)
 
 
-def _hopeless(job: Job, found: State, seconds: float) -> Verdict | None:
-    """How the job failed, or None while it can go on. seconds: how long its slice has been ACTIVE."""
+def _failure(job: Job, found: State, seconds: float) -> Verdict | None:
+    """Return the verdict of a failed job, or None while it can continue.
+
+    seconds: time for which its slice has been ACTIVE.
+    """
     if seconds > SILENCE and not Bucket(job.bucket).names(f"{job.folder}/logs"):
         return Verdict("failed", f"No host of the slice has written a log within {SILENCE / 60:.0f} minutes.")
     if found.name == "FAILED":
@@ -167,6 +173,6 @@ def _hopeless(job: Job, found: State, seconds: float) -> Verdict | None:
     if found.lost and job.attempt - job.first + 1 >= job.attempts:
         return Verdict(
             "failed",
-            f"The slice was lost {job.attempts} times, which is all that python -m tpu submit --attempts allows.",
+            f"The slice was lost {job.attempts} times, the maximum that python -m tpu submit --attempts allows.",
         )
     return None

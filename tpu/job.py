@@ -1,14 +1,14 @@
-"""What a job is, and what the bucket remembers of it.
+"""A job, and its state in the bucket.
 
     BUCKET/packages/DIGEST.tar.gz                      the project, packed
     BUCKET/compilation/                                compiled programs, for the next start
     BUCKET/runs/NAME/                                  the run directory, unless --workdir names another
     BUCKET/jobs/NAME/job.json                          the job, as last submitted
-    BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      what a worker printed, in parts
-    BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       how a worker's machine ended
-    BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; there is none while it goes on
+    BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
+    BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
+    BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
 
-An attempt is one slice that was asked for. A new one begins when a slice is lost, or when the job is submitted again.
+An attempt is one requested slice. A new attempt begins when a slice is lost, or when the job is submitted again.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from plmjax.parallel import topologies
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-"""Names that Cloud TPU and Kubernetes both take, short enough for the suffixes that both append."""
+"""Names that both Cloud TPU and Kubernetes accept, short enough for the suffixes that both append."""
 JOIN_SECONDS = 1800
-"""Seconds that a host waits for the others: some machines start late, install slowly or are repaired first."""
+"""Seconds that a host waits for the others, because some machines start late, install slowly or are repaired first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run and the slices it runs on."""
+    """A run and its slices."""
 
     name: str
     experiment: str
-    """FILE or FILE:FUNCTION, FILE is a path in the package."""
+    """FILE or FILE:FUNCTION, where FILE is a path in the package."""
     overrides: tuple[str, ...]
     resolved: dict[str, Any]
     """The experiment with its overrides, as JSON."""
@@ -48,9 +48,9 @@ class Job:
     package: str
     """Name of the packed project in the bucket."""
     jax: str
-    """Version of JAX on the machine that submitted it, installed on the slice too."""
+    """Version of JAX on the submitting machine, which is also installed on the slice."""
     attempts: int
-    """Most attempts of a job, each on a slice of its own, before it fails."""
+    """Maximum number of attempts, each on its own slice, before the job fails."""
     project: str = ""
     """Project of Google Cloud; empty for a job on Kubernetes."""
     zone: str = ""
@@ -61,24 +61,24 @@ class Job:
     attempt: int = 1
     """Number of the slice requested last, counted from the job's first submission."""
     first: int = 1
-    """Attempt that its last submission began with."""
+    """First attempt of the last submission."""
 
     @property
     def slice(self) -> "topologies.Slice":
-        """All its slices, as plmjax.parallel.topologies describes them."""
-        from plmjax.parallel import topologies  # imports JAX, which a host that only watches a run does not need
+        """All slices of the job, as a plmjax.parallel.topologies.Slice."""
+        from plmjax.parallel import topologies  # this imports JAX, which a host that only watches a run does not need
 
         count = f"*{self.slices}" if self.slices > 1 else ""
         return topologies.parse(f"{self.accelerator}:{self.topology}{count}")
 
     @property
     def workers(self) -> int:
-        """Hosts of all its slices."""
+        """Number of hosts of all slices."""
         return self.slice.hosts
 
     @property
     def hosts(self) -> int:
-        """Hosts of one slice."""
+        """Number of hosts of one slice."""
         return self.workers // self.slices
 
     @property
@@ -86,30 +86,30 @@ class Job:
         """Folder of the current attempt in the bucket."""
         return f"jobs/{self.name}/{self.attempt}"
 
-    def again(self) -> "Job":
-        """The job with another slice."""
+    def next_attempt(self) -> "Job":
+        """Return the job with another slice."""
         return dataclasses.replace(self, attempt=self.attempt + 1)
 
     def to_json(self) -> bytes:
-        """The contents of job.json."""
+        """Return the contents of job.json."""
         return (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode()
 
     def command(self) -> list[str]:
-        """What every worker runs."""
+        """Return the command that every worker runs."""
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
         return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *waiting, *self.overrides]
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     state: Literal["done", "failed"]
     reason: str = ""
-    """A sentence, where it failed."""
+    """A sentence, if it failed."""
 
     def to_json(self) -> bytes:
-        """The contents of verdict.json."""
+        """Return the contents of verdict.json."""
         return (json.dumps(dataclasses.asdict(self)) + "\n").encode()
 
 
@@ -119,16 +119,16 @@ _SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
     "spot": bool,
     **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
 }
-"""Of job.json."""
+"""Shape of job.json."""
 
 
 def save(job: Job) -> None:
-    """Writes job.json."""
+    """Write job.json."""
     Bucket(job.bucket).write(f"jobs/{job.name}/job.json", job.to_json())
 
 
 def read(bucket: str, name: str) -> Job | None:
-    """The job of that name, or None.
+    """Return the job of that name, or None.
 
     Raises:
         UserError: its job.json is of another version.
@@ -148,7 +148,7 @@ def read(bucket: str, name: str) -> Job | None:
 
 
 def find(bucket: str, name: str) -> Job:
-    """The job of that name.
+    """Return the job of that name.
 
     Raises:
         UserError: there is none; the message has the nearest name.
@@ -162,12 +162,12 @@ def find(bucket: str, name: str) -> Job:
 
 
 def names(bucket: str) -> list[str]:
-    """Every job of the bucket."""
+    """Return the names of all jobs of the bucket."""
     return Bucket(bucket).names("jobs")
 
 
 def verdict(job: Job) -> Verdict | None:
-    """How the current attempt ended; None while it goes on."""
+    """Return the outcome of the current attempt, or None while it runs."""
     text = Bucket(job.bucket).read(f"{job.folder}/verdict.json")
     if text is None:
         return None
@@ -179,12 +179,12 @@ def verdict(job: Job) -> Verdict | None:
         return Verdict(**fields)
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"Expected how an attempt ended in {job.bucket}/{job.folder}/verdict.json, found another "
-            f"({json_text.reason(error)}); remove it, and the attempt goes on."
+            f"Expected the outcome of an attempt in {job.bucket}/{job.folder}/verdict.json, found another "
+            f"({json_text.reason(error)}); remove it, and the attempt continues."
         ) from None
 
 
 def decide(job: Job, ended: Verdict) -> None:
-    """Ends the current attempt; the first verdict stands."""
+    """End the current attempt. The first verdict counts."""
     if verdict(job) is None:
         Bucket(job.bucket).write(f"{job.folder}/verdict.json", ended.to_json())

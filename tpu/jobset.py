@@ -1,4 +1,4 @@
-"""The same job for Kubernetes: a JobSet, one Job a slice and one Pod a host, that runs the startup script.
+"""The same job for Kubernetes: a JobSet with one Job per slice and one Pod per host, which runs the startup script.
 
 jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2; docs.cloud.google.com/kubernetes-engine/docs/concepts/tpus.
 """
@@ -10,23 +10,23 @@ from tpu import startup
 from tpu.job import Job
 
 PORTS = {"libtpu": 8471, "coordinator": 8482}
-"""Ports that libtpu and jax.distributed speak on between the hosts."""
+"""Ports of libtpu and jax.distributed for connections between the hosts."""
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
-    """The JobSet.
+    """Return the JobSet.
 
     Raises:
         UserError: GKE does not offer the chip.
     """
-    piece = job.slice
-    if not piece.chip.label:
+    slices = job.slice
+    if not slices.chip.label:
         raise UserError(
-            f"Expected a chip that GKE offers, found {piece.chip.name}; choose another --accelerator, or leave out "
+            f"Expected a chip that GKE offers, found {slices.chip.name}; choose another --accelerator, or leave out "
             f"--kubernetes."
         )
     selector = {
-        "cloud.google.com/gke-tpu-accelerator": piece.chip.label,
+        "cloud.google.com/gke-tpu-accelerator": slices.chip.label,
         "cloud.google.com/gke-tpu-topology": job.topology,
     }
     container = {
@@ -34,7 +34,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "image": image,
         "command": ["bash", "-c", startup.render(job)],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
-        "resources": {"limits": {"google.com/tpu": piece.chips // piece.hosts}},
+        "resources": {"limits": {"google.com/tpu": slices.chips // slices.hosts}},
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -70,7 +70,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "metadata": {
             "name": job.name,
             "labels": {"app.kubernetes.io/managed-by": "plmjax"},
-            # All hosts of a slice lie in one node pool, and no two slices in the same.
+            # All hosts of a slice are in one node pool, and no two slices are in the same pool.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {
@@ -87,7 +87,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
 
 
 def to_yaml(job: Job, image: str) -> str:
-    """The JobSet as kubectl takes it, the script legible."""
+    """Return the JobSet as YAML for kubectl, with a readable script."""
     try:
         import yaml
     except ImportError:

@@ -1,4 +1,4 @@
-"""The project in one archive: what git tracks, as it lies in the working tree, without credentials."""
+"""The project in one archive: the files that git tracks, as in the working tree, without credentials."""
 
 import dataclasses
 import fnmatch
@@ -15,27 +15,27 @@ from pathlib import Path
 from plmjax.errors import UserError, listed
 
 ROOT = Path(__file__).resolve().parents[1]
-"""Folder of the project that is packed: the one that this file belongs to."""
+"""Folder of the project that is packed, to which this file belongs."""
 WITHOUT_GIT = ("plmjax", "experiments", "tpu", "setup.py", "pyproject.toml", "README.md")
-"""Files and folders that are packed of a project that is not a git checkout."""
+"""Files and folders that are packed if the project is not a git checkout."""
 LARGEST = 64 * 2**20
-"""Largest file in bytes that is packed; data belongs into the bucket."""
+"""Maximum size in bytes of a packed file. Data belongs in the bucket."""
 CREDENTIAL_NAMES = (
     ".env .env.* *.env .envrc .netrc .pypirc .npmrc .git-credentials .credentials* *credentials*.json *credentials "
     "*service?account*.json *secret*.json *secret*.yaml *secret*.yml *.pem *.key *.p12 *.pfx *.jks *.keystore id_rsa* "
     "id_dsa* id_ecdsa* id_ed25519* .htpasswd token.json kubeconfig*"
 ).split()
-"""Patterns of the names, in lower case, of files that usually hold credentials."""
+"""Patterns of names, in lower case, of files that usually hold credentials."""
 CREDENTIAL_TEXT = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{16}|\"private_key\"\s*:\s*\"-----BEGIN|"
     rb"aws_secret_access_key\s*=\s*[A-Za-z0-9/+]{40}"
 )
-"""Text that stands in files of credentials and in no program."""
+"""Text that occurs in files of credentials and not in programs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The files of a project that are packed, and those that are left out because they look like credentials."""
+    """The packed files of a project, and those left out because they look like credentials."""
 
     sizes: dict[str, int]
     """Name relative to the project -> bytes, sorted."""
@@ -43,11 +43,11 @@ class Selection:
 
     @property
     def names(self) -> list[str]:
-        """The names of the files that are packed, sorted."""
+        """Names of the packed files, sorted."""
         return list(self.sizes)
 
     def by_folder(self) -> Iterator[str]:
-        """A line for each folder and file at the top of the project: its number of files and their bytes."""
+        """Yield a line for each folder and file at the top of the project: its number of files and their bytes."""
         tops: dict[str, list[int]] = {}
         for name, size in self.sizes.items():
             top, slash, _ = name.partition("/")
@@ -57,13 +57,13 @@ class Selection:
             yield f"pack    {top}  {files}{sum(sizes):,} bytes"
 
     def explain_left_out(self) -> Iterator[str]:
-        """A line for each file that is left out, with the option that packs it."""
+        """Yield a line for each file that is left out, with the option that packs it."""
         for name in self.left_out:
             yield f"leave   {name}  looks like credentials; --include {shlex.quote(name)} packs it"
 
 
 def select(root: Path, experiment: str = "", include: Collection[str] = ()) -> Selection:
-    """Selects the files to pack.
+    """Select the files to pack.
 
     experiment: name of a file that is packed although git does not track it; empty for none.
     include: names of files that are packed although they look like credentials.
@@ -114,7 +114,7 @@ def _tracked(root: Path) -> list[str]:
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
     except FileNotFoundError:
-        raise UserError(f"Expected git, which knows the files of {root}, found none here; install it.") from None
+        raise UserError(f"Expected git, to list the files of {root}, found none; install it.") from None
     except subprocess.CalledProcessError as error:
         raise UserError(
             f"Expected git to list the files of {root}, found: {error.stderr.strip().splitlines()[0]}; fix it."
@@ -123,7 +123,10 @@ def _tracked(root: Path) -> list[str]:
 
 
 def pack(names: list[str], root: Path) -> tuple[str, bytes]:
-    """(name in the bucket, contents) of the archive; equal files give equal bytes, whenever and wherever packed."""
+    """Return (name in the bucket, contents) of the archive.
+
+    The same files give the same bytes at any time and place.
+    """
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as zipped,

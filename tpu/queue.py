@@ -1,7 +1,7 @@
 """Slices of Cloud TPU, requested as queued resources (google.cloud.tpu.v2) and deleted.
 
 A queued resource goes through ACCEPTED, WAITING_FOR_RESOURCES and PROVISIONING to ACTIVE. When its slice is preempted
-or breaks, it is SUSPENDED and never runs again: it has to be deleted and asked for anew. FAILED is a late refusal.
+or breaks, it is SUSPENDED and never runs again: it has to be deleted and requested anew. FAILED is a late refusal.
 docs.cloud.google.com/tpu/docs/queued-resources.
 """
 
@@ -18,29 +18,29 @@ from plmjax.errors import UserError
 from tpu.job import Job
 
 ENDPOINT = "TPU_API_ENDPOINT"
-"""Environment variable: host:port of a service that replaces Google's in rehearsals, without encryption."""
+"""Environment variable with host:port of a service that replaces Google's in rehearsals, without encryption."""
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 LOST = ("SUSPENDING", "SUSPENDED")
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED")
-"""States of a node that does not come back by itself."""
+"""States from which a node does not recover by itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the service says of a queued resource."""
+    """State of a queued resource, as reported by the service."""
 
     name: str
     """ABSENT, or one of the service's names, such as ACTIVE."""
     error: str = ""
-    """Why it failed."""
+    """Reason of its failure."""
     nodes: tuple[str, ...] = ()
-    """States of its slices, where it has some."""
+    """States of its slices, if it has any."""
     by_user: bool = False
-    """Whether a person suspended it, not the service."""
+    """True if a person suspended it and not the service."""
 
     @property
     def lost(self) -> bool:
-        """Whether it has lost its slices for good."""
+        """True if it has lost its slices for good."""
         return self.name in LOST or any(node in LOST_NODE for node in self.nodes)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class State:
 
 
 def library() -> Any:
-    """google.cloud.tpu_v2.
+    """Return the module google.cloud.tpu_v2.
 
     Raises:
         UserError: it is not installed.
@@ -64,23 +64,23 @@ def library() -> Any:
 
 
 def parent(job: Job) -> str:
-    """The project and zone of the job's resources, as the service names them."""
+    """Return the project and zone of the job's resources in the service's form."""
     return f"projects/{job.project}/locations/{job.zone}"
 
 
 def resource(job: Job) -> str:
-    """Full name of the job's queued resource."""
+    """Return the full name of the job's queued resource."""
     return f"{parent(job)}/queuedResources/{job.name}"
 
 
 def nodes(job: Job) -> list[str]:
-    """Full names of the job's slices."""
+    """Return the full names of the job's slices."""
     names = [job.name] if job.slices == 1 else [f"{job.name}-{index}" for index in range(job.slices)]
     return [f"{parent(job)}/nodes/{name}" for name in names]
 
 
 def create_request(job: Job, script: str) -> Any:
-    """The CreateQueuedResourceRequest of the job's current attempt."""
+    """Return the CreateQueuedResourceRequest of the job's current attempt."""
     tpu = library()
     node = tpu.Node(
         accelerator_type=job.slice.accelerator_type,
@@ -100,36 +100,36 @@ def create_request(job: Job, script: str) -> Any:
         specification.node_id = job.name
     else:
         specification.multislice_params = {"node_count": job.slices, "node_id_prefix": job.name}
-    tier = {"spot": tpu.QueuedResource.Spot()} if job.spot else {}  # on demand is the tier of those that name none
+    tier = {"spot": tpu.QueuedResource.Spot()} if job.spot else {}  # without a tier the resource is on demand
     return tpu.CreateQueuedResourceRequest(
         parent=parent(job),
         queued_resource_id=job.name,
         queued_resource=tpu.QueuedResource(tpu={"node_spec": [specification]}, **tier),
-        # If the answer is lost and the request is sent again, it still makes one resource.
+        # If the answer is lost and the request is sent again, it still creates only one resource.
         request_id=str(uuid.uuid4()),
     )
 
 
 def delete_request(job: Job) -> Any:
-    """The DeleteQueuedResourceRequest, which deletes the slices too."""
+    """Return the DeleteQueuedResourceRequest, which deletes the slices too."""
     return library().DeleteQueuedResourceRequest(name=resource(job), force=True)
 
 
 def get_request(job: Job) -> Any:
-    """The GetQueuedResourceRequest."""
+    """Return the GetQueuedResourceRequest."""
     return library().GetQueuedResourceRequest(name=resource(job))
 
 
 def show(request: Any) -> str:
-    """A request as JSON, without the fields it leaves unset."""
+    """Return a request as JSON, without unset fields."""
     return json.dumps(json.loads(type(request).to_json(request, always_print_fields_with_no_presence=False)), indent=2)
 
 
 class Queue:
-    """Cloud TPU, as one job needs it. Every refusal is a UserError of one sentence."""
+    """Client of Cloud TPU for one job. Every refusal is a UserError of one sentence."""
 
     PATIENCE = 600.0
-    """Seconds for which a service that cannot be reached is asked again."""
+    """Seconds during which calls to an unreachable service are repeated."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -138,7 +138,7 @@ class Queue:
         from google.api_core.retry import Retry, if_exception_type
 
         unreachable = if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded)
-        self._patiently = {"timeout": 60, "retry": Retry(unreachable, initial=1, maximum=30, timeout=self.PATIENCE)}
+        self._call_options = {"timeout": 60, "retry": Retry(unreachable, initial=1, maximum=30, timeout=self.PATIENCE)}
         if endpoint := os.environ.get(ENDPOINT):
             import grpc
             from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
@@ -156,21 +156,23 @@ class Queue:
             ) from None
 
     def create(self, script: str) -> None:
-        """Asks for the job's slices.
+        """Request the job's slices.
 
         Raises:
-            UserError: it is refused.
+            UserError: the request is refused.
         """
         with self._refusals():
-            _settle(self._client.create_queued_resource(create_request(self.job, script), **self._patiently))
+            _wait_for_operation(
+                self._client.create_queued_resource(create_request(self.job, script), **self._call_options)
+            )
 
     def state(self) -> State:
-        """What the service says now; ABSENT where there is no such resource."""
+        """Return the current state of the resource; ABSENT if there is no such resource."""
         from google.api_core import exceptions
 
         with self._refusals():
             try:
-                found = self._client.get_queued_resource(get_request(self.job), **self._patiently)
+                found = self._client.get_queued_resource(get_request(self.job), **self._call_options)
             except exceptions.NotFound:
                 return State("ABSENT")
             name = found.state.state.name
@@ -187,16 +189,16 @@ class Queue:
         states = []
         for name in nodes(self.job):
             try:
-                states.append(self._client.get_node(name=name, **self._patiently).state.name)
+                states.append(self._client.get_node(name=name, **self._call_options).state.name)
             except exceptions.NotFound:
                 states.append("TERMINATED")
         return tuple(states)
 
     def delete(self, every: float = 10, patience: float = 1800) -> None:
-        """Deletes the slices and waits until they are gone; where there are none it does nothing.
+        """Delete the slices and wait until they are gone. Do nothing if there are none.
 
         Raises:
-            UserError: it is refused, or not gone after `patience` seconds.
+            UserError: it is refused, or they still exist after `patience` seconds.
         """
         from google.api_core import exceptions
 
@@ -211,18 +213,20 @@ class Queue:
                 # Somebody else may be deleting it, or its state may be changing; the request is repeated later.
                 busy = (exceptions.NotFound, exceptions.FailedPrecondition, exceptions.Aborted)
                 with self._refusals(), contextlib.suppress(*busy):
-                    _settle(self._client.delete_queued_resource(delete_request(self.job), **self._patiently))
+                    _wait_for_operation(
+                        self._client.delete_queued_resource(delete_request(self.job), **self._call_options)
+                    )
                 if self.state().name == "ABSENT":
                     return
             time.sleep(every)
             waited += every
 
     def ask_to_delete(self) -> None:
-        """Requests that the slices are deleted and does not wait: this machine is one of them."""
+        """Request the deletion of the slices without waiting for it, because this machine is one of them."""
         from google.api_core import exceptions
 
         with self._refusals(), contextlib.suppress(exceptions.NotFound):
-            self._client.delete_queued_resource(delete_request(self.job), **self._patiently)
+            self._client.delete_queued_resource(delete_request(self.job), **self._call_options)
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -246,47 +250,48 @@ class Queue:
     def _sentence(self, error: Any) -> str:
         from google.api_core import exceptions
 
-        job, said = self.job, _first_line(error.message)
+        job, reason = self.job, _first_line(error.message)
         slices = f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type
         kind = "spot " if job.spot else ""
         if isinstance(error, exceptions.ResourceExhausted):
             return (
-                f"Expected quota for {kind}{slices} in {job.zone} of {job.project}, found too little ({said}); ask for "
-                f"more under IAM & Admin, Quotas, or choose another --zone or a smaller --topology"
-                f"{'' if job.spot else ', or --spot, which has a quota of its own'}."
+                f"Expected quota for {kind}{slices} in {job.zone} of {job.project}, found too little ({reason}); "
+                f"request more under IAM & Admin, Quotas, or choose another --zone or a smaller --topology"
+                f"{'' if job.spot else ', or --spot, which has its own quota'}."
             )
         if isinstance(error, exceptions.Unauthenticated):
             return (
-                f"Expected valid credentials for Google Cloud, found {said}; run gcloud auth application-default login."
+                f"Expected valid credentials for Google Cloud, found {reason}; run gcloud auth application-default "
+                f"login."
             )
         if isinstance(error, exceptions.PermissionDenied):
             return (
-                f"Expected the right to use Cloud TPU in {job.project}, found a refusal ({said}); have roles/tpu.admin "
-                f"granted, and the API tpu.googleapis.com enabled."
+                f"Expected permission to use Cloud TPU in {job.project}, found a refusal ({reason}); get the role "
+                f"roles/tpu.admin, and enable the API tpu.googleapis.com."
             )
         if isinstance(error, exceptions.AlreadyExists):
             return (
                 f"Expected no queued resource named {job.name} in {job.zone}, found one; choose another --name, or "
-                f"give that one back with gcloud compute tpus queued-resources delete {job.name} --force."
+                f"delete that one with gcloud compute tpus queued-resources delete {job.name} --force."
             )
         if isinstance(error, exceptions.NotFound):
             return (
-                f"Expected {slices} in {job.zone} of {job.project}, found no such thing there ({said}); correct "
+                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct "
                 f"--project, or choose a --zone that has this --accelerator."
             )
         if isinstance(error, exceptions.InvalidArgument | exceptions.FailedPrecondition | exceptions.OutOfRange):
             return (
-                f"Expected a request for {slices} that Cloud TPU takes, found it refused ({said}); correct --zone, "
+                f"Expected a request for {slices} that Cloud TPU accepts, found it refused ({reason}); correct --zone, "
                 f"--topology, --runtime or --network."
             )
         return (
-            f"Expected an answer of Cloud TPU in {job.zone}, found {type(error).__name__} ({said}); try again later, "
-            f"python -m tpu status {job.name} --bucket {job.bucket} shows what came of it."
+            f"Expected an answer of Cloud TPU in {job.zone}, found {type(error).__name__} ({reason}); try again later, "
+            f"python -m tpu status {job.name} --bucket {job.bucket} shows the result."
         )
 
 
-def _settle(operation: Any, patience: float = 300) -> None:
-    """Waits for a long-running operation and raises its failure; a longer one is followed by its resource's state."""
+def _wait_for_operation(operation: Any, patience: float = 300) -> None:
+    """Wait for a long-running operation and raise its failure. A longer one is followed by its resource's state."""
     import concurrent.futures
 
     with contextlib.suppress(concurrent.futures.TimeoutError):

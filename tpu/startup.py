@@ -1,4 +1,4 @@
-"""The startup script of a job's machines: its settings, then startup.sh as it stands."""
+"""The startup script of a job's machines: its settings, then startup.sh unchanged."""
 
 import shlex
 from pathlib import Path
@@ -8,10 +8,10 @@ from tpu.job import Job
 
 
 def settings(job: Job) -> dict[str, str]:
-    """Variable -> value, what differs from job to job.
+    """Return a dict from shell variable to value, for values that differ between jobs.
 
-    All text of a user or an experiment reaches the script here, and `render` quotes it: a line break in an override
-    would end a comment and begin a command.
+    All text of a user or an experiment enters the script here, and `render` quotes it. Without quotes a line break in
+    an override would end a comment and begin a command.
     """
     return {
         "NAME": job.name,
@@ -30,7 +30,7 @@ def settings(job: Job) -> dict[str, str]:
 
 
 def render(job: Job) -> str:
-    """The script."""
+    """Return the script."""
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings(job).items()]
     body = Path(__file__).with_name("startup.sh").read_text(encoding="utf-8")
     exported = "export JAX_COMPILATION_CACHE_DIR"

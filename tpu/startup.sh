@@ -1,7 +1,7 @@
 
-# What follows is the same for every job. It runs on every worker, as often as its machine starts: into an environment of
-# its own it installs the project, once, and then `python -m tpu work` runs the job and starts it again where that helps.
-# Variables that begin with PLMJAX_, and STORAGE_EMULATOR_HOST, are there for rehearsals.
+# The rest is the same for every job. It runs on every worker each time its machine starts. It installs the project once,
+# into its own environment. Then `python -m tpu work` runs the job and restarts it where that helps.
+# Variables that begin with PLMJAX_, and STORAGE_EMULATOR_HOST, are for rehearsals.
 set -uo pipefail
 umask 022
 export HOME="${HOME:-/root}" PYTHONUNBUFFERED=1
@@ -17,7 +17,7 @@ say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*"; }
 quietly() { curl --fail --silent --show-error --retry 8 --retry-all-errors "$@"; }
 metadata() { quietly --header 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1"; }
 
-# The machine's own identity speaks to the bucket and to Cloud TPU; an emulator asks for none.
+# Requests to the bucket and to Cloud TPU use the machine's own identity. An emulator needs none.
 authorized() {
   if [ -n "${STORAGE_EMULATOR_HOST:-}" ]; then quietly "$@"; return; fi
   local answer
@@ -43,7 +43,7 @@ put() {
   esac
 }
 
-# The number of this worker among those of all slices: as JAX was told, as Kubernetes says, or as the slice's metadata do.
+# The number of this worker among those of all slices: from JAX's variable, from Kubernetes, or from the slice's metadata.
 number() {
   local worker="${TPU_WORKER_ID:-}" slice="${MEGASCALE_SLICE_ID:-}"
   if [ -n "${JAX_PROCESS_ID:-}" ]; then echo "$JAX_PROCESS_ID"; return; fi
@@ -54,7 +54,7 @@ number() {
   echo $((worker + HOSTS * ${slice:-0}))
 }
 
-# Ubuntu 22.04, which most TPU software versions are, has Python 3.10: a newer one then comes by uv.
+# Most TPU software versions are Ubuntu 22.04 with Python 3.10. A newer Python is then installed by uv.
 environment() {
   local candidate
   rm -rf "$venv"
@@ -77,7 +77,7 @@ install() {
     touch "$project/.installed"
 }
 
-# Nothing that costs money is left behind by a worker that cannot even begin.
+# A worker that cannot start deletes everything that costs money.
 give_up() {
   printf '{"state": "failed", "reason": "Worker %s could not install the project; its log says why."}\n' "$1" \
     >"$home/verdict.json"

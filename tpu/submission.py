@@ -1,4 +1,4 @@
-"""From an experiment's name to a job: everything that can be wrong is found here, before anything costs money."""
+"""From an experiment's name to a job. All errors are found here, before anything costs money."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ TEXT = ("data.path", "data.input", "data.train", "data.validation", "tokenizer.p
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """A job with what it needs in the bucket."""
+    """A job with the data that it needs in the bucket."""
 
     job: Job
     archive: bytes
@@ -48,29 +48,29 @@ def prepare(
     include: Sequence[str] = (),
     **settings: object,
 ) -> Submission:
-    """Checks the experiment, the slice and the text, and packs the project. Needs no network.
+    """Check the experiment, the slice and the text, and pack the project. This needs no network.
 
     include: files that are packed although they look like credentials.
     settings: the other fields of Job.
 
     Raises:
-        UserError: anything that is wrong.
+        UserError: any mistake in the arguments.
     """
     file, function = catalogue.find(experiment)
     if slices < 1:
         raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
-    piece = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
+    slice_ = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     if not isinstance(run.data, Data):
         raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
     checks.text(run)
     if not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cpu")  # its step is only traced, no accelerator of this machine is needed
-    checks.pretraining(run, piece.chips * piece.chip.devices, piece.slices)
+        jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator
+    checks.pretraining(run, slice_.chips * slice_.chip.devices, slice_.slices)
     path = file.resolve()
     if not path.is_relative_to(package.ROOT):
         raise UserError(
-            f"Expected an experiment of the project, which is what every host gets, found {path} outside "
+            f"Expected an experiment inside the project, which every host receives, found {path} outside "
             f"{package.ROOT}; put it into experiments/."
         )
     inside = path.relative_to(package.ROOT).as_posix()
@@ -93,14 +93,14 @@ def prepare(
         experiment=inside if function == catalogue.FUNCTION else f"{inside}:{function}",
         overrides=tuple(overrides),
         resolved=experiments.to_dict(run),
-        accelerator=piece.chip.name,
-        topology="x".join(map(str, piece.shape)),
-        slices=piece.slices,
+        accelerator=slice_.chip.name,
+        topology="x".join(map(str, slice_.shape)),
+        slices=slice_.slices,
         bucket=bucket,
         workdir=workdir or f"{bucket}/runs/{name}",
         package=packed,
         jax=importlib.metadata.version("jax"),
-        runtime=runtime or piece.chip.runtime,
+        runtime=runtime or slice_.chip.runtime,
         **settings,
     )
     if job.attempts < 1:
@@ -119,7 +119,7 @@ def _check_bucket(bucket: str) -> None:
 
 
 def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
-    """Raises UserError for text that lies on this machine: the slice could not read it."""
+    """Raise UserError for text on this machine, because the slice could not read it."""
     if Bucket(bucket).local:
         return
     flat = experiments.flatten(run)
@@ -135,7 +135,7 @@ def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
 
 
 def continued(submission: Submission) -> Submission:
-    """The submission with the attempt that follows those in the bucket: the next one of a job that ended, or the first.
+    """Return the submission with its next attempt number: the first, or the one after the attempts in the bucket.
 
     Raises:
         UserError: the bucket is a folder; the name belongs to another experiment, or to a job that still has its slice.
@@ -167,7 +167,7 @@ def continued(submission: Submission) -> Submission:
 
 
 def upload(submission: Submission) -> None:
-    """Writes what the hosts will read: the archive, if it is not there yet, and the job."""
+    """Write the files for the hosts: the archive, if it is not there yet, and the job."""
     job, bucket = submission.job, Bucket(submission.job.bucket)
     folder, _, name = job.package.rpartition("/")
     if name not in bucket.names(folder):
@@ -176,7 +176,7 @@ def upload(submission: Submission) -> None:
 
 
 def ask(submission: Submission) -> None:
-    """Uploads, and asks Cloud TPU for the slices; where it refuses, the bucket's record of the job is as before.
+    """Upload the files and request the slices. If Cloud TPU refuses, restore the bucket's record of the job.
 
     Raises:
         UserError: Cloud TPU refuses.
@@ -196,9 +196,9 @@ def ask(submission: Submission) -> None:
 
 
 def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:
-    """Every call that submitting and following the job makes, complete, in order.
+    """Yield every call that submitting and following the job makes, complete and in order.
 
-    file, manifest: of the JobSet, for a job on Kubernetes.
+    file, manifest: JobSet file and its contents, for a job on Kubernetes.
     """
     job, bucket = submission.job, Bucket(submission.job.bucket)
     yield f"# {job.experiment} on {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
@@ -222,6 +222,6 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
     yield queue.show(queue.get_request(job))
     for node in queue.nodes(job):
         yield f"call    {service}/GetNode {node}, while the resource is ACTIVE"
-    yield f"call    {service}/DeleteQueuedResource, when the job has ended or the slice is lost; lost slices are asked "
-    yield f"        for again as above, {job.attempts} in all"
+    yield f"call    {service}/DeleteQueuedResource, when the job has ended or the slice is lost; lost slices are "
+    yield f"        requested again as above, {job.attempts} in total"
     yield queue.show(queue.delete_request(job))

@@ -305,7 +305,7 @@ def test_a_damaged_job_or_verdict_is_one_sentence(bucket: Path) -> None:
     job = jobs.find(str(bucket), "tiny")
     for content in ("", "[]", '{"state": "ended", "reason": ""}', '{"state": "done", "reason": 1}', '{"a'):
         (folder / "1" / "verdict.json").write_text(content)
-        with pytest.raises(UserError, match=r"Expected how an attempt ended in .*1/verdict\.json, found another"):
+        with pytest.raises(UserError, match=r"Expected the outcome of an attempt in .*1/verdict\.json, found another"):
             jobs.verdict(job)
     (folder / "1" / "verdict.json").unlink()
     (folder / "1" / "verdict.json").mkdir()

@@ -277,7 +277,7 @@ def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: 
     )  # fmt: skip
     create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
     script = create["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]
-    settings = script.partition("\n# What follows is the same for every job.")[0]
+    settings = script.partition("\n# The rest is the same for every job.")[0]
     shown = subprocess.run(
         ["bash", "-c", f'{settings}\nprintf %s "$COMMAND"'], capture_output=True, text=True, check=True
     )  # fmt: skip

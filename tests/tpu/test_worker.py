@@ -181,7 +181,7 @@ def test_a_slice_that_cannot_be_given_back_is_named(host, bucket: Path, cloud) -
     cloud.refusals["DeleteQueuedResource"] = [(grpc.StatusCode.PERMISSION_DENIED, "denied")]
     assert host("0", patience=0).run() == 0
     (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
-    assert "goes on costing money" in log.read_text() and "roles/tpu.admin" in log.read_text()
+    assert "continues to cost money" in log.read_text() and "roles/tpu.admin" in log.read_text()
 
 
 def test_a_bucket_that_does_not_answer_ends_nothing(host, cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: P
     log = Log(tmp_path / "log", Bucket(str(bucket)), "logs/0")
     log.PART = 100
     for number in range(50):
-        log.say(f"line {number}")
-        log.ship()
+        log.add(f"line {number}")
+        log.upload()
     parts = Bucket(str(bucket)).names("logs/0")
     assert len(parts) > 5
     assert b"".join((bucket / "logs" / "0" / part).read_bytes() for part in parts) == log.path.read_bytes()
