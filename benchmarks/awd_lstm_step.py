@@ -1,19 +1,19 @@
-"""AWD-LSTM's training step, ours and one of torch.nn.LSTM, alternately on the CPU.
+"""AWD-LSTM's training step beside one of torch.nn.LSTM, alternately on the CPU.
 
     python benchmarks/awd_lstm_step.py [--layers 3] [--repeats 5]
 
-The sizes of WikiText-2, 20 rows of 35 tokens, float32, carried states, both penalties, clipping by the global norm,
-plain gradients. Embedding, input, hidden and output are dropped on both sides. Ours also drops recurrent weights, which
-torch.nn.LSTM cannot.
+Sizes of WikiText-2, 20 rows of 35 tokens, float32, carried states, both penalties, clipping by the global norm, plain
+gradients. Embedding, input, hidden and output dropout on both sides. Ours also drops recurrent weights, which
+torch.nn.LSTM cannot do.
 """
 
-from beside_pytorch import Step, main, plmjax_step
+from pytorch_comparison import Step, main, plmjax_step
 
 ROWS, LENGTH = 20, 35
 
 
 def ours(layers: int) -> Step:
-    """Forward, backward, update."""
+    """Return our step: forward, backward, update."""
     from plmjax.data.layouts import Streams
     from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.awd_lstm import AwdLstmConfig
@@ -32,7 +32,7 @@ def ours(layers: int) -> Step:
 
 
 def theirs(layers: int) -> Step:
-    """The same arithmetic with one torch.nn.LSTM a layer."""
+    """Return a step with the same arithmetic and one torch.nn.LSTM per layer."""
     import torch
     from torch.nn import functional
 

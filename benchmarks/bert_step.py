@@ -1,18 +1,18 @@
-"""BERT-Base's training step, ours and PyTorch transformers', alternately on the CPU.
+"""BERT-Base's training step beside that of PyTorch transformers, alternately on the CPU.
 
     python benchmarks/bert_step.py [--layers 12] [--repeats 5]
 
-Batch 4, length 128, 20 masked positions a row, float32, dropout 0.1, clipping by the global norm, AdamW. Both compute
-logits at the masked positions only.
+Batch 4, length 128, 20 masked positions per row, float32, dropout 0.1, clipping by the global norm, AdamW. Both compute
+logits only at the masked positions.
 """
 
-from beside_pytorch import Step, main, plmjax_step, pytorch_step
+from pytorch_comparison import Step, main, plmjax_step, pytorch_step
 
 ROWS, LENGTH, PREDICTIONS, VOCABULARY = 4, 128, 20, 30522
 
 
 def ours(layers: int) -> Step:
-    """Masking, forward, backward, update."""
+    """Return our step: masking, forward, backward, update."""
     from plmjax.data.layouts import SentencePairs
     from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.bert import BertConfig
@@ -31,7 +31,7 @@ def ours(layers: int) -> Step:
 
 
 def theirs(layers: int) -> Step:
-    """The same arithmetic with transformers' modules and torch's fused AdamW."""
+    """Return a step with the same arithmetic, transformers' modules and torch's fused AdamW."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import BertConfig, BertForPreTraining

@@ -1,4 +1,4 @@
-"""How long a save keeps the loop waiting: asynchronous against synchronous saves and the step itself.
+"""The time that a save blocks the training loop: asynchronous and synchronous saves beside the step itself.
 
 python benchmarks/checkpoint.py [--hidden 512 --layers 4]
 
@@ -28,7 +28,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
@@ -68,7 +68,7 @@ def main() -> None:
     blocked, during, whole = [], [], []
     with tempfile.TemporaryDirectory() as directory:
         keeper = Checkpoints(Path(directory), Checkpoint(every=1, keep=1))
-        for number in range(options.saves + 1):  # the first one pays for what is set up once
+        for number in range(options.saves + 1):  # the first one includes the one-time setup
             start = time.perf_counter()
             keeper.save(state, Description(run, 2 * number, {}))
             blocked.append(time.perf_counter() - start)
@@ -83,7 +83,7 @@ def main() -> None:
     print(f"a step                               {one:8.3f} s")
     print(f"wait of an asynchronous save         {asynchronous:8.3f} s  ({asynchronous / one:.2f} steps)")
     print(f"a step while it is being written     {statistics.median(during[1:]):8.3f} s")
-    print(f"a save that is waited for            {statistics.median(whole[1:]):8.3f} s")
+    print(f"a synchronous save                   {statistics.median(whole[1:]):8.3f} s")
 
 
 if __name__ == "__main__":

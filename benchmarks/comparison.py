@@ -1,11 +1,11 @@
-"""BERT, RoBERTa, ALBERT and ELECTRA under one budget of training FLOPs, each against its random twin on five tasks.
+"""BERT, RoBERTa, ALBERT and ELECTRA with the same budget of training FLOPs, beside random models, on five tasks.
 
     python benchmarks/comparison.py DATA --output runs/comparison
 
 DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every piece, a
-pretraining or a fine-tuning, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run again
-continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture; with --report it writes
-them from the pieces that are finished and computes nothing.
+pretraining or a fine-tuning run, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run
+again continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture. With --report it
+writes them from the finished pieces and computes nothing.
 """
 
 import argparse
@@ -54,16 +54,16 @@ TASKS = {
 """Task -> its metric, and its two files in DATA/finetune; a file without a second one is split by premise."""
 STARTS = ("pretrained", RANDOM)
 EVALUATIONS = 10
-"""Of a pretraining; the phases are whole tenths of it."""
-STATIC = "The first two rows are word vectors that know no context (benchmarks/static_vectors.py, word_vectors.md)."
+"""Evaluations of a pretraining run. The phases are whole tenths of it."""
+STATIC = "The first two rows are static word vectors (benchmarks/static_vectors.py, word_vectors.md)."
 PIECES_A_PROCESS = 10
-"""After so many a fresh process gives back the memory that compiled programs keep."""
+"""Number of pieces after which a process is replaced, to free the memory that compiled programs keep."""
 
 
 def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
-    """(train, validation) files made of one: a tenth of the premises, chosen by their hash, with all their pairs.
+    """Return (train, validation) files made from one: a tenth of the premises, chosen by hash, with all their pairs.
 
-    Every premise has about three hypotheses, so that a split by rows would show the model each validation premise.
+    Every premise has about three hypotheses. A split by rows would show the model each validation premise.
     """
     paths = directory / "snli_train.tsv", directory / "snli_validation.tsv"
     if all(path.exists() for path in paths):
@@ -81,14 +81,14 @@ def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
 
 
 def flops(run: Experiment, steps: int) -> float:
-    """Model FLOPs of a pretraining of so many steps, closed form."""
+    """Return the model FLOPs of a pretraining run of that many steps, in closed form."""
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=steps))
     batches = [(phase, run.data.layout.batch(phase.batch_size, phase.sequence_length)) for phase in phases.resolve(run)]
     return sum(phase.steps * run.objective.train_flops(run.model, batch) for phase, batch in batches)
 
 
 def within(run: Experiment, budget: float) -> Experiment:
-    """The pretraining with as many steps as the budget of FLOPs allows."""
+    """Return the pretraining run with as many steps as the FLOP budget allows."""
     steps = int(budget / (flops(run, 10_000) / 10_000))
     steps -= steps % EVALUATIONS  # so that every phase ends with an evaluation
     every = steps // EVALUATIONS
@@ -98,7 +98,7 @@ def within(run: Experiment, budget: float) -> Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A run directory and what makes its result: `make(*arguments, workdir)`."""
+    """A run directory and the call that produces its result: `make(*arguments, workdir)`."""
 
     workdir: Path
     make: Callable[..., dict[str, Any]]
@@ -106,12 +106,12 @@ class Piece:
 
     @property
     def result(self) -> Path:
-        """The file that says that the piece is done, and what it came to."""
+        """File with the result, which also marks the piece as done."""
         return self.workdir / "result.json"
 
 
 def pretrainings(options: argparse.Namespace) -> list[Piece]:
-    """The pieces that the others begin with."""
+    """Return the pretraining pieces, from which the others start."""
     text = (str(options.data / "pretrain" / "wikipedia_en" / "train"),)
     found = []
     for system in options.systems:
@@ -122,7 +122,7 @@ def pretrainings(options: argparse.Namespace) -> list[Piece]:
 
 
 def finetunings(options: argparse.Namespace) -> list[Piece]:
-    """Every system on every task, pretrained and random, with every seed: all with the first before the second."""
+    """Return every system on every task, pretrained and random, with every seed. The first seed of all comes first."""
     split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
     found = []
     for seed, system, task, start in itertools.product(range(options.seeds), options.systems, options.tasks, STARTS):
@@ -134,7 +134,7 @@ def finetunings(options: argparse.Namespace) -> list[Piece]:
 
 
 def spreads(options: argparse.Namespace) -> list[Piece]:
-    """What tells over how many directions each system's vectors spread."""
+    """Return the pieces that measure over how many directions each system's vectors spread."""
     _, validation = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
     return [
         Piece(options.output / f"{system}-directions", spread, (options.output / system, validation))
@@ -143,12 +143,12 @@ def spreads(options: argparse.Namespace) -> list[Piece]:
 
 
 def stages(options: argparse.Namespace) -> tuple[list[Piece], list[Piece]]:
-    """All pieces: the pretrainings, and what begins with them."""
+    """Return all pieces: the pretraining runs, and the pieces that start from them."""
     return pretrainings(options), [*finetunings(options), *spreads(options)]
 
 
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
-    """Pretrains and tells what it came to."""
+    """Pretrain and return the result."""
     result = pretrain(run, workdir)
     tokens = sum(
         phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases.resolve(run)
@@ -170,7 +170,7 @@ def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
 def finetuning(
     reference: str, files: tuple[str, str], seed: int, start: str, pretrained: Path, workdir: Path
 ) -> dict[str, Any]:
-    """Fine-tunes a checkpoint, or a model of its sizes with random parameters and its tokenizer."""
+    """Fine-tune a checkpoint, or a model of the same sizes with random parameters and its tokenizer."""
     run = experiments.load(reference)
     data = dataclasses.replace(run.data, train=files[0], validation=files[1])
     run = dataclasses.replace(run, data=data, training=dataclasses.replace(run.training, seed=seed))
@@ -182,7 +182,7 @@ def finetuning(
 
 
 def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
-    """`directions` of the premises' mean vectors, a number for the embeddings and for each layer."""
+    """Return the `directions` of the premises' mean vectors, one number for the embeddings and for each layer."""
     premises = dict.fromkeys(row["premise"] for _, row in tables.rows(str(validation)))
     text, output = workdir / "premises.txt", workdir / "vectors.npz"
     storage.write(text, "".join(f"{premise}\n" for premise in premises))
@@ -195,17 +195,21 @@ def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
 
 
 def directions(vectors: np.ndarray) -> float:
-    """Participation ratio of the variances of vectors [N D] along their principal axes: D where they are alike."""
+    """Return the participation ratio of the variances of vectors [N D] along their principal axes.
+
+    It is D if all variances are equal.
+    """
     variances = np.linalg.svd(vectors - vectors.mean(axis=0), compute_uv=False).astype(np.float64) ** 2
     return float(variances.sum() ** 2 / (variances**2).sum())
 
 
 def make(piece: Piece) -> float:
-    """Makes a piece, in a process of its own that says everything to WORKDIR/log.txt.
+    """Make a piece in its own process, which writes all its output to WORKDIR/log.txt.
 
-    Returns: its processor's seconds, its children's too, which other work on the same cores hardly changes.
+    Returns:
+        The processor seconds of the process and its children. Other work on the same cores hardly changes them.
     """
-    # Seeds and twins run the same programs.
+    # All seeds, and both starts, run the same programs.
     jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
     begun = sum(os.times()[:4])
     piece.workdir.mkdir(parents=True, exist_ok=True)
@@ -218,34 +222,34 @@ def make(piece: Piece) -> float:
 
 
 def shares(cores: set[int], workers: int) -> list[set[int]]:
-    """The cores of each worker: its own, or all of them where there are more workers than cores."""
+    """Return the cores of each worker: its own, or all of them if there are more workers than cores."""
     return [set(sorted(cores)[worker::workers]) or cores for worker in range(workers)]
 
 
-def settle(cores: Any) -> None:
-    """Keeps this process, and every thread that it will start, on the cores that it takes from the queue.
+def bind_cores(cores: Any) -> None:
+    """Bind this process, and every thread that it will start, to cores that it takes from the queue.
 
-    Workers whose threads wander over each other's cores need a quarter more of the processors' time.
+    Workers whose threads move between each other's cores need a quarter more processor time.
     """
     os.sched_setaffinity(0, cores.get())
 
 
 def pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that begin anew, each on cores of its own where the system has that (Linux).
+    """Return a pool of freshly started processes, each bound to its own cores if the system supports it (Linux).
 
-    Without max_tasks_per_child, with which the executor can wait forever (CPython issue 115634).
+    max_tasks_per_child is not used, because with it the executor can wait forever (CPython issue 115634).
     """
-    context = multiprocessing.get_context("spawn")  # a forked process cannot go on with JAX's threads
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use JAX's threads
     if not hasattr(os, "sched_setaffinity"):
         return ProcessPoolExecutor(workers, context)
     cores = context.Queue()
     for share in shares(os.sched_getaffinity(0), workers):
         cores.put(share)
-    return ProcessPoolExecutor(workers, context, settle, (cores,))
+    return ProcessPoolExecutor(workers, context, bind_cores, (cores,))
 
 
 def work(options: argparse.Namespace) -> None:
-    """Makes every piece that has no result yet, as many at once as there are workers."""
+    """Make every piece that has no result yet, with as many at once as there are workers."""
     todo = stages(options)
     total = sum(map(len, todo))
     for stage in todo:
@@ -261,13 +265,13 @@ def work(options: argparse.Namespace) -> None:
 
 
 def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Name of a piece -> its result, of those that have one."""
+    """Return a dict from name of a piece to its result, for pieces that have one."""
     made = [piece for piece in itertools.chain(*stages(options)) if piece.result.exists()]
     return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in made}
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
-    """The task's metric in percent, one number per seed that is done."""
+    """Return the task's metric in percent, one number for each finished seed."""
     metric = f"eval/{TASKS[task][0]}"
     factor = 1 if task == "squad" else 100
     runs = [found.get(f"{system}-{task}-{start}-{seed}") for seed in range(seeds)]
@@ -275,7 +279,7 @@ def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str,
 
 
 def cell(values: list[float], twin: list[float]) -> str:
-    """82.1 ± 0.4, in bold where every seed is above each of the twin's."""
+    """Return a table cell such as 82.1 ± 0.4, in bold if every seed is above all seeds of the random model."""
     if not values:
         return "-"
     text = f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
@@ -283,7 +287,7 @@ def cell(values: list[float], twin: list[float]) -> str:
 
 
 def static_rows(folder: Path | None) -> list[str]:
-    """The rows of word vectors that know no context, from the OUTPUT of benchmarks/static_vectors.py."""
+    """Return the rows of static word vectors, from the OUTPUT of benchmarks/static_vectors.py."""
     rows = []
     for kind in ("frozen", "trained") if folder else ():
         cells = []
@@ -295,7 +299,7 @@ def static_rows(folder: Path | None) -> list[str]:
 
 
 def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
-    """docs/comparison.md."""
+    """Return the text of docs/comparison.md."""
     minutes = sum(run["seconds"] for run in found.values()) / 60
     worse = [
         f"{system} on {task}"
@@ -310,18 +314,18 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
     verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
     lines = [
-        "# Four encoders under one budget",
+        "# Four encoders with the same budget",
         "",
         "![Each system on each task, pretrained and from random parameters](pictures/comparison.png)",
         "",
         f"    {shlex.join(['python', *options.command])}",
         "",
         f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles,",
-        f"then fine-tuned on five tasks with {options.seeds} seeds, as is its twin of random parameters. Mean and",
-        "deviation over the seeds; accuracy or F1 in percent, of the best of an evaluation an epoch; bold where each",
-        f"seed is above every one of the twin. All runs together took {minutes:.0f} minutes of one core.",
+        f"then fine-tuned on five tasks with {options.seeds} seeds, beside a model with random parameters. Mean and",
+        "deviation over the seeds; accuracy or F1 in percent, at the best of the evaluations after each epoch; bold if",
+        f"each seed is above every seed of the random model. All runs together took {minutes:.0f} minutes of one core.",
         verdict,
-        "(what it teaches first: [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
+        "(see [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
         *missing,
         *([STATIC] if options.static else []),
         "",
@@ -355,21 +359,21 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         )
     lines += [
         "",
-        "The last columns are held-out losses in nats a masked token, of the unigram entropy of the same tokens, at",
-        "the end of the phase with rows of so many tokens. ELECTRA's are its generator's. Minutes are of one core.",
-        "Directions: over how many of 128 dimensions the vectors spread, of the embeddings and of each layer",
+        "The last columns are held-out losses in nats per masked token, of the unigram entropy of the same tokens, at",
+        "the end of the phase with that row length. ELECTRA's are those of its generator. Minutes are of one core.",
+        "Directions: the number of dimensions, of 128, over which the vectors spread, for embeddings and each layer",
         "(participation ratio of the variances of SNLI's premises, each the mean of its tokens).",
     ]
     return "\n".join(lines) + "\n"
 
 
 def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, options: argparse.Namespace) -> float:
-    """The mean of `scores`, 0 where there is none."""
+    """Return the mean of `scores`, 0 if there are none."""
     return statistics.fmean(scores(found, system, task, start, options.seeds) or [0.0])
 
 
 def picture(found: dict[str, dict[str, Any]], options: argparse.Namespace, path: Path) -> None:
-    """One panel per task: every seed of every system, pretrained and random."""
+    """Draw one panel per task: every seed of every system, pretrained and random."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -398,7 +402,7 @@ def picture(found: dict[str, dict[str, Any]], options: argparse.Namespace, path:
 
 
 def main() -> None:
-    """Works off the pieces and writes the page."""
+    """Make the pieces and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of the texts and the tasks")
     parser.add_argument("--output", type=Path, default=Path("runs/comparison"), help="folder of the runs")

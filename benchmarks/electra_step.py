@@ -2,10 +2,10 @@
 
     python benchmarks/electra_step.py [--rows 8] [--repeats 9]
 
-ELECTRA-Small, length 128, 19 predictions a row, float32, dropout 0.1, AdamW: corruption, forward, backward and update.
-The generator alone predicts the hidden tokens; the discriminator alone reads tokens that a hash replaced. The joint
-step adds the sampling of tokens, and saves one of two updates of the tables that both networks share. A step is
-measured in CPU-seconds of the process, which is bound to one core. Linux only.
+ELECTRA-Small, length 128, 19 predictions per row, float32, dropout 0.1, AdamW: corruption, forward, backward and
+update. The generator alone predicts the masked tokens. The discriminator alone reads tokens that a hash replaced. The
+joint step adds the sampling of tokens, and saves one of two updates of the embeddings that both networks share. A step
+is measured in CPU-seconds of the process, which is bound to one core. Linux only.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LENGTH, VOCABULARY = 128, 30522
 
 
 class Generator(ElectraPretraining):
-    """The masked language model's half."""
+    """The masked language model alone."""
 
     def module(self, config, execution):
         return config.module(Purpose.MASKED_TOKENS, execution)
@@ -49,7 +49,7 @@ class Generator(ElectraPretraining):
 
 
 class Discriminator(ElectraPretraining):
-    """Replaced token detection's half, a seventh of the tokens replaced."""
+    """Replaced token detection alone, with a seventh of the tokens replaced."""
 
     def module(self, config, execution):
         return ElectraForReplacedTokenDetection(config, execution)
@@ -73,7 +73,7 @@ class Discriminator(ElectraPretraining):
 
 
 def stepper(objective: ElectraPretraining, rows: int) -> tuple[Callable[[], float], float]:
-    """(one step -> its loss, the model FLOPs of a step in closed form)."""
+    """Return (a function that takes one step and returns its loss, the model FLOPs of a step in closed form)."""
     run = experiment.Experiment(
         model=ElectraConfig.small(),
         objective=objective,
@@ -97,7 +97,7 @@ def stepper(objective: ElectraPretraining, rows: int) -> tuple[Callable[[], floa
 
 
 def main() -> None:
-    """Alternates the three and prints medians, spreads and ratios."""
+    """Alternate the three steps and print medians, ranges and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=9)
@@ -121,7 +121,7 @@ def main() -> None:
             f"{made[name][1] / 1e9:7.2f} model GFLOP"
         )
     parts = median["generator"] + median["discriminator"]
-    print(f"the joint step takes {median['joint'] / parts:.3f} of its parts' time together")
+    print(f"the joint step takes {median['joint'] / parts:.3f} of the total time of its parts")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Kills processes at random moments, runs them again, and compares what they leave with an undisturbed run.
+"""Kill processes at random moments, run them again, and compare their results with an undisturbed run.
 
 python benchmarks/faults.py [--kills 45]
 
-Each kind of work is run once undisturbed. Then it is started, killed with SIGKILL after a random time and started
-again, repeatedly. Whenever it reaches its end, its files are compared with the undisturbed run byte by byte, and it
-begins again from nothing. Between two kills no finished checkpoint may be lost. It prints one row per kind of work, the
-seconds from SIGTERM to a finished checkpoint, and the seconds from a start to the first step.
+Each kind of work is run once undisturbed. Then it is repeatedly started, and killed with SIGKILL after a random time.
+Whenever it reaches its end, its files are compared with the undisturbed run byte by byte, and it starts again from
+nothing. Between two kills no finished checkpoint may be lost. The script prints one row per kind of work, the seconds
+from SIGTERM to a finished checkpoint, and the seconds from a start to the first step.
 
 The processes are forked from one that has imported everything, so none of them spends seconds on imports. After that
-they do what the command line does.
+they do the same as the command line.
 """
 
 import argparse
@@ -49,7 +49,7 @@ TUNING = (
 
 
 def text(folder: Path) -> tuple[Path, Path]:
-    """Python's language reference, in documents; and its sentences, labelled by the half of the alphabet."""
+    """Write Python's language reference as documents, and its sentences labeled by the half of the alphabet."""
     from pydoc_data.topics import topics
 
     documents = [(name, " ".join(body.split())) for name, body in sorted(topics.items())]
@@ -63,7 +63,7 @@ def text(folder: Path) -> tuple[Path, Path]:
 
 
 def fork(work: Callable[[], None], log: Path) -> int:
-    """Does something in a process of its own, which may use JAX as this one must not; its number."""
+    """Run a function in its own process, which may use JAX, unlike this one. Return the process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -85,7 +85,7 @@ def fork(work: Callable[[], None], log: Path) -> int:
 
 
 def start(arguments: list[str], log: Path) -> int:
-    """Runs a plmjax command in a process of its own; its number."""
+    """Run a plmjax command in its own process. Return the process id."""
 
     def command() -> None:
         from plmjax import cli
@@ -97,7 +97,7 @@ def start(arguments: list[str], log: Path) -> int:
 
 
 def wait(pid: int, seconds: float | None = None) -> int | None:
-    """The exit code of a process; None if it still runs after so long."""
+    """Return the exit code of a process, or None if it still runs after that time."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while deadline is None or time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG if deadline else 0)
@@ -108,7 +108,7 @@ def wait(pid: int, seconds: float | None = None) -> int | None:
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 of the parameters, the metrics or, where there are none, the files that a command left."""
+    """Return the SHA-256 of the parameters, the metrics or, if there are none, the files of a command."""
     from plmjax.training import metrics
     from plmjax.training.checkpoints import checkpoints
 
@@ -130,7 +130,7 @@ def digest(folder: Path) -> str:
 
 
 def result(folder: Path, scratch: Path) -> str:
-    """`digest` of a folder, taken by a process of its own."""
+    """Return the `digest` of a folder, computed in its own process."""
     written = scratch / "digest"
     written.unlink(missing_ok=True)
     code = wait(fork(lambda: written.write_text(digest(folder)), scratch / "digest.log"))
@@ -138,11 +138,11 @@ def result(folder: Path, scratch: Path) -> str:
 
 
 def steps(folder: Path) -> set[int]:
-    """The finished checkpoints of a run."""
+    """Return the finished checkpoints of a run."""
     return {int(entry.name) for entry in (folder / "checkpoints").glob("*") if entry.name.isdigit()}
 
 
-def torment(
+def kill_repeatedly(
     name: str,
     command: Callable[[Path], list[str]],
     scratch: Path,
@@ -151,10 +151,11 @@ def torment(
     keeps: bool = True,
     window: float = 1.0,
 ) -> dict[str, int | str]:
-    """Kills a command so often; the row of its kind.
+    """Kill a command that many times. Return the row of its kind.
 
-    command: the arguments that make it leave its result in a folder. keeps: it keeps every checkpoint. window: the part
-    of its undisturbed seconds in which it is killed.
+    command: function from a folder to the arguments with which the command writes its result there.
+    keeps: True if it keeps every checkpoint.
+    window: part of its undisturbed run time in which it is killed.
     """
     log = scratch / f"{name}.log"
     begun = time.monotonic()
@@ -197,7 +198,7 @@ def torment(
 
 
 def first_step(arguments: list[str], cache: Path) -> float:
-    """Seconds from starting a fresh interpreter to the first step's line."""
+    """Return the seconds from starting a fresh interpreter to the line of the first step."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     begun = time.monotonic()
     command = [sys.executable, "-m", "plmjax", *arguments, "--training.log_every", "1"]
@@ -210,7 +211,7 @@ def first_step(arguments: list[str], cache: Path) -> float:
 
 
 def sigterm(arguments: list[str], folder: Path) -> float:
-    """Seconds from SIGTERM to the end of a process that has saved its checkpoint."""
+    """Return the seconds from SIGTERM to the end of a process that has saved its checkpoint."""
     command = [sys.executable, "-m", "plmjax", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
@@ -225,13 +226,13 @@ def sigterm(arguments: list[str], folder: Path) -> float:
 
 
 def main() -> None:
-    """Prints the table and the two figures."""
+    """Print the table and the two figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=45, help="kills of each of the five kinds")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     draws = random.Random(options.seed)
-    import orbax.checkpoint  # noqa: F401 - what the forked processes need not import again
+    import orbax.checkpoint  # noqa: F401 - imported here once for all forked processes
     import tensorflow  # noqa: F401
 
     from plmjax import cli  # noqa: F401
@@ -239,7 +240,8 @@ def main() -> None:
     from plmjax.finetuning import run as finetuning  # noqa: F401
     from plmjax.pretraining import run, summary  # noqa: F401
 
-    sys.modules["transformers"] = None  # an export is compared with its outputs where it is installed: half a minute
+    # If transformers is installed, an export compares outputs with it, which takes half a minute.
+    sys.modules["transformers"] = None
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "programs")
@@ -265,10 +267,10 @@ def main() -> None:
             ],
         }  # fmt: skip
         rows = [
-            torment(name, command, scratch, options.kills, draws, keeps=name not in ("save", "prepare"))
+            kill_repeatedly(name, command, scratch, options.kills, draws, keeps=name not in ("save", "prepare"))
             for name, command in kinds.items()
         ]
-        # Of a run that has only its last steps left, nearly every moment before its end is one of restoring.
+        # A run with only its last steps left spends nearly all of its time on restoring.
         template = scratch / "pretrain-whole"
         for step in steps(template) - {54}:
             shutil.rmtree(template / "checkpoints" / str(step))
@@ -278,7 +280,7 @@ def main() -> None:
                 shutil.copytree(template, folder)
             return pretraining(RUN)(folder)
 
-        rows.append(torment("restore", restoring, scratch, options.kills, draws))
+        rows.append(kill_repeatedly("restore", restoring, scratch, options.kills, draws))
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for row in rows:
             print("| " + " | ".join(map(str, row.values())) + " |")

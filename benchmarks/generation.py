@@ -1,10 +1,11 @@
-"""Speed of generation on one core: cached against uncached, and GPT-2 small against transformers.
+"""Speed of generation on one core: with and without a cache, and GPT-2 small beside transformers.
 
     taskset -c 0 python benchmarks/generation.py
 
-GPT-2 small with random weights, float32, one row, greedy. What is compared is measured alternately, in wall-clock time
-and in processor time, which other work on the machine disturbs less; medians over the turns, without compilation. The
-time of a token is that of a whole call, the reading of the prompt included, divided by the tokens written.
+GPT-2 small with random weights, float32, one row, greedy decoding. The compared calls alternate. They are measured in
+wall-clock time and in processor time, which other work on the machine disturbs less. Figures are medians over the
+turns, without compilation. The time of a token is that of a whole call, with the prefill, divided by the number of
+generated tokens.
 """
 
 import argparse
@@ -30,18 +31,18 @@ from plmjax.vocabulary import Vocabulary
 
 CONFIG = Gpt2Config.small()
 LENGTH = 512
-"""Tokens of a row with and without a cache."""
+"""Number of tokens of a row with and without a cache."""
 
 
 def cached(params: dict, prompt: int, tokens: int) -> Callable[[], None]:
-    """A call that writes `tokens` after a prompt of so many; nothing ends a text earlier."""
+    """Return a call that generates `tokens` tokens after a prompt of that length. No token ends a text earlier."""
     writer = Writer(CONFIG, params, Vocabulary(size=CONFIG.vocab_size))
     settings = Settings(max_new_tokens=tokens)
     return lambda: writer([list(range(prompt))], settings)
 
 
 def uncached(params: dict) -> Callable[[], None]:
-    """A call that reads a row of LENGTH tokens to write one."""
+    """Return a call that reads a row of LENGTH tokens to generate one token."""
     module = CONFIG.module(Purpose.WRITING, Execution(unroll=CONFIG.depth))
 
     @jax.jit
@@ -54,7 +55,7 @@ def uncached(params: dict) -> Callable[[], None]:
 
 
 def by_transformers(prompt: int, tokens: int) -> Callable[[], None]:
-    """The same as `cached`."""
+    """Return the same call as `cached` in transformers."""
     torch.set_num_threads(1)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
     ids = torch.arange(prompt)[None]
@@ -63,7 +64,7 @@ def by_transformers(prompt: int, tokens: int) -> Callable[[], None]:
 
 
 def compare(calls: dict[str, tuple[Callable[[], None], int]], turns: int) -> None:
-    """Prints the table of name -> (call, tokens that it writes), measured alternately."""
+    """Print the table of name -> (call, number of generated tokens). The calls alternate."""
     for call, _ in calls.values():
         call()  # compiles
     seconds = np.empty((turns, len(calls), 2))
@@ -83,14 +84,14 @@ def compare(calls: dict[str, tuple[Callable[[], None], int]], turns: int) -> Non
         ]
         print(f"| {name} | {' | '.join(cells)} |")
     first, second = np.median(rates, axis=0)
-    print(f"\nratio {first[0] / second[0]:.2f}, of processor time {first[1] / second[1]:.2f}\n")
+    print(f"\nratio {first[0] / second[0]:.2f}, in processor time {first[1] / second[1]:.2f}\n")
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5, help="turns of each")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens written beside transformers")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens generated beside transformers")
     options = parser.parse_args()
     module = CONFIG.module(Purpose.WRITING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32)))["params"]

@@ -1,17 +1,17 @@
-"""GPT-2 small's training step, ours and PyTorch transformers', alternately on the CPU.
+"""GPT-2 small's training step beside that of PyTorch transformers, alternately on the CPU.
 
     python benchmarks/gpt2_step.py [--layers 12] [--repeats 5]
 
-Batch 4, length 128, every token told, float32, dropout 0.1, clipping by the global norm, AdamW.
+Batch 4, length 128, every token predicted, float32, dropout 0.1, clipping by the global norm, AdamW.
 """
 
-from beside_pytorch import Step, main, plmjax_step, pytorch_step
+from pytorch_comparison import Step, main, plmjax_step, pytorch_step
 
 ROWS, LENGTH, VOCABULARY = 4, 128, 50257
 
 
 def ours(layers: int) -> Step:
-    """Forward, backward, update."""
+    """Return our step: forward, backward, update."""
     from plmjax.data.layouts import Blocks
     from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.gpt2 import Gpt2Config
@@ -30,7 +30,7 @@ def ours(layers: int) -> Step:
 
 
 def theirs(layers: int) -> Step:
-    """The same arithmetic with transformers' modules and torch's fused AdamW."""
+    """Return a step with the same arithmetic, transformers' modules and torch's fused AdamW."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -1,10 +1,10 @@
-"""Every language model on the same text: bits per byte, perplexity, and scores without training; writes a page of docs.
+"""Evaluate language models on the same text: bits per byte, perplexity and zero-shot scores. Write a page of the docs.
 
     python benchmarks/language_models.py RUN... [--data TEXT] [--eval FOLDER]
 
-RUN is a run directory or a checkpoint. Without --data the text is what the tiny experiments hold out of their embedded
-corpus, the documentation of the installed libraries: none of them has seen it. FOLDER has `lambada` and `blimp`, each a
-folder of their files.
+RUN is a run directory or a checkpoint. Without --data the text is the held-out part of the embedded corpus of the tiny
+experiments, the documentation of the installed libraries. FOLDER has `lambada` and `blimp`, each a folder of their
+files.
 """
 
 import argparse
@@ -25,34 +25,35 @@ from plmjax.inference.zero_shot import zero_shot
 from plmjax.training.checkpoints import checkpoints, start
 
 ROOT = Path(__file__).parents[1]
-ABOUT = """Bits are of the bytes and characters as they were written, so that models with different tokenizers can be
-compared; perplexities of tokens cannot be. Where a tokenizer lower-cases the text, or lacks some of it, its bits are
-too few. Documents are read as in training: white space is one space, and the end token that stands between them is
-asked for too; the models that read both ways have a row for each, and are asked for the ends of sentences. A window of
-so many tokens moves on by the stride, and each token is told once; a state that goes on from row to row makes a window
-of all tokens before. The first rows are what the frequencies of the tokens of this very text give, without any context.
+ABOUT = """Bits are per byte and character of the original text, so that models with different tokenizers can be
+compared. Perplexities per token cannot be compared. If a tokenizer lowercases the text, or does not know parts of it,
+its bits are too low. Documents are read as in training: white space becomes one space, and the end token between
+documents is scored too. Bidirectional models have a row per direction, and score the ends of sentences. The window
+moves by the stride, and each token is scored once. With a state that is carried from row to row, the window is all
+tokens before. A prefix language model reads the part of a window before the stride from both sides, as its prefix. The
+first rows are the entropy of the token frequencies of this text, without any context.
 """
 WHOLE = "all"
-"""The window of a model that carries its state from row to row."""
-ABOUT_TASKS = """Without training on them: the share of LAMBADA's last words of which every token is the likeliest one,
-and the share of BLiMP's pairs whose acceptable sentence is the likelier, as means over the paradigms (chance is 50).
+"""Window of a model that carries its state from row to row."""
+ABOUT_TASKS = """Zero-shot scores: the share of LAMBADA's last words whose tokens are all the most likely ones, and the
+share of BLiMP's pairs whose acceptable sentence is more likely, as means over the paradigms (chance is 50).
 """
 HELD_OUT = 0.05
-"""Share of the embedded corpus that the tiny experiments hold out."""
+"""Fraction of the embedded corpus that the tiny experiments hold out."""
 
 
 def held_out_documentation() -> str:
-    """The held-out documents of the embedded corpus, between blank lines."""
+    """Return the held-out documents of the embedded corpus, separated by blank lines."""
     documents = (formats.prose(document) for document in formats.documents([], formats.DOCUMENTATION))
     chosen = (lines for lines in documents if split_of(sentences.split(lines), HELD_OUT) == "validation")
     return "\n\n".join("\n".join(lines) for lines in chosen) + "\n"
 
 
 def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
-    """The rows of a run, one a direction: what `evaluate` gives, with windows that move on by half, and what it is.
+    """Return the rows of a run, one per direction: its settings, and the result of `evaluate` with half-window strides.
 
-    Tasks are for models that read forward alone, and have a token for all of the text: others would be scored on the
-    unknown word.
+    Zero-shot tasks are only for forward models that have a token for all of the text. Other models would be scored on
+    the unknown token.
     """
     params, description = checkpoints.load_parameters(run)
     tokenizer = start.tokenizer_of(description)
@@ -76,14 +77,14 @@ def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
 
 
 def _direction(found: dict[str, Any], way: str) -> dict[str, Any]:
-    """The row of one direction of a model."""
+    """Return the row of one direction of a model."""
     prefix = f"eval/{way}_"
     own = {f"eval/{name.removeprefix(prefix)}": value for name, value in found.items() if name.startswith(prefix)}
     return found | own | {"name": f"{found['name']}, {way}"}
 
 
 def page(found: list[dict[str, Any]], text: str, command: str) -> str:
-    """The page: a row for the frequencies of each tokenizer's tokens, then one for every model, the best last."""
+    """Return the page: a row for the token frequencies of each tokenizer, then one per model, the best one last."""
     sizes = found[0]
     lines = [
         "# Language models on the same text",
@@ -117,7 +118,7 @@ def page(found: list[dict[str, Any]], text: str, command: str) -> str:
 
 
 def _text(row: dict[str, Any]) -> list[str]:
-    """The cells about how the tokenizer reads the text."""
+    """Return the cells that describe how the tokenizer reads the text."""
     return [row["tokenizer"], "yes" if row["eval/lowercased"] else "no", f"{row['eval/unknown_tokens']:,}"]
 
 
@@ -129,9 +130,7 @@ def _zero_shot(found: list[dict[str, Any]]) -> list[str]:
     titles = ["model", "LAMBADA %", "perplexity of its last words", "BLiMP %", *(name[6:] for name in fields)]
     lines = [ABOUT_TASKS.strip()]
     if absent:
-        lines.append(
-            f"Left out, for unknown words that they would be scored on or for reading both ways: {'; '.join(absent)}."
-        )
+        lines.append(f"Left out, because of unknown words or because they read both ways: {'; '.join(absent)}.")
     lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in found:
         shares = [f"{100 * row[name]:.1f}" for name in ("blimp/accuracy", *fields)]
@@ -141,7 +140,7 @@ def _zero_shot(found: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Evaluates the runs and writes the page."""
+    """Evaluate the runs and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", help="run directories or checkpoints")
     parser.add_argument("--data", type=Path, help="raw text")

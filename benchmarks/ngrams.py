@@ -1,10 +1,10 @@
-"""A language model beside n-grams that were counted in the text it was trained on: perplexity of the held-out text.
+"""Perplexity of held-out text: a language model beside n-grams that are counted in the same training text.
 
     python benchmarks/ngrams.py runs/nnlm_tiny
 
-The n-grams have the tokens, the training text and the held-out text of the run, and are smoothed as Chen and Goodman
-(1999) found best: Kneser and Ney's smoothing, interpolated, with three discounts. A mixture gives one half to the model
-and one to the n-grams, as Bengio et al. (2003, section 4) do.
+The n-grams have the tokens, the training text and the held-out text of the run. They are smoothed by the method that
+Chen and Goodman (1999) found best: interpolated Kneser-Ney smoothing with three discounts. A mixture gives one half to
+the model and one half to the n-grams, as in Bengio et al. (2003, section 4).
 """
 
 import argparse
@@ -18,16 +18,18 @@ from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.inference.language_model import LanguageModel
 from plmjax.training.checkpoints import checkpoints
 
-MOST = 5
-"""Tokens of the longest n-gram."""
+LONGEST = 5
+"""Number of tokens of the longest n-gram."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
     """The n-grams of one length k, each a row in the order of its key: context * V + token.
 
-    keys: int64 [G]. discounted: float64 [G], its share of the probability after its context. totals: float64 [C], the
-    counts of a context. left: float64 [C], the share that is left for the shorter n-gram.
+    keys: int64 [G].
+    discounted: float64 [G], the share of the probability after its context.
+    totals: float64 [C], the counts of a context.
+    left: float64 [C], the share that is left for the shorter n-gram.
     """
 
     keys: np.ndarray
@@ -37,17 +39,18 @@ class Order:
 
 
 class NGrams:
-    """Modified Kneser-Ney: the probability of a token after the n-1 before it, from the counts of a text.
+    """Modified Kneser-Ney: the probability of a token after the n-1 tokens before it, from the counts of a text.
 
     text: int [N]. size: tokens of the vocabulary, V. order: the longest n-gram, n.
 
-    Raises ValueError for a text so small that no n-gram of some length stands there once, twice, three or four times.
+    Raises:
+        ValueError: the text is so small that no n-gram of some length occurs once, twice, three or four times.
     """
 
     def __init__(self, text: np.ndarray, size: int, order: int):
         self._size, self._orders = size, []
-        keys: list[np.ndarray] = []  # of the n-grams of every length
-        ends: list[np.ndarray] = []  # the row of the n-gram that ends at each token; -1 where none does
+        keys: list[np.ndarray] = []  # keys of the n-grams of every length
+        ends: list[np.ndarray] = []  # row of the n-gram that ends at each token, or -1
         context = np.zeros(len(text), np.int64)
         for before in range(order):
             unique, rows = np.unique((context * size + text)[before:], return_inverse=True)
@@ -56,16 +59,17 @@ class NGrams:
             context = np.concatenate([[-1], ends[-1][:-1]])
         for before in range(order):
             stands = ends[before][before:]
-            if before + 1 < order:  # once for each different token before it: for each n-gram of one token more
+            # Counted once for each different token before it, so for each n-gram that is one token longer.
+            if before + 1 < order:
                 _, places = np.unique(ends[before + 1][before + 1 :], return_index=True)
                 stands = stands[1:][places]
             counts = np.bincount(stands, minlength=len(keys[before]))
             self._orders.append(_smoothed(keys[before], counts, size, len(keys[before - 1]) if before else 1))
 
     def nats(self, text: np.ndarray) -> np.ndarray:
-        """Of every token of a text after those before it in that text, -log p, float64 [N]."""
+        """Return -log p of every token of a text, given the tokens before it in that text, float64 [N]."""
         probability = np.full(len(text), 1 / self._size)
-        context = np.zeros(len(text), np.int64)  # rows of the context; -1 where the text had none
+        context = np.zeros(len(text), np.int64)  # rows of the context, or -1 if the text had none
         for order in self._orders:
             known = context >= 0
             key = context * self._size + text
@@ -79,10 +83,12 @@ class NGrams:
 
 
 def _smoothed(keys: np.ndarray, counts: np.ndarray, size: int, contexts: int) -> Order:
-    """One length: from its counts the discounts, and from these the shares (Chen and Goodman 1999, section 3).
+    """Return the n-grams of one length, with discounts and shares computed from the counts.
 
-    counts: int [G], how often an n-gram of the longest stands in the text, and after how many different tokens a
-    shorter one.
+    Source: Chen and Goodman 1999, section 3.
+
+    counts: int [G], the number of occurrences of an n-gram of the longest order, or for a shorter one the number of
+    different tokens before it.
     """
     some = [int(np.sum(counts == number)) for number in range(1, 5)]
     if not all(some):
@@ -92,14 +98,14 @@ def _smoothed(keys: np.ndarray, counts: np.ndarray, size: int, contexts: int) ->
     taken = discounts[np.minimum(counts, 3)]
     context = keys // size
     totals = np.bincount(context, counts, contexts)
-    with np.errstate(invalid="ignore"):  # a context that only ends the text is not asked
+    with np.errstate(invalid="ignore"):  # a context that only ends the text is never used
         left = np.bincount(context, taken, contexts) / totals
         discounted = (counts - taken) / totals[context]
     return Order(keys, discounted, totals, left)
 
 
 def joined(dataset: store.Dataset, split: str, between: int) -> np.ndarray:
-    """All tokens of a split, int32 [N], with the token `between` after each document."""
+    """Return all tokens of a split, int32 [N], with the token `between` after each document."""
     text = JoinedText(dataset.split(split), between)
     out = np.zeros((1, text.size), np.int32)
     text.copy(np.array([0]), np.array([text.size]), out)
@@ -107,7 +113,10 @@ def joined(dataset: store.Dataset, split: str, between: int) -> np.ndarray:
 
 
 def model_nats(model: LanguageModel, text: np.ndarray, overlap: int) -> np.ndarray:
-    """Of every token of a text but the first, -log p of a language model whose rows repeat `overlap` tokens."""
+    """Return -log p of every token of a text but the first, from a language model.
+
+    Its rows repeat `overlap` tokens.
+    """
     stride, found = model.window - overlap, []
     rows = [text[start : start + model.window + 1] for start in range(0, max(len(text) - 1 - overlap, 1), stride)]
     for number, scores in enumerate(model.score(rows)):
@@ -116,9 +125,9 @@ def model_nats(model: LanguageModel, text: np.ndarray, overlap: int) -> np.ndarr
 
 
 def table(text: np.ndarray, held_out: np.ndarray, size: int, name: str, own: np.ndarray) -> list[str]:
-    """Lines of a table: n-grams of every length, the model, and their mixtures."""
+    """Return the lines of a table: n-grams of every length, the model, and their mixtures."""
     lines = ["| model | perplexity | mixed with the model |", "|---|---|---|"]
-    for order in range(2, MOST + 1):
+    for order in range(2, LONGEST + 1):
         nats = NGrams(text, size, order).nats(held_out)[1:]
         mixed = -np.log((np.exp(-nats) + np.exp(-own)) / 2)
         lines.append(f"| interpolated {order}-gram | {np.exp(nats.mean()):,.1f} | {np.exp(mixed.mean()):,.1f} |")
@@ -126,7 +135,7 @@ def table(text: np.ndarray, held_out: np.ndarray, size: int, name: str, own: np.
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="run directory of a language model, with its dataset")
     options = parser.parse_args()

@@ -1,9 +1,10 @@
-"""The gain of packing: real tokens a second of fine-tuning steps, packed against every pair padded to its row.
+"""The gain of packing: real tokens per second of fine-tuning steps, packed beside every pair in its own padded row.
 
     python benchmarks/padding.py snli/dev.tsv.gz
 
-The vocabulary is trained on the file. All have the same examples a step, or nearly so; they are measured alternately,
-in wall-clock time and in processor time, which other work on the machine disturbs less. Medians over the rounds.
+The vocabulary is trained on the file. All settings have nearly the same number of examples per step. They alternate and
+are measured in wall-clock time and in processor time, which other work on the machine disturbs less. Figures are
+medians over the rounds.
 """
 
 import argparse
@@ -35,11 +36,11 @@ SETTINGS = {
     "padded to 64": (64, 1, 32),
     "padded to 128": (128, 1, 32),
 }
-"""Name -> tokens of a row, most examples in it, rows of a step."""
+"""Name -> (row length, maximum number of examples in a row, rows of a step)."""
 
 
 class Steps:
-    """Training steps of one setting, each with a batch of its own."""
+    """Training steps of one setting, each with its own batch."""
 
     def __init__(self, run: Experiment, source: TaskSource) -> None:
         (phase,) = phases.resolve(run)
@@ -50,7 +51,7 @@ class Steps:
         self._batches: Iterator[dict[str, jax.Array]] = on_device(source.train(phase, 0, local_rows(program)), program)
 
     def turn(self, count: int) -> np.ndarray:
-        """Real tokens, examples, seconds and processor seconds of so many steps, batches included."""
+        """Return the real tokens, examples, seconds and processor seconds of that many steps, with the batches."""
         tokens = examples = 0
         start, start_cpu = time.perf_counter(), time.process_time()
         for batch in itertools.islice(self._batches, count):
@@ -62,7 +63,7 @@ class Steps:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="SNLI's pairs")
     parser.add_argument("--turns", type=int, default=5, help="turns of each setting")

@@ -1,9 +1,9 @@
-"""How fast rows come from a prepared dataset: tokens a second and core, restart time, index build rate.
+"""Speed of the input pipeline on a prepared dataset: tokens per second and core, restart time, index build rate.
 
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET
     python benchmarks/pipeline.py DATASET
 
-Cores are counted as CPU seconds of the whole process, tf.data's threads and the copies out of it included.
+Cores are counted as CPU seconds of the whole process, with tf.data's threads and the copies out of it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:
-    """Rate of one layout and length, as a line."""
+    """Return the rate of one layout and length, as a line."""
     batch_size = 32_768 // length
     source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
     phase = SimpleNamespace(index=0, sequence_length=length, batch_size=batch_size)

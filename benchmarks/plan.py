@@ -1,11 +1,11 @@
-"""The plans of the published runs, on every generation that has their slice; a table in Markdown.
+"""Plans of the published runs on every TPU generation that has their slice, as a table in Markdown.
 
     python benchmarks/plan.py [--run experiments/bert_large_8x8.py] [--topology v3:8x8] [--topology v5e:8x8]
 
-BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB.
-A number after a slash is microbatches: the run's own, or the fewest that are estimated to fit where these are more. A
-second table has the cycles by category. Each plan runs in a process of its own, as for a user;
-its time is printed under the tables (the goal is 120 seconds on two cores that nothing else uses).
+BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB. A
+number after a slash is the number of microbatches: that of the run, or the smallest one that is estimated to fit if
+this is larger. A second table has the cycles by category. Each plan runs in its own process, as for a user. Its time is
+printed under the tables (the goal is 120 seconds on two idle cores).
 """
 
 import argparse
@@ -33,7 +33,7 @@ GENERATIONS = ("v2", "v3", "v5e", "v6e")
 
 
 def fitting(run: str, topology: str) -> list[str]:
-    """The options that cut a run's batch into microbatches that fit the slice."""
+    """Return the options that split a run's batch into microbatches that fit the slice."""
     composed, options = experiments.load(run), []
     mesh = plan_search.place(composed, topologies.parse(topology)).mesh
     for phase in phases.resolve(composed):
@@ -44,7 +44,7 @@ def fitting(run: str, topology: str) -> list[str]:
 
 
 def main() -> None:
-    """Prints one table per run, each row as soon as it is made."""
+    """Print one table per run, each row as soon as it is ready."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="append", help="one of " + ", ".join(RUNS))
     parser.add_argument("--topology", action="append", help="a slice, such as v3:8x8")
@@ -71,7 +71,7 @@ def main() -> None:
         print(f"\nMcycles of a device and step, compiler / refined:\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
         for row in rows:
             print(f"| {' | '.join(row)} |")
-        print(f"\nOn the clock: {', '.join(times)} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores).")
+        print(f"\nWall-clock time: {', '.join(times)} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores).")
 
 
 if __name__ == "__main__":

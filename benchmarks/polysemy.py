@@ -1,13 +1,13 @@
-"""Does a word's vector know its sense? Of 20 ambiguous words: how often the nearest neighbour in context shares it.
+"""Word senses in contextual embeddings: how often the nearest neighbor of an ambiguous word in context has its sense.
 
     plmjax pretrain experiments/elmo_tiny.py --data.input TEXT
     plmjax pretrain experiments/bert_tiny.py --data.input TEXT
     python benchmarks/polysemy.py ELMo=runs/elmo_tiny BERT=runs/bert_tiny --picture docs/pictures/polysemy.png
 
-ambiguous_words.tsv has four sentences for each of two senses of a word. The vector of the word in a sentence is that of
-its first piece, in one layer of a model. Its nearest neighbour, by cosine, is sought among the seven other sentences
-with the word, three of which have the same sense. Static vectors are the same in all of them: each is as near, so that
-3 / 7 of the nearest share the sense.
+ambiguous_words.tsv has four sentences for each of two senses of 20 words. The vector of the word in a sentence is that
+of its first piece, in one layer of a model. Its nearest neighbor, by cosine, is searched among the seven other
+sentences with the word, three of which have the same sense. Static vectors are the same in all of them, so that 3 / 7
+of the nearest neighbors share the sense.
 """
 
 import argparse
@@ -28,14 +28,14 @@ STATIC = 3 / 7
 
 
 def read() -> list[tuple[str, str, list[str]]]:
-    """(word, sense, words of the sentence) of every line."""
+    """Return (word, sense, words of the sentence) for every line."""
     with SENTENCES.open(encoding="utf-8", newline="") as file:
         rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [(word, sense, sentence.split()) for word, sense, sentence in rows]
 
 
 def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> list[np.ndarray]:
-    """Of every layer the vectors of the ambiguous words, float32 [lines D], embeddings first."""
+    """Return for every layer the vectors of the ambiguous words, float32 [lines D], with the embeddings first."""
     description = checkpoints.describe(checkpoints.find(run))
     model, tokenizer = description.experiment.model, start.tokenizer_of(description)
     pieces = tokenizer.encode_words([words for _, _, words in lines])
@@ -57,7 +57,10 @@ def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> list[np.ndarra
 
 
 def shared(found: np.ndarray, lines: list[tuple[str, str, list[str]]]) -> np.ndarray:
-    """Of every line the share of its nearest neighbours that have its sense; several are as near where cosines tie."""
+    """Return for every line the share of its nearest neighbors that have its sense.
+
+    There are several if cosines tie.
+    """
     words, senses = (np.array(column) for column in list(zip(*lines, strict=True))[:2])
     found = found.astype(np.float64)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
@@ -71,7 +74,7 @@ def shared(found: np.ndarray, lines: list[tuple[str, str, list[str]]]) -> np.nda
 
 
 def picture(scores: dict[str, list[float]], path: Path) -> None:
-    """A line of layers for every model."""
+    """Draw a line over layers for every model."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -91,7 +94,7 @@ def picture(scores: dict[str, list[float]], path: Path) -> None:
 
 
 def main() -> None:
-    """Prints the table, and draws it."""
+    """Print the table, and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", help="NAME=RUN of every model")
     parser.add_argument("--picture", type=Path, help="picture to write")

@@ -1,8 +1,8 @@
-"""How fast text is prepared, beside the tokenizers library alone on the same text in the same run.
+"""Speed of text preparation, beside the tokenizers library alone on the same text in the same run.
 
     python benchmarks/prepare.py PATH... [--format auto] [--vocab-size 30522] [--processes N]
 
-Both use every core; CPU seconds are given too, because on a busy machine only they can be compared.
+Both use every core. CPU seconds are given too, because only they can be compared on a busy machine.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from pathlib import Path
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process and of those it has waited for."""
+    """Return the user and system time of this process and of its finished children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 class PeakMemory(threading.Thread):
-    """The most memory that this process and its children held together (proportional set size), in bytes."""
+    """Largest memory of this process and its children together (proportional set size), in bytes."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -38,13 +38,13 @@ class PeakMemory(threading.Thread):
     def run(self) -> None:
         while not self._done.wait(0.1):
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            self.peak = max(self.peak, sum(map(self._held, [str(os.getpid()), *children])))
+            self.peak = max(self.peak, sum(map(self._memory, [str(os.getpid()), *children])))
 
     @staticmethod
-    def _held(process: str) -> int:
+    def _memory(process: str) -> int:
         try:
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        except OSError:  # ended in between
+        except OSError:  # the process has ended
             return 0
         return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 

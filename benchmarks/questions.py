@@ -1,8 +1,8 @@
-"""How long the questions of a file take to become rows of tokens: reading, tokenizing, windows, packing, batches.
+"""Time to convert the questions of a file to rows of tokens: reading, tokenizing, windows, packing, batches.
 
     python benchmarks/questions.py squad/dev-v2.0.cs224n.json.gz --count 10000
 
-The file's articles are repeated, every question under an id of its own, until there are as many as asked for.
+The file's articles are repeated, with a new id for every question, until there are `count` questions.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 
 
 def repeated(source: str, count: int) -> dict:
-    """`count` questions of the file, about as many texts more as there are repetitions."""
+    """Return `count` questions of the file. The texts are repeated about as often as the questions."""
     found, _ = json_file.parsed(source)
     articles, left = [], count
     for number in itertools.count():
@@ -38,7 +38,7 @@ def repeated(source: str, count: int) -> dict:
 
 
 def main() -> None:
-    """Prints seconds, each part by itself."""
+    """Print the seconds of each part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="a file of SQuAD's form")
     parser.add_argument("--count", type=int, default=10_000, help="questions")

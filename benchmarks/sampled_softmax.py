@@ -1,9 +1,9 @@
-"""The softmax over drawn words beside the softmax over all: loss and gradients of one direction of a language model.
+"""Sampled softmax beside the full softmax: loss and gradients of one direction of a language model.
 
     python benchmarks/sampled_softmax.py [--words 100000] [--draws 8192] [--positions 640] [--features 128]
 
-Both in float32, by turns. Seconds are those of the processor, the median of the turns; memory is what the compiled
-program asks for besides its arguments. The gradient of the output layer is whole in both: [words, features].
+Both are in float32 and alternate. Seconds are processor time, the median of the turns. Memory is that of the compiled
+program besides its arguments. The gradient of the output layer is complete in both: [words, features].
 """
 
 import argparse
@@ -21,7 +21,7 @@ ROWS = 32
 
 
 def main() -> None:
-    """Prints a line for each."""
+    """Print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     sizes = {"words": 100_000, "draws": 8192, "positions": 640, "features": 128, "turns": 5}
     for name, default in sizes.items():
@@ -51,7 +51,7 @@ def main() -> None:
             jax.block_until_ready(program((hidden, table), keys[3]))
             if turn:  # the first one warms up
                 seconds[name].append(time.process_time() - begun)
-    print(f"{options.positions:,} positions of {options.features} numbers, {options.words:,} words, float32")
+    print(f"{options.positions:,} positions, embedding size {options.features}, {options.words:,} words, float32")
     for name, program in programs.items():
         memory = program.memory_analysis()
         taken = (memory.temp_size_in_bytes + memory.output_size_in_bytes) / 2**20

@@ -1,11 +1,11 @@
-"""Static word vectors on every kind of task, frozen and trained: the row that a contextual model must beat.
+"""Static word vectors on every kind of task, frozen and trained: the baseline for contextual models.
 
     plmjax pretrain experiments/word2vec_tiny.py
     python benchmarks/static_vectors.py runs/word2vec_tiny DATA --output runs/static_vectors
 
 DATA is the folder finetune/ that benchmarks/comparison.py reads, with movie_reviews/. The vectors are those of any run
-with a table of tokens, or of `plmjax import`. Every fine-tuning is a run directory in OUTPUT; a command that was
-stopped goes on where it was.
+with an embedding table, or of `plmjax import`. Every fine-tuning run is a run directory in OUTPUT. A command that was
+stopped resumes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ METRICS = {name: metric for name, (metric, *_) in TASKS.items()} | {"movie_revie
 
 
 def scored(vectors: Path, data: Path, task: str, frozen: bool, seeds: int, output: Path) -> tuple[float, float]:
-    """Mean and deviation of the task's metric over the seeds, in percent."""
+    """Return the mean and deviation of the task's metric over the seeds, in percent."""
     run = experiments.load(EXPERIMENTS[task])
     files = [data / name for name in FILES[task]]
     if task == "snli":
@@ -52,7 +52,7 @@ def scored(vectors: Path, data: Path, task: str, frozen: bool, seeds: int, outpu
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("vectors", type=Path, help="run whose vectors are read")
     parser.add_argument("data", type=Path, help="folder of the tasks")

@@ -1,18 +1,18 @@
-"""T5-small's training step, ours and PyTorch transformers', alternately on the CPU.
+"""T5-small's training step beside that of PyTorch transformers, alternately on the CPU.
 
     python benchmarks/t5_step.py [--layers 6] [--repeats 5]
 
-Batch 8, sources of 128 tokens and targets of 29 made from rows of 141 by span corruption, float32, dropout 0.1,
-clipping by the global norm, AdamW. Ours corrupts its rows anew in every step; PyTorch is given sources and targets.
+Batch 8, sources of 128 tokens and targets of 29, made from rows of 141 by span corruption, float32, dropout 0.1,
+clipping by the global norm, AdamW. Ours corrupts its rows anew in every step; PyTorch receives sources and targets.
 """
 
-from beside_pytorch import Step, main, plmjax_step, pytorch_step
+from pytorch_comparison import Step, main, plmjax_step, pytorch_step
 
 ROWS, SOURCE, VOCABULARY = 8, 128, 32128
 
 
 def ours(layers: int) -> Step:
-    """Corruption, forward, backward, update."""
+    """Return our step: corruption, forward, backward, update."""
     from plmjax.data.layouts import Blocks
     from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.t5 import T5Config
@@ -31,7 +31,7 @@ def ours(layers: int) -> Step:
 
 
 def theirs(layers: int) -> Step:
-    """The same arithmetic with transformers' modules and torch's fused AdamW."""
+    """Return a step with the same arithmetic, transformers' modules and torch's fused AdamW."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 

@@ -1,13 +1,12 @@
-"""Taggers from drawn vectors, word vectors, language models as features, and BERT fine-tuned: one table, seed by seed.
+"""Taggers with random vectors, word vectors, language models as features, and fine-tuned BERT: one table, seed by seed.
 
     python benchmarks/tagging.py --pos ud_english_ewt --entities wnut17 --workdir runs/tagging \
         --word2vec runs/word2vec --glove runs/glove --elmo runs/elmo --bert runs/bert
 
-Each option names a checkpoint, and a row is left out where its checkpoint is. The runs are those of
-experiments/taglm.py and, of BERT, of experiments/comparison.py; they stay in the folder of --workdir, from where a
-stopped command goes on.
-Parts of speech are judged by the accuracy of words, entities by the F1 of whole ones, in percent, at the best of an
-evaluation an epoch.
+Each option names a checkpoint. A row without a checkpoint is left out. The runs are those of experiments/taglm.py and,
+for BERT, of experiments/comparison.py. They stay in the folder of --workdir, where a stopped command resumes. Parts of
+speech are scored by the accuracy of words, entities by the F1 of whole entities, in percent, at the best of the
+evaluations after each epoch.
 """
 
 import argparse
@@ -30,7 +29,7 @@ ROWS = (
 )
 """Row of the table, the option with its checkpoint, the experiment with parts of speech."""
 ENTITIES = {"comparison:pos": "comparison:wnut17"}
-"""That of entities, where it is not like taglm:entities in all but the model."""
+"""Experiment with entities, where it differs from taglm:entities in more than the model."""
 FILES = {
     "pos": ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "eval/accuracy"),
     "entities": ("wnut17train.conll.gz", "emerging.dev.conll.gz", "eval/f1"),
@@ -39,7 +38,7 @@ FILES = {
 
 
 def experiment(reference: str, task: str) -> Experiment:
-    """The run of a row on a task."""
+    """Return the run of a row on a task."""
     if task == "pos" or reference in ENTITIES:
         return experiments.load(reference if task == "pos" else ENTITIES[reference])
     run, entities = experiments.load(reference), experiments.load("taglm:entities")
@@ -53,7 +52,7 @@ def experiment(reference: str, task: str) -> Experiment:
 
 
 def score(name: str, checkpoint: Path, reference: str, task: str, options: argparse.Namespace) -> str:
-    """Mean and, of several seeds, deviation of a row on a task, in percent."""
+    """Return the mean and, for several seeds, the deviation of a row on a task, in percent."""
     workdir = options.workdir / f"{name.split(',')[0].replace(' ', '_')}_{task}"
     train, validation, metric = FILES[task]
     record = workdir / "seeds.json"
@@ -69,7 +68,7 @@ def score(name: str, checkpoint: Path, reference: str, task: str, options: argpa
 
 
 def main() -> None:
-    """Makes the runs that are missing, and prints the table."""
+    """Make the missing runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in dict.fromkeys(option for _, option, _ in ROWS):
         parser.add_argument(f"--{name}", type=Path, help="checkpoint")

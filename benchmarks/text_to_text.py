@@ -1,11 +1,11 @@
-"""What text-to-text tasks make of real text: the share of padding of both sides, and the time to corrupt a row.
+"""Text-to-text tasks on real text: the share of padding on both sides, and the time to corrupt a row.
 
     plmjax tokenizer train --kind byte-bpe --vocab-size 8192 --input TEXT --output TOKENIZER
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET
     python benchmarks/text_to_text.py DATASET
 
-Sources have room for 512 tokens. Where the tokenizer has no sentinels, its last hundred tokens serve: which tokens they
-are changes no count. Time is processor time of a compiled function that does nothing else, on one CPU device.
+Sources have at most 512 tokens. If the tokenizer has no sentinels, its last hundred tokens are used: the choice of
+tokens changes no count. Time is processor time of a compiled function that does nothing else, on one CPU device.
 """
 
 import argparse
@@ -38,11 +38,11 @@ TASKS: list[tuple[TextToText, int]] = [
     (DroppedTokens(), LONGEST - 1),
     (Denoising(), LONGEST),
 ]
-"""Tasks, and the tokens of their rows."""
+"""Tasks, and the number of tokens of their rows."""
 
 
 def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: Vocabulary, steps: int) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     layout = FullSentences() if isinstance(task, Denoising) else Blocks()
     source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
     batches = source.train(SimpleNamespace(index=0, sequence_length=tokens, batch_size=ROWS, steps=steps), 0)
@@ -62,7 +62,7 @@ def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: V
 
 
 def main() -> None:
-    """Prints a line for each task."""
+    """Print a line for each task."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="a prepared dataset with a byte-bpe tokenizer")
     parser.add_argument("--steps", type=int, default=20, help="batches of 32 rows for each task")

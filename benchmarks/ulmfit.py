@@ -1,10 +1,10 @@
-"""ULMFiT on movie reviews with few and with all labels, with and without its language model, from both ends.
+"""ULMFiT on movie reviews with few and with all labels, with and without its language model, in both directions.
 
     python benchmarks/ulmfit.py DATA --output runs/ulmfit
 
 DATA holds pretrain/wikipedia_en/train and finetune/movie_reviews. Every run is a folder of OUTPUT, and a command that
-is run again goes on with those that are not finished. Prints the table of docs/finetuning.md: accuracies on the
-development file, by which no choice is made.
+is run again resumes unfinished runs. Prints the table of docs/finetuning.md: accuracies on the development file, which
+is not used for any choice.
 """
 
 import argparse
@@ -24,30 +24,31 @@ from plmjax.training.checkpoints.start import RANDOM
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "ulmfit.py"
 EPOCHS = {100: 8, 500: 3, 1600: 2}
-"""Labels -> epochs: fewer labels are seen more often."""
+"""Number of labels -> number of epochs. Few labels are seen more often."""
 ALL = max(EPOCHS)
 BACKWARDS = "_backwards"
 TOKENS = 400
-"""Of a review, some 750 long, that are read: its first ones, in either direction."""
+"""Number of tokens of a review that are read, from its beginning in either direction. A review has some 750."""
 UNFREEZE = 1 / 8
-"""Share of a classifier's run after which one more group is trained, so that all are for most of so few steps."""
+"""Fraction of a classifier's run after which one more group is unfrozen, so that all groups train for most of the few
+steps."""
 RANDOM_RATE = 3e-3
-"""Learning rate of all parameters where none is pretrained: about that of the middle groups of a pretrained one."""
+"""Learning rate of all parameters if none is pretrained: about that of the middle groups of a pretrained model."""
 
 
 def load(name: str) -> Experiment:
-    """An experiment of experiments/ulmfit.py."""
+    """Return an experiment of experiments/ulmfit.py."""
     return experiments.load(f"{EXPERIMENTS}:{name}")
 
 
 def texts(data: Path) -> tuple[list[Path], list[Path]]:
-    """The files of the first two stages."""
+    """Return the files of the first two stages."""
     wikipedia = sorted((data / "pretrain" / "wikipedia_en" / "train").glob("AA_wiki_0[0-7]*"))
     return wikipedia, [data / "finetune" / "movie_reviews" / "train.jsonl.gz"]
 
 
 def words(data: Path, output: Path) -> Path:
-    """The folder of the tokenizer: the words of both texts, so that the task's are not unknown."""
+    """Return the folder of the tokenizer, with the words of both texts, so that the task's words are not unknown."""
     folder, own = output / "tokenizer", load("general").tokenizer
     if not folder.exists():
         files = [file for files in texts(data) for file in files]
@@ -56,7 +57,7 @@ def words(data: Path, output: Path) -> Path:
 
 
 def language_models(data: Path, output: Path, way: str) -> None:
-    """The first two stages."""
+    """Run the first two stages."""
     general, task = texts(data)
     for name, files, start in ((f"general{way}", general, RANDOM), (f"task{way}", task, output / f"general{way}")):
         run = load(name)
@@ -68,7 +69,7 @@ def language_models(data: Path, output: Path, way: str) -> None:
 
 
 def some_labels(data: Path, output: Path, labels: int) -> Path:
-    """The first reviews of the train file, in an order in which good and bad ones take turns."""
+    """Write the first reviews of the train file, with positive and negative ones in turn. Return the file."""
     path = output / f"train_{labels}.jsonl"
     with gzip.open(data / "finetune" / "movie_reviews" / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
@@ -80,7 +81,10 @@ def some_labels(data: Path, output: Path, labels: int) -> Path:
 
 
 def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool) -> Path:
-    """The run directory of a classifier; without its language model nothing is unfrozen late, and all rates are one."""
+    """Return the run directory of a classifier.
+
+    Without a language model no layer is unfrozen later, and all rates are equal.
+    """
     run, epochs = load("classifier"), EPOCHS[labels]
     folder, optimizer = data / "finetune" / "movie_reviews", run.optimizer
     files = {"train": str(some_labels(data, output, labels)), "validation": str(folder / "dev.jsonl.gz")}
@@ -102,12 +106,12 @@ def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool
 
 
 def accuracy(run: Path) -> float:
-    """That of a finished run."""
+    """Return the accuracy of a finished run."""
     return json.loads((run / "evaluation.json").read_text())["eval/accuracy"]
 
 
 def main() -> None:
-    """Trains what is not trained yet, and prints the table."""
+    """Train the missing runs, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the data")
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs")

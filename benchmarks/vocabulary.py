@@ -1,12 +1,12 @@
-"""The cross-entropy over a vocabulary, all scores at once and in chunks of positions: time and memory on the CPU.
+"""Cross-entropy over a vocabulary, with all scores at once and in chunks of positions: time and memory on the CPU.
 
     python benchmarks/vocabulary.py [--rows 4] [--length 512] [--vocabulary 50257] [--features 768]
     python benchmarks/vocabulary.py --plan experiments/gpt2_8x8.py --topology v3:8x8
 
-Loss and gradients with respect to hidden states and table, float32, each as one compiled program: all scores at once
-and JAX's own backward pass; chunks with a backward pass that makes the scores again (`cross_entropy`); chunks whose
-gradients are made in the forward pass (`weighted_cross_entropy`). They run alternately. Processor time is what other
-work on the machine disturbs least. Memory is what the compiler sets aside for the program besides what goes in and out.
+Loss and gradients with respect to hidden states and embeddings, float32, each as one compiled program: all scores at
+once and JAX's own backward pass; chunks with a backward pass that recomputes the scores (`cross_entropy`); chunks whose
+gradients are computed in the forward pass (`weighted_cross_entropy`). They alternate. Processor time is disturbed least
+by other work on the machine. Memory is what the compiler allocates for the program besides inputs and outputs.
 
 With --plan, the memory and the estimated time of an experiment's whole step on a TPU slice, in chunks and at once.
 """
@@ -29,17 +29,17 @@ from plmjax.plan.plan import plan
 
 
 def at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    """All scores at once."""
+    """Compute all scores at once."""
     return jnp.sum(weights * cross_entropy(scores.logits(), targets))
 
 
 def by_position(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    """Chunks, weighted after the loss of every position is known."""
+    """Compute chunks, and weight them after the loss of every position is known."""
     return jnp.sum(weights * scores.cross_entropy(targets)[0])
 
 
 def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    """Chunks, with the weights known."""
+    """Compute chunks with known weights."""
     return scores.weighted_cross_entropy(targets, weights)[0]
 
 
@@ -47,7 +47,7 @@ NAMES = {"all scores at once": at_once, "cross_entropy": by_position, "weighted_
 
 
 def show_plans(name: str, topology: str) -> None:
-    """Prints a table in Markdown of an experiment's step, with the usual chunks and with a single one."""
+    """Print a Markdown table of an experiment's step, with the usual chunks and with a single one."""
     print("| scores | GiB a device | ms a step |\n|---|---|---|")
     for scores, numbers in {"in chunks": vocabulary_scores.CHUNK, "all at once": 2**60}.items():
         vocabulary_scores.CHUNK = numbers
@@ -57,7 +57,7 @@ def show_plans(name: str, topology: str) -> None:
 
 
 def main() -> None:
-    """Prints a table in Markdown."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", metavar="EXPERIMENT")
     parser.add_argument("--topology", default="v3:8x8")

@@ -1,13 +1,13 @@
-"""Skip-gram with negative sampling beside gensim: words a second by turns on one core, and scores after the same text.
+"""Skip-gram with negative sampling beside gensim: words per second on one core, and scores after the same text.
 
     plmjax tokenizer train --kind word --vocab_size 20000 --input TEXT --output tokenizer
     plmjax prepare --input TEXT --tokenizer tokenizer --output dataset --held_out 0.01
     taskset -c 1 python benchmarks/word_vectors.py dataset --similarity wordsim/ --analogy questions-words.txt
 
-Both read the same rows in the same order, one pass over the text that is cut into turns, with the settings of
-experiments/word2vec_tiny.py and a rate that falls over the whole pass. A turn of ours begins at the prepared dataset;
-gensim is given lists of words in memory, one for each row. Words are those of the vocabulary, before frequent ones are
-left out. Compilation is not counted.
+Both read the same rows in the same order, one pass over the text that is split into turns, with the settings of
+experiments/word2vec_tiny.py and a learning rate that decays over the whole pass. Our turn starts at the prepared
+dataset; gensim receives lists of words in memory, one for each row. Words are counted before frequent ones are left
+out. Compilation is not counted.
 """
 
 import argparse
@@ -22,7 +22,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREA
 import gensim.models
 import jax
 import numpy as np
-from by_turns import Rates, show_rates, show_scores, timed
+from alternation import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import pipeline, store, tokenizers
@@ -52,13 +52,13 @@ class Ours:
         self._program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
 
     def rows(self, first: int, last: int) -> Iterator[np.ndarray]:
-        """The words of every row of the steps first..last-1."""
+        """Yield the words of every row of the steps first..last-1."""
         special = np.array(self._tokenizer.vocabulary.special)
         for batch in itertools.islice(self._source.train(self._phase, first), last - first):
             yield from (row[~np.isin(row, special)] for row in batch["input_ids"])
 
     def train(self, first: int, last: int) -> None:
-        """Those steps."""
+        """Run the steps first..last-1."""
         places = feed.local_rows(self._program.batch)
         batches = feed.on_device(self._source.train(self._phase, first, places), self._program.batch)
         for batch in itertools.islice(batches, last - first):
@@ -66,14 +66,14 @@ class Ours:
         jax.block_until_ready(self._state)
 
     def vectors(self, words: list[str]) -> WordVectors:
-        """Of the input table."""
+        """Return the vectors of the input table."""
         table = np.asarray(self._state.params["input_vectors"]["embedding"])
         vectors = WordVectors("plmjax", self._tokenizer.tokens(range(self._tokenizer.vocabulary.size)), table)
         return WordVectors("plmjax", words, table[[vectors.rows[word] for word in words]])
 
 
 def gensims(run: Experiment, counts: dict[str, int], seed: int) -> gensim.models.Word2Vec:
-    """gensim's model of the same settings; nothing is trained yet."""
+    """Return gensim's model with the same settings, untrained."""
     objective, rate = run.objective, run.optimizer.learning_rate
     model = gensim.models.Word2Vec(
         vector_size=run.model.vector_size,
@@ -93,7 +93,7 @@ def gensims(run: Experiment, counts: dict[str, int], seed: int) -> gensim.models
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="prepared with a tokenizer of words")
     parser.add_argument("--turns", type=int, default=8, help="parts that the pass is cut into")

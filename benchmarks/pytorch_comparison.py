@@ -1,8 +1,8 @@
-"""A training step of ours and one of PyTorch's, alternately on the CPU; what the benchmarks of steps share.
+"""Compare one of our training steps with one of PyTorch, alternately on the CPU. The step benchmarks share this file.
 
-Each runs in a process of its own and takes a step when told to. A step is measured in CPU-seconds of its process, which
-a busy machine distorts less than time on the clock, and each process is bound to one core: with more, OpenMP's threads
-count the time they spend waiting for each other. Linux only.
+Each step runs in its own process, one step per message. A step is measured in CPU-seconds of its process, which a busy
+machine distorts less than wall-clock time. Each process is bound to one core, because with more cores the threads of
+OpenMP count the time they wait for each other. Linux only.
 """
 
 import argparse
@@ -24,9 +24,9 @@ Step = Callable[[], float]
 
 
 def plmjax_step(run: "Experiment") -> Step:
-    """The step that `plmjax pretrain` runs, on made-up rows of the experiment's layout, the same each time.
+    """Return the step that `plmjax pretrain` runs, on synthetic rows of the experiment's layout.
 
-    The process is prepared as the command prepares it.
+    The rows are the same in each step. The process is set up as the command does.
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     from plmjax.parallel import mesh, platform
@@ -54,7 +54,7 @@ def plmjax_step(run: "Experiment") -> Step:
 
 
 def pytorch_step(model: "torch.nn.Module", loss: "Callable[[], torch.Tensor]") -> Step:
-    """Backward pass of a loss, clipping by the global norm, and torch's fused AdamW."""
+    """Return a step: backward pass of a loss, clipping by the global norm, and torch's fused AdamW."""
     import torch
 
     model.train()
@@ -72,10 +72,11 @@ def pytorch_step(model: "torch.nn.Module", loss: "Callable[[], torch.Tensor]") -
 
 
 def main(description: str, plmjax: Callable[[int], Step], pytorch: Callable[[int], Step], layers: int) -> None:
-    """A benchmark's command line. Alternates the steps that two functions make of a number of layers; prints medians,
-    spreads and the ratio.
+    """Run a benchmark's command line: alternate two steps, and print medians, ranges and the ratio.
 
-    description: of the benchmark, whose first line is shown. layers: as many unless the command line says otherwise.
+    description: description of the benchmark; its first line is shown.
+    plmjax, pytorch: functions that return the step of a model with a number of layers.
+    layers: default number of layers.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--layers", type=int, default=layers)
@@ -87,7 +88,7 @@ def main(description: str, plmjax: Callable[[int], Step], pytorch: Callable[[int
         pipes[name], end = context.Pipe()
         processes.append(context.Process(target=_work, args=(build, options.layers, end), daemon=True))
         processes[-1].start()
-        end.close()  # so that a worker that dies ends the wait for its answer
+        end.close()  # so that the wait ends if a worker dies
 
     measured = {name: [] for name in pipes}
     for repeat in range(-2, options.repeats):  # two steps warm up: compilation, memory, caches
@@ -111,7 +112,7 @@ def main(description: str, plmjax: Callable[[int], Step], pytorch: Callable[[int
 
 
 def _work(build: Callable[[int], Step], layers: int, pipe: Connection) -> None:
-    """Takes a step for every message and answers (CPU-seconds, seconds, loss)."""
+    """Take a step for every message and send (CPU-seconds, seconds, loss)."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     take = build(layers)
     while pipe.recv():

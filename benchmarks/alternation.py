@@ -1,4 +1,4 @@
-"""What benchmarks of word vectors share: two trainings by turns, their rates, and the scores of what they learned."""
+"""Compare two trainings of word vectors in alternation: their rates, and the scores of their vectors."""
 
 import time
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
 
 Rates = list[tuple[float, float]]
-"""How many a second in every turn, by the clock and of the processor."""
+"""Items per second in every turn, by wall-clock time and by processor time."""
 
 
 @contextmanager
 def timed(into: Rates, count: int) -> Iterator[None]:
-    """Adds the rates of a block that does so many."""
+    """Add the rates of a block that processes `count` items."""
     clock, processor = time.perf_counter(), time.process_time()
     yield
     into.append((count / (time.perf_counter() - clock), count / (time.process_time() - processor)))
 
 
 def show_rates(unit: str, rates: dict[str, Rates]) -> None:
-    """Prints the median and the range of each; of two, their ratio too."""
+    """Print the median and the range of each, and for two also their ratio."""
     print(f"| | {unit} a second | range | a processor second | range |\n|---|---|---|---|---|")
     for name, found in rates.items():
         columns = [(np.median(column), min(column), max(column)) for column in zip(*found, strict=True)]
@@ -30,12 +30,12 @@ def show_rates(unit: str, rates: dict[str, Rates]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
     if len(rates) == 2:
         ours, theirs = (np.median(found, axis=0) for found in rates.values())
-        print("\nratio {:.2f}, of processor time {:.2f}".format(*(ours / theirs)))
+        print("\nratio {:.2f}, in processor time {:.2f}".format(*(ours / theirs)))
     print(flush=True)
 
 
 def show_scores(both: tuple[WordVectors, WordVectors], lists: dict[str, str | None]) -> None:
-    """Prints the scores of two sets of vectors beside each other.
+    """Print the scores of two sets of vectors side by side.
 
     lists: task -> its file or folder; a task without one is left out.
     """
