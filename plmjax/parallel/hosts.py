@@ -79,7 +79,7 @@ _here = _Here()
 
 
 @dataclasses.dataclass(frozen=True)
-class Meeting:
+class JoinOptions:
     """Address and number of the hosts of a run. Defaults come from the environment or the metadata of the TPU slice."""
 
     coordinator: str | None = None
@@ -92,7 +92,7 @@ class Meeting:
     """Seconds to wait until all hosts have joined."""
 
 
-def join(meeting: Meeting) -> None:
+def join(joining: JoinOptions) -> None:
     """Join the hosts of the run and start JAX on them. Do nothing on a single host.
 
     Must be called before JAX has been used: it forks, and returns in the trainer.
@@ -101,9 +101,9 @@ def join(meeting: Meeting) -> None:
         UserError: a setting is missing or wrong, or not every host joined.
     """
     given = {
-        "--coordinator": meeting.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
-        "--hosts": meeting.hosts if meeting.hosts is not None else os.environ.get("JAX_NUM_PROCESSES"),
-        "--host": meeting.host if meeting.host is not None else os.environ.get("JAX_PROCESS_ID"),
+        "--coordinator": joining.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        "--hosts": joining.hosts if joining.hosts is not None else os.environ.get("JAX_NUM_PROCESSES"),
+        "--host": joining.host if joining.host is not None else os.environ.get("JAX_PROCESS_ID"),
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 3:
@@ -125,7 +125,7 @@ def join(meeting: Meeting) -> None:
         ) from None
     if count == 1:
         return
-    watcher = guard.Guard(str(address), count, index, meeting.join_seconds)
+    watcher = guard.Guard(str(address), count, index, joining.join_seconds)
     service = watcher.join()
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
@@ -162,7 +162,7 @@ def join(meeting: Meeting) -> None:
         count,
         index,
         cluster_detection_method="deactivate",
-        initialization_timeout=int(meeting.join_seconds),
+        initialization_timeout=int(joining.join_seconds),
         heartbeat_timeout_seconds=one_day,
         shutdown_timeout_seconds=one_day,
     )

@@ -32,7 +32,7 @@ class Doomed(ChainSource):
 
 def main(name: str, workdir: str, *arguments: str) -> None:
     """Trains."""
-    hosts.join(hosts.Meeting())
+    hosts.join(hosts.JoinOptions())
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
     loop.train(run, Path(workdir), source, {})
