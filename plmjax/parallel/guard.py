@@ -3,8 +3,8 @@
 A collective that waits for a dead host never returns, and JAX's own coordination service ends every process with
 SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It detects a dead host
 at once. It detects a host that is silent or makes no progress after a time limit. Then it ends its own trainer and
-prints one sentence that names the host. All guards are connected to the guard of host 0 (`roll.Roll`). A message is one
-line of JSON.
+prints one sentence that names the host. All guards are connected to the guard of host 0 (`host_registry.HostRegistry`).
+A message is one line of JSON.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import NoReturn
 from plmjax import json_text
 from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
 from plmjax.parallel import stopping
-from plmjax.parallel.roll import Message, Roll
+from plmjax.parallel.host_registry import HostRegistry, Message
 
 BEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
@@ -63,7 +63,7 @@ class Guard:
 
     def __init__(self, address: str, count: int, index: int, join_seconds: float) -> None:
         self.address, self.count, self.index, self.join_seconds = address, count, index, join_seconds
-        self.roll: Roll | None = None
+        self.registry: HostRegistry | None = None
         self.server: Lines | None = None
         self.child: Lines | None = None
         self.members: dict[int, Lines] = {}
@@ -91,7 +91,7 @@ class Guard:
             )
         if self.index == 0:
             self._listen(int(port))
-            while not (self.roll.complete or self.stopped):
+            while not (self.registry.complete or self.stopped):
                 self._pump()
             if not self.stopped:
                 # Host 0 chooses the port of JAX's service: the port of --coordinator is used by the guards.
@@ -171,8 +171,8 @@ class Guard:
                 f"Expected port {port} of host 0 to be free for --coordinator, found: {error.strerror}; name another."
             ) from None
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self.roll = Roll(self.count, self._send, time.monotonic(), self.join_seconds)
-        self.roll.join(0, self.count, time.monotonic())
+        self.registry = HostRegistry(self.count, self._send, time.monotonic(), self.join_seconds)
+        self.registry.join(0, self.count, time.monotonic())
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -187,7 +187,7 @@ class Guard:
         self._selector.unregister(lines.connection)
         refused = "the connection closed" if messages is None else ""
         if messages:
-            refused = self.roll.join(messages[0]["join"], messages[0]["hosts"], time.monotonic())
+            refused = self.registry.join(messages[0]["join"], messages[0]["hosts"], time.monotonic())
         lines.send({"welcome": not refused, "why": refused})
         if refused:
             lines.connection.close()
@@ -227,8 +227,8 @@ class Guard:
         for key, _ in self._selector.select(BEAT_SECONDS / 4):
             key.data()
         now = time.monotonic()
-        if self.roll is not None:
-            self.roll.tick(now)
+        if self.registry is not None:
+            self.registry.tick(now)
             if now - self._beaten > BEAT_SECONDS:
                 self._beaten = now
                 for member in self.members.values():
@@ -255,11 +255,11 @@ class Guard:
             self._report(message)
 
     def _report(self, message: Message) -> None:
-        """Send a message to the roll."""
-        if self.roll is None:
+        """Send a message to the registry."""
+        if self.registry is None:
             self.server.send(message)
         else:
-            self.roll.handle(0, message, time.monotonic())
+            self.registry.handle(0, message, time.monotonic())
 
     def _from_member(self, host: int) -> None:
         member = self.members[host]
@@ -267,10 +267,10 @@ class Guard:
         if messages is None:
             self._selector.unregister(member.connection)
             del self.members[host]
-            self.roll.lose(host)
+            self.registry.lose(host)
             return
         for message in messages:
-            self.roll.handle(host, message, time.monotonic())
+            self.registry.handle(host, message, time.monotonic())
 
     def _from_server(self) -> None:
         messages = self.server.receive()
@@ -283,7 +283,7 @@ class Guard:
             self._receive(message)
 
     def _receive(self, message: Message) -> None:
-        """Handle a message from the roll to this host."""
+        """Handle a message from the registry to this host."""
         if "start" in message:
             self.started = message["start"]
         elif "stop" in message:
@@ -298,7 +298,7 @@ class Guard:
             self.members[host].send(message)
 
     def _all_ended(self) -> bool:
-        return all(host.ended is not None for host in self.roll.hosts.values())
+        return all(host.ended is not None for host in self.registry.hosts.values())
 
     def _linger(self) -> None:
         if self.index == 0:

@@ -2,8 +2,8 @@
 
 Every host runs the same command. The hosts of a TPU slice find each other through the metadata of the slice. Elsewhere
 the address of host 0 must be given. On several hosts each command becomes two processes, the trainer and its `guard`,
-which exchange messages over a socket pair (`roll` lists them). A run on one host has no guard, and only `watched` has
-an effect.
+which exchange messages over a socket pair (`host_registry` lists them). A run on one host has no guard, and only
+`watched` has an effect.
 """
 
 import contextlib

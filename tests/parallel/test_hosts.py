@@ -142,7 +142,7 @@ def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(
     assert_same_run(one, run)
 
 
-# Forty seconds each; the guard's messages about either host are in tests/parallel/test_roll.py.
+# Forty seconds each; the guard's messages about either host are in tests/parallel/test_host_registry.py.
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_host_that_dies_is_named_and_the_job_started_again_ends_in_the_same_bits(two, tmp_path, victim):
     ended = train(tmp_path, only={victim: {"DOOMED": "5 SIGKILL"}})

@@ -33,7 +33,7 @@ class Host:
     ended: int | None = None
 
 
-class Roll:
+class HostRegistry:
     """State of all hosts of one run.
 
     send: function that is called with (host, message) for every message to a host's guard.

@@ -1,0 +1,130 @@
+"""What the guard of host 0 makes of what it hears, without a socket or a clock."""
+
+import json
+
+import pytest
+
+from plmjax.errors import HOST_LOST, SAVED
+from plmjax.parallel.host_registry import HostRegistry
+
+
+class Run:
+    """A registry of `count` hosts and the messages that it has sent to each."""
+
+    def __init__(self, count: int, joined: int | None = None) -> None:
+        self.said: dict[int, list[dict]] = {host: [] for host in range(count)}
+        self.registry = HostRegistry(
+            count, lambda host, message: self.said[host].append(message), now=0.0, join_seconds=30
+        )
+        for host in range(count if joined is None else joined):
+            assert self.registry.join(host, count, 0.0) == ""
+
+    def beat(self, host: int, now: float, count: int = 1, timed: bool = True, doing: str = "computing step 1") -> None:
+        limits = {"silent_seconds": 60, "stall_seconds": 600}
+        self.registry.handle(host, {"beat": {"count": count, "doing": doing, "timed": timed} | limits}, now)
+
+
+def test_hosts_that_do_not_come_are_named_to_those_that_did():
+    run = Run(4, joined=2)
+    run.registry.tick(30.0)
+    assert run.registry.stopped is None
+    run.registry.tick(30.5)
+    assert (
+        "Expected 4 hosts within 30 s" in run.registry.stopped["sentence"]
+        and "2, 3;" in run.registry.stopped["sentence"]
+    )
+    assert run.said[0] == run.said[1] == [run.registry.stopped] and not run.said[2]
+
+
+@pytest.mark.parametrize(("host", "count", "why"), [(1, 3, "host 1 of 3"), (2, 2, "host 2 of 2"), (0, 2, "a host 0")])
+def test_a_host_that_does_not_belong_is_refused_and_disturbs_nobody(host, count, why):
+    run = Run(2, joined=1)
+    assert why in run.registry.join(host, count, 1.0)
+    assert run.registry.stopped is None and not run.registry.complete
+    assert run.registry.join(1, 2, 29.0) == "" and run.registry.complete  # late, but not too late
+
+
+def test_a_host_that_dies_is_named_at_once_and_one_that_has_finished_is_not():
+    run = Run(3)
+    run.registry.handle(2, {"ended": 0, "sentence": ""}, 5.0)
+    run.registry.lose(2)
+    assert run.registry.stopped is None
+    run.registry.lose(1)
+    assert "Host 1 of 3 is gone" in run.registry.stopped["sentence"] and run.registry.stopped["stop"] == HOST_LOST
+    assert all(said[-1] == run.registry.stopped for said in run.said.values())
+
+
+def test_a_silent_host_is_named_after_its_seconds():
+    run = Run(2)
+    for host in (0, 1):
+        run.beat(host, 0.0)
+    run.beat(0, 60.0)
+    run.registry.tick(60.0)
+    assert run.registry.stopped is None
+    run.registry.tick(60.5)
+    assert "Host 1 of 2 has not been heard from for 60 s" in run.registry.stopped["sentence"]
+    assert run.registry.stopped["stacks"]
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_stall_names_the_host_that_is_behind_unless_somebody_takes_a_time_of_his_own(timed):
+    run = Run(2)
+    for now in range(0, 660, 30):
+        run.beat(0, now, count=7, doing="computing step 3")
+        run.beat(1, now, count=6, doing="waiting for the batch of step 3", timed=timed)
+        run.registry.tick(now)
+        assert run.registry.stopped is None or now > 600
+    if timed:
+        assert "host 1 (waiting for the batch of step 3)" in run.registry.stopped["sentence"]
+        assert "host 0" not in run.registry.stopped["sentence"] and run.registry.stopped["stacks"]
+    else:
+        assert run.registry.stopped is None
+
+
+def test_as_long_as_one_host_makes_progress_there_is_no_stall():
+    """Whoever waits for it in a collective cannot: its own count stands still."""
+    run = Run(2)
+    for now in range(0, 1800, 30):
+        run.beat(0, now, count=7)
+        run.beat(1, now, count=now // 300)
+        run.registry.tick(now)
+    assert run.registry.stopped is None
+
+
+def test_hosts_go_on_when_they_agree():
+    run = Run(3)
+    for host in (2, 0):
+        run.registry.handle(host, {"agree": "the data", "value": "abc"}, 1.0)
+        assert not any(run.said.values())
+    run.registry.handle(1, {"agree": "the data", "value": "abc"}, 2.0)
+    assert all(said == [{"agreed": "the data"}] for said in run.said.values())
+    run.registry.handle(0, {"agree": "the data", "value": "abc"}, 3.0)  # once more: the others are waited for again
+    assert all(said == [{"agreed": "the data"}] for said in run.said.values())
+
+
+def test_another_experiment_is_named_with_its_host_and_field():
+    run = Run(2)
+    run.registry.handle(0, {"agree": "the experiment", "value": json.dumps({"training.seed": 0, "a": 1})}, 1.0)
+    run.registry.handle(1, {"agree": "the experiment", "value": json.dumps({"training.seed": 3, "a": 1})}, 1.0)
+    assert "training.seed = 3 on host 1 and 0 on host 0" in run.registry.stopped["sentence"]
+    assert run.registry.stopped["stop"] == 2  # the same command would fail again
+
+
+@pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, HOST_LOST)])
+def test_a_host_that_fails_tells_the_others_why(ended, code):
+    run = Run(2)
+    run.registry.handle(1, {"ended": ended, "sentence": "no text."}, 1.0)
+    assert run.said[0] == [{"stop": code, "sentence": "Host 1 stopped: no text.", "stacks": False}]
+
+
+def test_hosts_that_were_asked_to_stop_end_each_by_itself():
+    run = Run(2)
+    run.registry.handle(1, {"ended": SAVED, "sentence": "", "alone": False}, 1.0)
+    run.registry.lose(1)
+    assert run.registry.stopped is None
+
+
+def test_a_host_that_was_stopped_before_there_was_anything_to_save_stops_the_others():
+    run = Run(2)
+    run.registry.handle(1, {"ended": SAVED, "sentence": "Stopped by SIGTERM.", "alone": True}, 1.0)
+    assert run.said[0] == [{"stop": SAVED, "sentence": "Host 1 stopped: Stopped by SIGTERM.", "stacks": False}]
