@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data.cache import cached, mapped
-from plmjax.data.layouts.joined_text import JoinedText, ReversedText
+from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
