@@ -132,7 +132,7 @@ def cooccurrence(
     from plmjax.data import store, tokenizers
     from plmjax.data.cooccurrence import Counting, check_words, count
 
-    opened = store.open_dataset(dataset, say=print)
+    opened = store.open_dataset(dataset, report=print)
     vocabulary = tokenizers.load(opened.directory / "tokenizer").vocabulary
     check_words(vocabulary, dataset)
     counting = Counting(window, symmetric, least)

@@ -156,7 +156,7 @@ def embed(
     from plmjax.inference.embed import embed as run
 
     how = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
-    rows = run(checkpoint, input, output, **how, say=print)
+    rows = run(checkpoint, input, output, **how, report=print)
     print(f"{rows} rows in {output}")
 
 

@@ -9,7 +9,7 @@ from plmjax.command_line import Location
 from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
 from plmjax.errors import options_named
 from plmjax.parallel import hosts as peers
-from plmjax.parallel.hosts import Meeting
+from plmjax.parallel.hosts import JoinOptions
 
 
 def experiments() -> None:
@@ -23,7 +23,7 @@ def pretrain(
     experiment: Positional[Reference],
     from_: Annotated[str, arg(name="from")] = "random",
     workdir: Location | None = None,
-    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
     """Pretrains an experiment; run again on the same workdir, it resumes.
@@ -37,7 +37,7 @@ def pretrain(
             a file of word vectors, from which the table of a model of words starts.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
-    peers.join(meeting)
+    peers.join(joining)
     from plmjax import experiment as experiments
     from plmjax.pretraining.run import pretrain as run
     from plmjax.training.checkpoints import start
@@ -55,7 +55,7 @@ def finetune(
     like: Location | None = None,
     workdir: Location | None = None,
     seeds: tuple[int, ...] = (),
-    meeting: OmitArgPrefixes[Meeting] = Meeting(),
+    joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
     """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
@@ -70,7 +70,7 @@ def finetune(
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
     """
-    peers.join(meeting)
+    peers.join(joining)
     from plmjax import experiment as experiments
     from plmjax.finetuning import seeds as several
     from plmjax.finetuning.run import finetune as run
