@@ -194,6 +194,19 @@ class Telling(Objective):
         return Sums({"product": loss.astype(jnp.float32)}, {}, carry)
 
 
+class Copies:
+    """Copies in bfloat16 of parameters that one device has."""
+
+    def gather(self, params: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+
+    def add(self, gradient: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradient)
+
+    def scatter(self, gradient: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
+
+
 def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8, **fields: jax.Array) -> tuple:
     """(carry [B 3], metrics) of the step of this number, whose rows carry 7 and whose first carry is 1.
 
@@ -208,23 +221,23 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
         carry=jnp.full((count, 3), 7.0),
         key=jax.random.key_data(jax.random.key(0)),
     )
-    run = functools.partial(
-        step.train_step,
+    forward = step.Forward(
         objective=Telling(),
         module=None,
+        vocabulary=None,
+        tables=rows.Tables({}, None, by_rows=False),
+        shares=Copies(),
+        initial_carry=lambda: jnp.ones((count, 3)),
+        carry_axes=("batch", None),
+    )
+    update = step.Update(
         optimizer=optimizer,
         learning_rate=lambda state, number: jnp.float32(1),
-        vocabulary=None,
         accumulation=accumulation,
-        initial_carry=jnp.ones((count, 3)),
-        carry_axes=("batch", None),
-        tables=rows.Tables({}, None, by_rows=False),
-        gather=lambda params: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params),
         shards=shards,
-        add_shards=lambda gradient: jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradient),
-        scatter=lambda gradient: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient),
         generator="threefry2x32",
     )
+    run = functools.partial(step.train_step, forward=forward, update=update)
     after, found = jax.jit(run)(state, {"x": 1 + jnp.arange(count) / 128, **fields})
     return jax.device_get((after.carry, found))
 
