@@ -6,7 +6,7 @@ import types
 from plmjax import cli, experiment
 from plmjax.parallel import peak
 from plmjax.training import bench as benches
-from plmjax.training import feed
+from plmjax.training import feed, pace
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT
 
@@ -32,6 +32,7 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
             yield batch
 
     monkeypatch.setattr(benches, "time", clock)
+    monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
     monkeypatch.setattr(peak, "measured_flops", lambda dtype, seconds: rate)
     run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
