@@ -110,12 +110,12 @@ def asked(path: Path) -> None:
 
 
 def test_tasks_that_an_encoder_decoder_has_no_head_for() -> None:
-    with pytest.raises(UserError, match="both sides of a word, to label words, found BartConfig"):
-        TokenTagging().check_model(BartConfig.tiny())
-    with pytest.raises(UserError, match="a head for choices, found BartConfig"):
+    with pytest.raises(UserError, match="a model that labels words, found BartConfig"):
+        TokenTagging().module(BartConfig.tiny(), Execution())
+    with pytest.raises(UserError, match="ranks the choices of a question, found BartConfig"):
         MultipleChoice().module(BartConfig.tiny(), Execution())
     for config in (T5Config.tiny(), TransformerConfig.tiny()):
-        with pytest.raises(UserError, match=f"to find answers in it, found {type(config).__name__}"):
-            SpanExtraction().check_model(config)
-        with pytest.raises(UserError, match=f"a head for whole sequences, found {type(config).__name__}"):
+        with pytest.raises(UserError, match=f"finds answers in a text, found {type(config).__name__}"):
+            SpanExtraction().module(config, Execution())
+        with pytest.raises(UserError, match=f"labels texts, found {type(config).__name__}"):
             SequenceClassification(labels=("a", "b")).module(config, Execution())

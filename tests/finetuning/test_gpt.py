@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
@@ -169,8 +170,8 @@ def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path)
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match=r"left to right for --objective\.language_model 0\.5, found BertConfig"):
         SequenceClassification(language_model=0.5).check_model(BertConfig.tiny())
-    with pytest.raises(UserError, match="both sides of a word, to label words, found GptConfig"):
-        TokenTagging().check_model(GPT)
+    with pytest.raises(UserError, match="labels words, found GptConfig, a decoder, which has"):
+        TokenTagging().module(GPT, Execution())
     with pytest.raises(UserError, match="Expected a GPT, which reads a pair in both orders, found BertConfig"):
         PairsInBothOrders().model(BertConfig.tiny())
     with pytest.raises(UserError, match=r"--objective\.language_model"):

@@ -73,7 +73,7 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
 
 
 def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run: Path, small_run: Path) -> None:
-    assert "a decoder that writes text, found BertConfig" in fails("generate", small_run, "The class")
+    assert "a model that writes text, found BertConfig" in fails("generate", small_run, "The class")
     said = fails("generate", decoder_run, "The class " * 30)
     assert "at most the model's 64 positions together, found" in said and "64 tokens" in said
     (tmp_path / "long.txt").write_text("The class\n" + "The class " * 30 + "\n")

@@ -153,5 +153,5 @@ def test_prompts_and_texts_that_just_fit() -> None:
 
 
 def test_an_encoder_asked_to_write() -> None:
-    with pytest.raises(UserError, match="a decoder that writes text, found BertConfig"):
+    with pytest.raises(UserError, match="a model that writes text, found BertConfig"):
         Writer(BertConfig.tiny(), {}, VOCABULARY)

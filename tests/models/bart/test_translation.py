@@ -127,7 +127,7 @@ def test_a_bart_keeps_its_names_and_the_first_stage_trains_what_the_paper_says(p
 
 
 def test_it_only_translates() -> None:
-    with pytest.raises(UserError, match="a head for whole sequences, found BartTranslationConfig"):
+    with pytest.raises(UserError, match="labels texts, found BartTranslationConfig"):
         CONFIG.module(Purpose.TEXT_LABELS, Execution(), 2)
     with pytest.raises(UserError, match="a pretraining task, found BartTranslationConfig"):
         CONFIG.module(Purpose.PRETRAINING, Execution())
