@@ -1,18 +1,21 @@
 """One row a system: all that the suite in tests/systems must know of it. Adding a system is adding its row.
 
-A row names small models of odd sizes, the numbers that were published, and a run so small that a step takes
-milliseconds. What is peculiar to one system stands in a file of its own in tests/models.
+A row names small models of odd sizes, what they are compared with, the numbers that were published, and a run so small
+that a step takes milliseconds. What is peculiar to one system stands in a file of its own in tests/models.
 """
 
 from collections.abc import Callable
 
 from plmjax.experiment import Experiment
-from tests.families import decoders, encoder_decoders, encoders
+from tests.families import decoders, encoder_decoders, encoders, word_vectors
 from tests.families.family import Family
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, CrossViewSource, LabelledSource, TaggedSource, UntypedSource
 
 FAMILIES: dict[str, Family] = {
+    "nnlm": word_vectors.NNLM_ROW,
+    "word2vec": word_vectors.WORD2VEC_ROW,
+    "glove": word_vectors.GLOVE_ROW,
     "bert": encoders.BERT_ROW,
     "roberta": encoders.ROBERTA_ROW,
     "albert": encoders.ALBERT_ROW,
@@ -24,19 +27,19 @@ FAMILIES: dict[str, Family] = {
     "t5": encoder_decoders.T5_ROW,
 }
 
+IN_TRANSFORMERS = {name: family for name, family in FAMILIES.items() if family.adapter is not None}
+"""Those of them that transformers has."""
+
 STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
-    **{name: (family.step, ChainSource) for name, family in FAMILIES.items()},
+    **{name: (family.step, family.source) for name, family in FAMILIES.items()},
     "classification": (experiments.classification, LabelledSource),
-    "taglm": (experiments.taglm, TaggedSource),
-    "cove": (experiments.cove, ChainSource),
-    "cvt": (experiments.cvt, CrossViewSource),
     "recurrent": (experiments.recurrent, ChainSource),
-    "nnlm": (experiments.nnlm, ChainSource),
-    "awd_lstm": (experiments.awd_lstm, ChainSource),
     "ulmfit": (experiments.ulmfit, UntypedSource),
-    "elmo": (experiments.elmo, ChainSource),
-    "word2vec": (experiments.word2vec, ChainSource),
-    "glove": (experiments.glove, ChainSource),
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
+    "taglm": (experiments.taglm, TaggedSource),
+    "cvt": (experiments.cvt, CrossViewSource),
+    "awd_lstm": (experiments.awd_lstm, ChainSource),
+    "cove": (experiments.cove, ChainSource),
+    "elmo": (experiments.elmo, ChainSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

@@ -1,15 +1,18 @@
 """What a row of the table of systems is, and what its modules are given."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
 
 from plmjax.experiment import Experiment
 from plmjax.interop.adapter import Adapter
-from tests.systems.modules import taken_sides
+from tests.families.oracles import Oracle, TransformersOracle
+from tests.strangers.source import ChainSource
+from tests.systems.modules import taken_sides, takes
 
 SIZES = {
     "vocab_size": 53,
@@ -96,6 +99,11 @@ def earlier_in_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return same_sequence(queries, keys) & np.tri(len(queries), dtype=bool)
 
 
+def later_in_sequence(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """As `same_sequence`, but of what reads from the end: it sees none that comes before it."""
+    return same_sequence(queries, keys) & np.tri(len(queries), dtype=bool).T
+
+
 def nothing(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """No token is seen."""
     return np.zeros((len(queries), len(keys)), bool)
@@ -126,74 +134,136 @@ READS_AND_WRITES = (
 """Of encoders, decoders, and encoder-decoders."""
 
 
+WORDS = 16
+"""Words of which each text repeats one, that the systems learn from."""
+
+
+def knows_more_than_the_words(metrics: Mapping[str, float]) -> bool:
+    """Whoever knows the words of those texts alone loses log(WORDS)."""
+    return metrics["eval/loss"] < math.log(WORDS) - 1
+
+
 @dataclasses.dataclass(frozen=True)
 class Head:
     """A module that is held to every invariant.
 
     of_sequences: its outputs of a whole sequence, [B ...], or [B K ...] of packed ones.
     predicts: whether `masked_positions` chooses among its logits.
+    outputs: all of its outputs that are compared besides those; the last one is float32 whatever it computes in, where
+        it is the logits.
+    packs: whether a row may hold several sequences.
     """
 
     module: nn.Module
     of_sequences: tuple[str, ...] = ()
     predicts: bool = False
+    outputs: tuple[str, ...] = ("last_hidden_state", "logits")
+    packs: bool = True
+
+    @property
+    def of_tokens(self) -> tuple[str, ...]:
+        """Its outputs of every token, [B T ...]."""
+        return tuple(name for name in self.outputs if name not in self.of_sequences)
+
+
+class Count(NamedTuple):
+    """A published number of parameters: of a module of the config, or of its parameters whose paths match a pattern."""
+
+    module: Callable[[Any], nn.Module]
+    parameters: int
+    paths: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A system.
 
-    adapter: its checkpoints in transformers.
-    heads: modules that equal those of transformers and keep the invariants.
-    bodies: modules that equal those of transformers; the first is the encoder, whose tokens' view is proved.
-    switches: fields of the config that change what is computed -> compared with transformers for the first head.
+    adapter: its checkpoints in transformers, where there are any.
+    oracle: the reference of its modules, where it is not transformers.
+    heads: modules that equal the reference and keep the invariants.
+    bodies: modules that equal the reference; the first is the encoder, whose tokens' view is proved.
+    switches: fields of the config that change what is computed -> compared with the reference for the first head.
     trained: the module whose loss, gradients included, every execution and every mesh leaves as it is, with dropout;
         two devices divide its sizes.
     stored: other modules that a checkpoint may hold: without pooler, with other settings.
+    loops: whether an execution says how its layers are looped over.
     executed: modules beside `trained` whose layers are looped over in another way.
     sharded: one parameter's path and its shape on a device of a 2 x 2 x 2 mesh.
-    counts: name of a published size -> its config and (module of the config, parameters) pairs.
+    counts: name of a published size -> its config and its numbers of parameters, each a `Count` or its fields.
     initial: a module with tables large enough to measure what its parameters are drawn from.
     own_loop: whether its loop over the layers is its own; one that it has from another system is proved there, and here
         in the slow tests.
-    truncated: whether they are drawn from a normal distribution cut at two standard deviations.
+    drawn: pattern of the paths of parameters that begin with random values.
+    constants: pattern of the paths of the others -> the value that they begin with, where that is not 1 for a scale
+        and 0 for all else.
+    truncated: whether random values are of a normal distribution cut at two standard deviations.
     deviations: pattern of a parameter's path -> its standard deviation, where that is not 0.02.
     uniform: pattern of the paths of parameters that are drawn from a uniform distribution instead.
-    words: the path of the word table in the first of the bodies.
+    words: the path of the word table in the first of the bodies; of each side, where both have one.
     token_heads: whether transformers has it with the heads for tagging and for questions.
     step: its pretraining in milliseconds a step.
-    learning: fields of that run, by group, that it learns faster with.
+    source: where the batches of that run come from.
+    learning: fields of that run, by group, that it learns faster with; None where another test has it learn.
+    repeats: whether each text that it learns from repeats one word; otherwise it learns from the source's own.
+    learned: the metrics of an evaluation -> whether it learned.
     batches: name -> what the modules of a config are given.
-    views: which tokens reach which.
+    views: which tokens reach which; none where its modules read no texts.
     reference_config: module -> the config of transformers' class, where it is not the module's own.
     settings: config -> what transformers' config has besides its fields.
     """
 
-    adapter: Adapter
     heads: tuple[Head, ...]
     bodies: tuple[nn.Module, ...]
     switches: tuple[dict[str, Any], ...]
     trained: Head
     sharded: tuple[str, tuple[int, ...]]
-    counts: Mapping[str, tuple[Any, tuple[tuple[Callable[[Any], nn.Module], int], ...]]]
+    counts: Mapping[str, tuple[Any, tuple[tuple, ...]]]
     initial: nn.Module
     step: Callable[[], Experiment]
-    learning: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=lambda: {"model": WIDER})
+    adapter: Adapter | None = None
+    oracle: Oracle | None = None
+    source: type[ChainSource] = ChainSource
+    learning: Mapping[str, Mapping[str, Any]] | None = dataclasses.field(default_factory=lambda: {"model": WIDER})
+    repeats: bool = True
+    learned: Callable[[Mapping[str, float]], bool] = knows_more_than_the_words
     stored: tuple[nn.Module, ...] = ()
+    loops: bool = True
     executed: tuple[Head, ...] = ()
     own_loop: bool = False
+    drawn: str = "(kernel|embedding)$"
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
     truncated: bool = True
     deviations: Mapping[str, float] = dataclasses.field(default_factory=dict)
     uniform: str | None = None
-    words: str = "embeddings/word_embeddings/embedding"
+    words: str | Mapping[str, str] = "embeddings/word_embeddings/embedding"
     token_heads: bool = True
     batches: Mapping[str, Callable[[Any], Batch]] = dataclasses.field(default_factory=lambda: {"tokens": random_tokens})
     views: tuple[View, ...] = READS_BOTH_WAYS
     reference_config: Callable[[nn.Module], Any] = lambda module: module.config
     settings: Callable[[Any], dict[str, Any]] = lambda config: {}
 
-    def batch(self, module: nn.Module) -> Batch:
-        """What the module is given, the first kind; a head that takes no target has none."""
-        batch = next(iter(self.batches.values()))(module.config)
+    def __post_init__(self) -> None:
+        """Refuses a row without exactly one reference."""
+        if (self.adapter is None) == (self.oracle is None):
+            raise ValueError("Expected either an adapter of transformers or an oracle.")
+
+    @property
+    def reference(self) -> Oracle:
+        """The reference of its modules."""
+        return self.oracle or self.transformers
+
+    @property
+    def transformers(self) -> TransformersOracle:
+        """The models of transformers; of rows with an adapter alone."""
+        return TransformersOracle(self.adapter, self.reference_config, self.settings)
+
+    def batch(self, module: nn.Module, kind: str | None = None) -> Batch:
+        """What the module is given, of a kind or the first one; a head that takes no target has none."""
+        batch = self.batches[kind or next(iter(self.batches))](module.config)
         sides = taken_sides(module)
-        return {name: field for name, field in batch.items() if side_of(name) in sides}
+        return {name: field for name, field in batch.items() if side_of(name) in sides and takes(module, name)}
+
+    def word_tables(self, module: nn.Module) -> dict[str, str]:
+        """Side of the module -> the path of its word table."""
+        sides = taken_sides(module)
+        return dict.fromkeys(sides, self.words) if isinstance(self.words, str) else dict(self.words)

@@ -18,7 +18,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.models.bert import BertForSequenceClassification
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.word_vectors import vectors
-from tests.families import FAMILIES
+from tests.families import FAMILIES, IN_TRANSFORMERS
 from tests.fuzzing.fuzzer import Reader
 
 Given = Callable[[str], Any]
@@ -164,7 +164,7 @@ def _safetensors(folder: Path, given: Given) -> None:
 CHECKPOINTS = [
     *(
         Reader(f"transformers, {name}", functools.partial(_transformers, family.heads[0].module), _load)
-        for name, family in FAMILIES.items()
+        for name, family in IN_TRANSFORMERS.items()
     ),
     Reader(
         "transformers, a classifier",

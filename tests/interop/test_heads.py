@@ -15,12 +15,12 @@ from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.interop import huggingface
 from plmjax.models.bert import EncoderConfig
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
-from tests.families import FAMILIES
+from tests.families import IN_TRANSFORMERS
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params
 from tests.interop.test_huggingface import assert_same_bits, set_config
 from tests.optional import needs_torch
 
-CONFIGS = {name: family.heads[0].module.config for name, family in FAMILIES.items()}
+CONFIGS = {name: family.heads[0].module.config for name, family in IN_TRANSFORMERS.items()}
 CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
 """Of encoders; the heads of decoders are in test_gpt.py."""
 

@@ -18,7 +18,7 @@ from plmjax.models.gpt import GptConfig, GptForCausalLM, GptModel
 from plmjax.models.gpt2 import Gpt2Model
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.vocabulary import Vocabulary
-from tests.families import FAMILIES
+from tests.families import IN_TRANSFORMERS
 from tests.optional import transformers
 from tests.systems.test_interop import stored
 
@@ -28,7 +28,7 @@ KINDS = {"wordpiece": 120, "byte-bpe": 300, "t5-unigram": 150}
 """Kind -> tokens; each has the special tokens of another system."""
 CASES = [
     pytest.param(module, id=f"{name}-{number}-{type(module).__name__}")
-    for name, family in FAMILIES.items()
+    for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(stored(family))
 ]
 Trained = Callable[[str], tokenizers.Tokenizer]

@@ -1,19 +1,13 @@
-"""GloVe from raw text to neighbours, by the commands; its size and its first values."""
+"""GloVe from raw text to neighbours, by the commands; tests/families has its row."""
 
 import re
 from pathlib import Path
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax import cli
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.data import cooccurrence
-from plmjax.models.glove import GloveConfig
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from plmjax.word_vectors.vectors import read
@@ -24,21 +18,6 @@ OPTIONS = (
     "--data.layout.held_out 0.04 --data.sequence_length 8 --training.batch_size 4 --training.steps 600 "
     "--training.evaluate_every 0 --checkpoint.every 0 --objective.x_max 100"
 )
-
-
-def test_the_published_size_and_the_first_values():
-    ids = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(
-        GloveConfig.six_billion().module(Purpose.PRETRAINING, Execution()).init, jax.random.key(0), ids, ids
-    )
-    assert sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(shapes))) == 2 * 400_000 * 301
-    params = (
-        GloveConfig(vocab_size=500, vector_size=9)
-        .module(Purpose.PRETRAINING, Execution())
-        .init(jax.random.key(0), ids, ids)
-    )
-    for leaf in jax.tree.leaves(nn.meta.unbox(params)):
-        assert -0.05 <= leaf.min() < -0.048 and 0.048 < leaf.max() <= 0.05
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,15 @@
-"""word2vec from raw text to neighbours, by the commands; its sizes and its first vectors."""
+"""word2vec from raw text to neighbours, by the commands; tests/families has its row."""
 
 import re
 import shlex
 from pathlib import Path
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax import cli
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
-from plmjax.models.word2vec import Word2VecConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read
 from tests.models import alike_words
@@ -27,19 +21,6 @@ OPTIONS = (
     "--optimizer.learning_rate 0.1"
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "word_vectors.md"
-
-
-def test_the_published_size_and_the_first_vectors():
-    ids = jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(
-        Word2VecConfig.google_news().module(Purpose.PRETRAINING, Execution()).init, jax.random.key(0), ids, ids
-    )
-    assert sum(leaf.size for leaf in jax.tree.leaves(nn.meta.unbox(shapes))) == 1_800_000_000
-    module = Word2VecConfig(vocab_size=50, vector_size=40).module(Purpose.PRETRAINING, Execution())
-    params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
-    inputs = np.asarray(params["input_vectors"]["embedding"])
-    assert -1 / 80 <= inputs.min() < -0.012 and 0.012 < inputs.max() <= 1 / 80
-    assert not params["output_vectors"]["embedding"].any()
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
-"""A module of ours beside the class of transformers that computes the same."""
+"""A module of ours beside what computes the same: a class of transformers, or any other reference."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import chex
@@ -15,6 +15,7 @@ from plmjax.interop.adapter import Adapter, mask_of
 from plmjax.interop.conversion import read_parameters
 from plmjax.interop.tensors import Tensors
 from tests.optional import torch, transformers
+from tests.systems.modules import takes
 
 LAST = {"hidden_states": "last_hidden_state", "encoder_hidden_states": "encoder_last_hidden_state"}
 """Name of the states of all layers -> name of the last layer's."""
@@ -54,54 +55,105 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     )[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """All that a module is compared with.
+
+    params: the module's parameters.
+    inputs: the module's inputs.
+    outputs: name -> an array, or a tuple with an array a layer; NaN where the reference computes nothing.
+    weights: name -> factors of the cotangents, 0 at padding; these outputs the gradient is of.
+    gradient: cotangents by name -> the gradient of the sum of outputs times cotangents, a tree as `params`.
+    gradient_tolerance: absolute, of every number of the gradient.
+    """
+
+    params: Any
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    weights: Mapping[str, Any]
+    gradient: Callable[[Mapping[str, Any]], Any]
+    gradient_tolerance: float = 1e-4
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def outputs_and_gradient(module: nn.Module, params: Any, batch: dict[str, Any], cotangents: dict[str, Any]) -> Any:
-    """What the module says of a batch, and the gradient of the sum of its outputs times cotangents: one program."""
+def outputs_and_gradient(module: nn.Module, params: Any, inputs: dict[str, Any], cotangents: dict[str, Any]) -> Any:
+    """The outputs for these inputs, and the gradient of the sum of outputs times cotangents: one program."""
+    settings = {"output_hidden_states": True} if takes(module, "output_hidden_states") else {}
 
     def scalar(params: Any) -> tuple[jax.Array, Any]:
-        outputs = module.apply({"params": params}, **batch, output_hidden_states=True)
-        return sum(jnp.sum(getattr(outputs, name) * cotangent) for name, cotangent in cotangents.items()), outputs
+        outputs = module.apply({"params": params}, **inputs, **settings)
+        total = 0.0
+        for name, of_output in cotangents.items():
+            for own, cotangent in _pairs(getattr(outputs, name), of_output):
+                total += jnp.sum(own * cotangent.reshape(own.shape))
+        return total, outputs
 
     gradient, outputs = jax.grad(scalar, has_aux=True)(params)
     return outputs, gradient
 
 
-def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: dict[str, np.ndarray]) -> Any:
-    """Outputs and hidden states within 1e-5, the gradient of every parameter within 1e-4.
+def assert_equals_reference(module: nn.Module, reference: Reference) -> None:
+    """Outputs and hidden states within 1e-5, the gradient of every parameter within 1e-4."""
+    random, cotangents = np.random.default_rng(1), {}
+    for name, weights in reference.weights.items():
+        cotangents[name] = jax.tree.map(
+            lambda output, weight: random.normal(size=output.shape).astype(np.float32) * weight,
+            reference.outputs[name],
+            weights,
+        )
+    found, gradient = outputs_and_gradient(module, reference.params, dict(reference.inputs), cotangents)
+    for name, output in reference.outputs.items():
+        for own, expected in _pairs(getattr(found, name), output):
+            expected = np.asarray(expected).reshape(own.shape)
+            own = np.where(np.isnan(expected), np.nan, own)
+            np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    for states, last in LAST.items():
+        if states in reference.outputs:
+            # One number, which XLA may compute twice, in two orders.
+            np.testing.assert_allclose(getattr(found, states)[-1], getattr(found, last), rtol=1e-6, atol=1e-6)
+    expected = reference.gradient(cotangents)
+    chex.assert_trees_all_close(gradient, expected, rtol=1e-4, atol=reference.gradient_tolerance)
+
+
+def _pairs(found: Any, expected: Any) -> Iterable[tuple[Any, Any]]:
+    """The arrays of two outputs side by side: one, or one a layer."""
+    return zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+
+
+def transformers_reference(adapter: Adapter, module: nn.Module, model: Any, batch: Mapping[str, Any]) -> Reference:
+    """The outputs of a transformers model for a batch, with its parameters.
 
     Choices are an axis of their own there, and one with the questions here.
-    Nothing is asked of the tokens at padding in the gradients. Returns the parameters.
+    Nothing is asked of the tokens at padding in the gradients.
     """
-
     known = adapter.architectures[architecture_name(adapter, module)]
-    batch = known.batch(batch)
-    arguments = {name: torch.tensor(array).long() for name, array in batch.items()}
-    expected = model(**arguments, output_hidden_states=True)
-    params = converted(adapter, model.named_parameters(), module)
-    random, cotangents, scalar = np.random.default_rng(1), {}, 0
-    for ours, theirs in known.outputs.items():
-        output = expected[theirs]
-        cotangent = random.normal(size=output.shape).astype(np.float32)
-        mask = mask_of(ours, batch)
-        if mask is not None and output.shape[:2] == mask.shape:
-            cotangent *= mask.reshape(*mask.shape, *[1] * (output.ndim - 2))
-        cotangents[ours] = cotangent
-        scalar = scalar + (output * torch.tensor(cotangent)).sum()
-    scalar.backward()
-
-    found, gradient = outputs_and_gradient(module, params, batch, cotangents)
+    batch = known.batch(dict(batch))
+    expected = model(**{name: torch.tensor(array).long() for name, array in batch.items()}, output_hidden_states=True)
     both_sides = {"hidden_states": "decoder_hidden_states", "encoder_hidden_states": "encoder_hidden_states"}
     states = both_sides if "decoder_hidden_states" in expected else {"hidden_states": "hidden_states"}
-    for ours, theirs in states.items():
-        for own, there in zip(getattr(found, ours), expected[theirs], strict=True):
-            np.testing.assert_allclose(own, there.detach().reshape(own.shape), rtol=1e-5, atol=1e-5, err_msg=ours)
-        # One number, which XLA may compute twice, in two orders.
-        np.testing.assert_allclose(getattr(found, ours)[-1], getattr(found, LAST[ours]), rtol=1e-6, atol=1e-6)
-    for ours, theirs in known.outputs.items():
-        output = getattr(found, ours)
-        there = expected[theirs].detach().reshape(output.shape)
-        np.testing.assert_allclose(output, there, rtol=1e-5, atol=1e-5, err_msg=ours)
-    trained = ((name, parameter.grad) for name, parameter in model.named_parameters() if parameter.requires_grad)
-    gradients = converted(adapter, trained, module)
-    chex.assert_trees_all_close(gradient, gradients, rtol=1e-4, atol=1e-4)
-    return params
+    outputs = {ours: tuple(one.detach().numpy() for one in expected[theirs]) for ours, theirs in states.items()}
+    outputs |= {ours: expected[theirs].detach().numpy() for ours, theirs in known.outputs.items()}
+    weights = {}
+    for ours in known.outputs:
+        mask, shape = mask_of(ours, batch), outputs[ours].shape
+        masked = mask is not None and shape[:2] == mask.shape
+        weights[ours] = np.float32(mask.reshape(*mask.shape, *[1] * (len(shape) - 2)) if masked else 1)
+
+    def gradient(cotangents: Mapping[str, Any]) -> Any:
+        named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        found = torch.autograd.grad(
+            [expected[theirs] for theirs in known.outputs.values()],
+            list(named.values()),
+            [torch.tensor(cotangents[ours]) for ours in known.outputs],
+            allow_unused=True,
+        )
+        return converted(adapter, [pair for pair in zip(named, found, strict=True) if pair[1] is not None], module)
+
+    return Reference(converted(adapter, model.named_parameters(), module), batch, outputs, weights, gradient)
+
+
+def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: Mapping[str, Any]) -> Any:
+    """As `assert_equals_reference`, of a transformers model. Returns the parameters."""
+    expected = transformers_reference(adapter, module, model, batch)
+    assert_equals_reference(module, expected)
+    return expected.params

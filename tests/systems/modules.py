@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,32 +20,47 @@ from plmjax.layers.dropout import Dropout
 def taken_sides(module: nn.Module) -> list[str]:
     """What the names of the inputs of each side begin with: of a decoder beside an encoder, with decoder_."""
     taken = inspect.signature(type(module).__call__).parameters
-    return [side for side in ("", "decoder_") if f"{side}input_ids" in taken]
+    of_words = {"": {"input_ids", "characters"}, "decoder_": {"decoder_input_ids"}}
+    return [side for side, names in of_words.items() if names & taken.keys()]
 
 
-def tokens(module: nn.Module, length: int) -> dict[str, jax.Array]:
-    """One row of the token 0 for every side."""
-    return {f"{side}input_ids": jnp.zeros((1, length), jnp.int32) for side in taken_sides(module)}
+IDS = ("input_ids", "decoder_input_ids", "output_ids", "context_ids")
+"""Inputs that are numbers of words, int [B T]."""
+
+
+def takes(module: nn.Module, name: str) -> bool:
+    """Whether the module has an input of this name."""
+    taken = inspect.signature(type(module).__call__).parameters
+    return name in taken or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+
+
+def example(module: nn.Module, length: int) -> dict[str, jax.Array]:
+    """One row of zeros for every input that is a word's number or its spelling."""
+    taken, shapes = inspect.signature(type(module).__call__).parameters, dict.fromkeys(IDS, (1, length))
+    if "characters" in taken:
+        shapes["characters"] = (1, length, module.config.max_characters_per_token)
+    return {name: jnp.zeros(shape, jnp.int32) for name, shape in shapes.items() if name in taken}
 
 
 @functools.cache
 def boxed_shapes(module: nn.Module, length: int = 4) -> Any:
     """The module's parameters as shapes with their logical axes; computes nothing."""
-    init = lambda key: module.init(key, **tokens(module, length))  # noqa: E731
+    init = lambda key: module.init(key, **example(module, length))  # noqa: E731
     return jax.eval_shape(init, jax.random.key(0))["params"]
 
 
-def count(module: nn.Module) -> int:
-    """Parameters of a module, computing none."""
-    return sum(leaf.size for leaf in jax.tree.leaves(boxed_shapes(module, 8)))
+def count(module: nn.Module, paths: str = "") -> int:
+    """Parameters of a module, computing none; those alone whose paths match a pattern."""
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module, 8)), sep="/")
+    return sum(leaf.size for path, leaf in shapes.items() if re.search(paths, path))
 
 
-def random_params(module: nn.Module, seed: int = 0) -> Any:
+def random_params(module: nn.Module, seed: int = 0, deviation: float = 0.15) -> Any:
     """Parameters far from their initial values, biases included."""
     random = np.random.default_rng(seed)
     shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)))
     leaves = {
-        path: (path[-1] == "scale") + 0.15 * random.standard_normal(leaf.shape, np.float32)
+        path: (path[-1] == "scale") + deviation * random.standard_normal(leaf.shape, np.float32)
         for path, leaf in shapes.items()
     }
     return flax.traverse_util.unflatten_dict(leaves)
@@ -53,7 +69,7 @@ def random_params(module: nn.Module, seed: int = 0) -> Any:
 @functools.cache
 def initial_params(module: nn.Module) -> Any:
     """The module's own initial values."""
-    return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), **tokens(module, 4)))["params"]
+    return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), **example(module, 4)))["params"]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.families import FAMILIES
-from tests.families.family import Family
+from tests.families.family import Count, Family
 from tests.systems.modules import count, initial_params
 
 SIZES = [
@@ -21,25 +21,30 @@ SIZES = [
 
 @pytest.mark.parametrize(("config", "counts"), SIZES)
 def test_published_parameter_counts(config: Any, counts: tuple) -> None:
-    for module, expected in counts:
-        assert count(module(config)) == expected
+    for one in counts:
+        module, expected, paths = Count(*one)
+        assert count(module(config), paths) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_initial_values(family: Family) -> None:
     """Kernels and tables have a deviation of 0.02 or the row's: normal, cut at two or not, or uniform.
 
-    Biases are 0, scales 1.
+    Biases are 0, scales 1, if the row has no others.
     """
     for path, value in jax.tree_util.tree_leaves_with_path(initial_params(family.initial)):
         name, value = jax.tree_util.keystr(path, simple=True, separator="/"), np.asarray(value)
-        if not name.endswith(("kernel", "embedding")):
-            assert (value == name.endswith("scale")).all(), name
+        if not re.search(family.drawn, name):
+            constant = next((one for part, one in family.constants.items() if re.search(part, name)), None)
+            assert (value == (name.endswith("scale") if constant is None else constant)).all(), name
             continue
         deviation = next((one for part, one in family.deviations.items() if re.search(part, name)), 0.02)
         assert abs(value.mean()) < 5 * value.std() / value.size**0.5, name
-        if family.uniform and re.search(family.uniform, name):
-            assert np.abs(value).max() <= math.sqrt(3) * deviation * (1 + 1e-6), f"{name} is uniform"
+        if family.uniform is not None and re.search(family.uniform, name):
+            bound, largest = math.sqrt(3) * deviation, np.abs(value).max()
+            assert largest <= bound * (1 + 1e-6) and (value.size <= 1000 or largest > 0.98 * bound), (
+                f"{name} is uniform"
+            )
             assert value.size <= 10_000 or abs(value.std() / deviation - 1) < 0.02, name
             continue
         if family.truncated:

@@ -10,9 +10,8 @@ import flax.linen as nn
 import jax
 import pytest
 
-from tests.families import FAMILIES
+from tests.families import IN_TRANSFORMERS
 from tests.optional import torch
-from tests.systems.comparison import architecture_name, reference
 from tests.systems.modules import boxed_shapes, recorded_draws
 
 LAYERS = (
@@ -60,17 +59,15 @@ def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPat
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of each rate and size; every rate of the config is another number, and every stack has one layer."""
-    family = FAMILIES[name]
+    family = IN_TRANSFORMERS[name]
     module, fields = family.bodies[0], {field.name for field in dataclasses.fields(family.bodies[0].config)}
     rates = sorted(field for field in fields if "drop" in field)
     changes = {field: number / 16 for number, field in enumerate(rates, start=1)} | dict.fromkeys(fields & {*LAYERS}, 1)
     module = module.clone(config=dataclasses.replace(module.config, **changes))
-    config = family.reference_config(module)
-    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
-    batch = family.batch(module)
+    model, batch = family.transformers.model(module), family.batch(module)
     ours, theirs = drawn(module, batch), drawn_there(model, batch, monkeypatch)
     if name == "albert":  # the released modeling.py drops the output of the feed-forward network; transformers does not
         theirs[changes["hidden_dropout_prob"], batch["input_ids"].size * module.config.hidden_size] += 1

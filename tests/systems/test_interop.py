@@ -1,4 +1,4 @@
-"""Checkpoints of every system in and out: transformers opens what is written, and what it wrote is read."""
+"""Checkpoints in and out of every system that transformers has: it opens what is written, and what it wrote is read."""
 
 import dataclasses
 from typing import Any
@@ -10,10 +10,10 @@ import pytest
 
 from plmjax.interop import huggingface
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
-from tests.families import FAMILIES
+from tests.families import IN_TRANSFORMERS
 from tests.families.family import Family
 from tests.optional import transformers
-from tests.systems.comparison import architecture_name, reference
+from tests.systems.comparison import architecture_name
 from tests.systems.modules import random_params
 
 
@@ -34,7 +34,7 @@ def auto_class(name: str) -> Any:
 
 CASES = [
     pytest.param(family, module, id=f"{name}-{number}-{type(module).__name__}")
-    for name, family in FAMILIES.items()
+    for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(stored(family))
 ]
 every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
@@ -69,10 +69,8 @@ def test_transformers_opens_what_is_written_and_nothing_is_lost(family: Family, 
 
 @every_checkpoint
 def test_reads_a_transformers_model_with_equal_outputs(family: Family, module: nn.Module, tmp_path) -> None:
-    name, config = architecture_name(family.adapter, module), family.reference_config(module)
-    extra = family.settings(config) | ({"num_labels": module.num_labels} if hasattr(module, "num_labels") else {})
-    arguments = family.adapter.architectures[name].arguments(module)
-    reference(name, config, arguments, **extra).save_pretrained(tmp_path)
+    arguments = family.adapter.architectures[architecture_name(family.adapter, module)].arguments(module)
+    family.transformers.model(module, arguments).save_pretrained(tmp_path)
     found, params = huggingface.load(tmp_path)
-    assert found == module.clone(config=config)
+    assert found == module.clone(config=family.reference_config(module))
     assert huggingface.compare(found, params, tmp_path) <= 1e-5

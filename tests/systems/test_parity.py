@@ -1,4 +1,4 @@
-"""Every module of every system equals the class of transformers: outputs, hidden states, gradients."""
+"""Every module of every system equals its reference: outputs, hidden states, gradients."""
 
 import dataclasses
 from typing import Any
@@ -6,15 +6,18 @@ from typing import Any
 import flax.linen as nn
 import pytest
 
-from tests.families import FAMILIES
+from tests.families import FAMILIES, IN_TRANSFORMERS
 from tests.families.family import Family
-from tests.systems.comparison import architecture_name, assert_equals_transformers, reference
+from tests.systems.comparison import assert_equals_reference, assert_equals_transformers
 
 
 def compared(family: Family) -> dict[str, nn.Module]:
     """Name -> module: all of the row's, and its first two that predict with every published switch."""
     modules = [head.module for head in family.heads] + list(family.bodies)
-    named = {type(module).__name__: module for module in modules}
+    named: dict[str, nn.Module] = {}
+    for module in dict.fromkeys(modules):
+        name = type(module).__name__
+        named[f"{name} {len(named)}" if name in named else name] = module
     switched = [head.module for head in family.heads if head.predicts or head is family.heads[0]]
     for module in switched[: 2 if len(family.heads) > 3 else 1]:
         for switch in family.switches:
@@ -24,20 +27,16 @@ def compared(family: Family) -> dict[str, nn.Module]:
 
 
 CASES = [
-    pytest.param(family, module, batch, id=f"{name}-{case}-{kind}")
+    pytest.param(family, module, kind, id=f"{name}-{case}-{kind}")
     for name, family in FAMILIES.items()
     for case, module in compared(family).items()
-    for kind, batch in family.batches.items()
+    for kind in family.batches
 ]
 
 
-@pytest.mark.parametrize(("family", "module", "batch"), CASES)
-def test_outputs_and_gradients_equal_transformers(family: Family, module: nn.Module, batch: Any) -> None:
-    name = architecture_name(family.adapter, module)
-    extra = family.settings(family.reference_config(module))
-    extra |= {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
-    model = reference(name, family.reference_config(module), **extra)
-    assert_equals_transformers(family.adapter, module, model, batch(module.config))
+@pytest.mark.parametrize(("family", "module", "kind"), CASES)
+def test_outputs_and_gradients_equal_the_reference(family: Family, module: nn.Module, kind: str) -> None:
+    assert_equals_reference(module, family.reference(module, family.batch(module, kind)))
 
 
 WITHOUT_LEARNING = ("bert", "roberta", "albert", "electra", "transformer", "bart")
@@ -49,12 +48,10 @@ def tables(model: Any) -> list[Any]:
     return [module for module in model.modules() if getattr(module, "padding_idx", None) is not None]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", IN_TRANSFORMERS)
 def test_which_tables_of_transformers_know_a_padding_token(name: str) -> None:
     family = FAMILIES[name]
-    module = family.bodies[0]
-    config = family.reference_config(module)
-    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
+    model = family.transformers.model(family.bodies[0])
     known = {type(table).__name__ for table in tables(model)} & {"Embedding", "BartScaledWordEmbedding"}
     assert bool(known) == (name in WITHOUT_LEARNING)
 
@@ -68,7 +65,7 @@ def test_a_padding_token_that_is_read_learns(name: str) -> None:
     family = FAMILIES[name]
     module = family.bodies[0]
     config, batch = family.reference_config(module), family.batch(module)
-    model = reference(architecture_name(family.adapter, module), config, **family.settings(config))
+    model = family.transformers.model(module)
     ids = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"
     batch[ids] = batch[ids].copy()
     batch[ids][0, 0] = config.pad_token_id
