@@ -7,7 +7,7 @@ that a step takes milliseconds. What is peculiar to one system stands in a file 
 from collections.abc import Callable
 
 from plmjax.experiment import Experiment
-from tests.families import decoders, encoder_decoders, encoders, word_vectors
+from tests.families import decoders, encoder_decoders, encoders, recurrent, word_vectors
 from tests.families.family import Family
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, CrossViewSource, LabelledSource, TaggedSource, UntypedSource
@@ -16,6 +16,9 @@ FAMILIES: dict[str, Family] = {
     "nnlm": word_vectors.NNLM_ROW,
     "word2vec": word_vectors.WORD2VEC_ROW,
     "glove": word_vectors.GLOVE_ROW,
+    "awd_lstm": recurrent.AWD_LSTM_ROW,
+    "cove": recurrent.COVE_ROW,
+    "elmo": recurrent.ELMO_ROW,
     "bert": encoders.BERT_ROW,
     "roberta": encoders.ROBERTA_ROW,
     "albert": encoders.ALBERT_ROW,
@@ -38,8 +41,5 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
     "taglm": (experiments.taglm, TaggedSource),
     "cvt": (experiments.cvt, CrossViewSource),
-    "awd_lstm": (experiments.awd_lstm, ChainSource),
-    "cove": (experiments.cove, ChainSource),
-    "elmo": (experiments.elmo, ChainSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""

@@ -21,7 +21,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.training.checkpoints import checkpoints
-from tests.models.test_elmo import SMALL, drawn
+from tests.families.recurrent import ELMO
 from tests.systems.modules import random_params
 
 TEXT = "a film of the plot .\nit was a scene .\n\nthe film was it and a plot of it .\n"
@@ -72,10 +72,10 @@ def test_every_token_is_told_from_all_before_it_in_its_document(text: Path) -> N
 
 def test_a_model_that_reads_both_ways_has_a_perplexity_for_each(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text, with its sentences' ends, is told twice."""
-    config = dataclasses.replace(SMALL, vocab_size=SIZE, n_layers=1)
+    config = dataclasses.replace(ELMO, vocab_size=SIZE, n_layers=1)
     kernel = 9 * np.random.default_rng(0).normal(size=(SIZE, config.projection_dim)).astype(np.float32)
     params = {
-        "elmo": drawn(config.module(Purpose.ENCODING, Execution())),
+        "elmo": random_params(config.module(Purpose.ENCODING, Execution()), deviation=0.5),
         "softmax_kernel": kernel,
         "softmax_bias": 0 * kernel[:, 0],
     }

@@ -1,5 +1,6 @@
 """ELMo's released files: the outputs of the released code, files written and read again, and mistakes in them."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import chex
+import flax.traverse_util
 import h5py
 import jax
 import numpy as np
@@ -20,11 +22,17 @@ from plmjax.exchange.run_directories import can_export, export_checkpoint, impor
 from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
+from plmjax.interop.conversion import write_tensors
 from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.words.characters import sentence_marks, spelled
-from tests.models.test_elmo import PLAIN, SMALL, drawn
+from tests.conftest import beside_the_checkout
+from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS, released_tensors
+from tests.models.test_elmo import PLAIN
+from tests.optional import torch
 from tests.paths import beside_the_checkout
+from tests.systems.modules import random_params
 
+PLAIN = dataclasses.replace(ELMO, **WITHOUT_HIGHWAYS)
 WAYS = {"forward": "fwd", "backward": "bwd"}
 CLOSE = {"rtol": 0, "atol": 2e-6}
 
@@ -112,27 +120,37 @@ def assert_states(states: Any, released: dict[str, Any], sentence: str) -> None:
             np.testing.assert_allclose(state.output[document], released[f"{expected}_m_{layer}"], **CLOSE)
 
 
-@pytest.mark.parametrize("config", [SMALL, PLAIN], ids=["skip connections", "without"])
+@pytest.mark.parametrize("config", [ELMO, PLAIN], ids=["skip connections", "without"])
 def test_what_is_written_is_read_again_bit_for_bit(config: Any, tmp_path: Path) -> None:
     module = elmo.ElmoModel(config)
-    params = drawn(module)
+    params = random_params(module, deviation=0.5)
     elmo.save(module, params, tmp_path / "written")
     found, again = elmo.load(tmp_path / "written")
     assert found == module
     chex.assert_trees_all_equal(again, params)
 
 
+@pytest.mark.parametrize("config", [ELMO, PLAIN], ids=["skip connections", "without"])
+def test_tensors_have_the_names_and_layouts_that_the_released_model_is_computed_from(config: Any) -> None:
+    """Outputs and gradients by those tensors: the row of ELMo in tests/families."""
+    module = elmo.ElmoModel(config)
+    params = random_params(module, deviation=0.5)
+    found = write_tensors(module, elmo.example(config), elmo.conversions(config), params)
+    named = {path: torch.tensor(one) for path, one in flax.traverse_util.flatten_dict(params, sep="/").items()}
+    chex.assert_trees_all_equal(found, {name: one.numpy() for name, one in released_tensors(config, named).items()})
+
+
 def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(tmp_path: Path) -> None:
     """Layers and mixes of a line are those of its spelled words, whatever line stands beside it."""
-    module = elmo.ElmoModel(SMALL)
-    elmo.save(module, params := drawn(module), tmp_path / "source")
+    module = elmo.ElmoModel(ELMO)
+    elmo.save(module, params := random_params(module, deviation=0.5), tmp_path / "source")
     tokenizers.train("word", 10, ["a b c d e a b"], tmp_path / "tokenizer", lowercase=False)
     said = import_checkpoint(tmp_path / "source", tmp_path / "run", tokenizer=tmp_path / "tokenizer")
     assert "ElmoModel of " in said and "(allenai/bilm-tf, by options.json and weights.hdf5)" in said
     (tmp_path / "lines").write_text("a Zoë\n\nb, c extraordinarily d\n", encoding="utf-8")
-    begin, end = sentence_marks(SMALL.max_characters_per_token)
+    begin, end = sentence_marks(ELMO.max_characters_per_token)
     lines = [["a", "Zoë"], [], ["b", ",", "c", "extraordinarily", "d"]]
-    rows = [np.stack([begin, *spelled(words, SMALL.max_characters_per_token), end]) for words in lines]
+    rows = [np.stack([begin, *spelled(words, ELMO.max_characters_per_token), end]) for words in lines]
     whole = functools.partial(jax.jit(functools.partial(module.apply, output_hidden_states=True)), {"params": params})
     hidden = whole(*padded(rows)).hidden_states
     weights = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
@@ -216,8 +234,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("mistake", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_in_the_files_are_named(mistake: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
-    module = elmo.ElmoModel(SMALL)
-    elmo.save(module, drawn(module), tmp_path)
+    module = elmo.ElmoModel(ELMO)
+    elmo.save(module, random_params(module, deviation=0.5), tmp_path)
     mistake(tmp_path)
     with pytest.raises(UserError, match=message):
         elmo.load(tmp_path)
