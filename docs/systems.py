@@ -103,8 +103,8 @@ def sections(facts: Facts) -> str:
     rows = [system.name for system in facts.system if system.row]
     text = [
         "## In common",
-        f"{', '.join(rows[:-1])} and {rows[-1]} have rows in tests/families. These tests hold for each of them that they "
-        "apply to:",
+        f"{', '.join(rows[:-1])} and {rows[-1]} have rows in tests/families. Each of these tests holds for all of them "
+        "that it applies to:",
         "\n".join(_item(proof) for proof in facts.common),
     ]
     for system in facts.system:

@@ -7,10 +7,10 @@ that a step takes milliseconds. What is peculiar to one system stands in a file 
 from collections.abc import Callable
 
 from plmjax.experiment import Experiment
-from tests.families import decoders, encoder_decoders, encoders, recurrent, word_vectors
+from tests.families import decoders, encoder_decoders, encoders, recurrent, taggers, word_vectors
 from tests.families.family import Family
 from tests.strangers import experiments
-from tests.strangers.source import ChainSource, CrossViewSource, LabelledSource, TaggedSource, UntypedSource
+from tests.strangers.source import ChainSource, LabelledSource, UntypedSource
 
 FAMILIES: dict[str, Family] = {
     "nnlm": word_vectors.NNLM_ROW,
@@ -19,6 +19,8 @@ FAMILIES: dict[str, Family] = {
     "awd_lstm": recurrent.AWD_LSTM_ROW,
     "cove": recurrent.COVE_ROW,
     "elmo": recurrent.ELMO_ROW,
+    "taglm": taggers.TAGLM_ROW,
+    "cvt": taggers.CVT_ROW,
     "bert": encoders.BERT_ROW,
     "roberta": encoders.ROBERTA_ROW,
     "albert": encoders.ALBERT_ROW,
@@ -39,7 +41,5 @@ STEPS: dict[str, tuple[Callable[[], Experiment], type[ChainSource]]] = {
     "recurrent": (experiments.recurrent, ChainSource),
     "ulmfit": (experiments.ulmfit, UntypedSource),
     "hierarchical_softmax": (experiments.hierarchical_softmax, ChainSource),
-    "taglm": (experiments.taglm, TaggedSource),
-    "cvt": (experiments.cvt, CrossViewSource),
 }
 """Name -> (its experiment, where its batches come from): what every step must do is asked of all of them."""
