@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +52,23 @@ from tests.metric_names import undocumented
 from tests.paths import ROOT
 
 
+def without_numbers(settings: Any) -> Any:
+    """The classes, names and switches of a start or an objective; its numbers, and lists of names, left out."""
+    if dataclasses.is_dataclass(settings):
+        parts = (without_numbers(getattr(settings, field.name)) for field in dataclasses.fields(settings))
+        return type(settings), *parts
+    if isinstance(settings, tuple):
+        return tuple(without_numbers(one) for one in settings if dataclasses.is_dataclass(one))
+    return settings if isinstance(settings, bool | str) else type(settings)
+
+
 def kind(name: str) -> tuple:
     """What the program of an experiment's step depends on besides sizes, rates and files."""
     run = experiments.load(str(ROOT / name))
     layout = type(getattr(run.data, "layout", None))
     pair = bool(getattr(run.data, "text_pair", ""))
-    return type(run.model), run.start, run.objective, type(run.data), layout, pair, type(run.optimizer)
+    settings = without_numbers(run.start), without_numbers(run.objective)
+    return type(run.model), *settings, type(run.data), layout, pair, type(run.optimizer)
 
 
 def traced() -> list[ParameterSet]:

@@ -32,6 +32,10 @@ FAMILIES: dict[str, Family] = {
     "t5": encoder_decoders.T5_ROW,
 }
 
+STACKS = ("bert", "gpt2", "t5")
+"""An encoder, a decoder and an encoder-decoder, whose layers most other systems have too: what is proved slowly of a
+stack of layers is proved of these every time, of the others by night."""
+
 IN_TRANSFORMERS = {name: family for name, family in FAMILIES.items() if family.adapter is not None}
 """Those of them that transformers has."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from plmjax.experiment import Experiment
 from plmjax.interop.adapter import Adapter
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families.oracles import Oracle, TransformersOracle
 from tests.strangers.source import ChainSource
 from tests.systems.modules import taken_sides, takes
@@ -256,6 +257,17 @@ class Family:
     def transformers(self) -> TransformersOracle:
         """The models of transformers; of rows with an adapter alone."""
         return TransformersOracle(self.adapter, self.reference_config, self.settings)
+
+    @property
+    def shared_heads(self) -> list[nn.Module]:
+        """The modules for tagging and for questions, where transformers has the system with them."""
+        config = self.heads[0].module.config
+        return [TokenClassification(config, num_labels=4), QuestionAnswering(config)] if self.token_heads else []
+
+    @property
+    def checkpoints(self) -> list[nn.Module]:
+        """Every module that a checkpoint of the system in transformers may hold."""
+        return [head.module for head in self.heads] + [*self.bodies, *self.stored, *self.shared_heads]
 
     def batch(self, module: nn.Module, kind: str | None = None) -> Batch:
         """What the module is given, of a kind or the first one; a head that takes no target has none."""

@@ -20,7 +20,6 @@ from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.vocabulary import Vocabulary
 from tests.families import IN_TRANSFORMERS
 from tests.optional import transformers
-from tests.systems.test_interop import stored
 
 TEXTS = ["The fox is quick.", " Two  dogs,\nand (3.5) naïve cats!", "日本 e-mail"]
 PAIR = ("A lazy dog?", "No: a fox.")
@@ -29,7 +28,7 @@ KINDS = {"wordpiece": 120, "byte-bpe": 300, "t5-unigram": 150}
 CASES = [
     pytest.param(module, id=f"{name}-{number}-{type(module).__name__}")
     for name, family in IN_TRANSFORMERS.items()
-    for number, module in enumerate(stored(family))
+    for number, module in enumerate(family.checkpoints)
 ]
 Trained = Callable[[str], tokenizers.Tokenizer]
 

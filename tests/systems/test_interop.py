@@ -9,19 +9,11 @@ import jax
 import pytest
 
 from plmjax.interop import huggingface
-from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families import IN_TRANSFORMERS
 from tests.families.family import Family
 from tests.optional import transformers
 from tests.systems.comparison import architecture_name
 from tests.systems.modules import random_params
-
-
-def stored(family: Family) -> list[nn.Module]:
-    """Every module that a checkpoint of the system may hold."""
-    config = family.heads[0].module.config
-    shared = [TokenClassification(config, num_labels=4), QuestionAnswering(config)] if family.token_heads else []
-    return [head.module for head in family.heads] + [*family.bodies, *family.stored, *shared]
 
 
 def auto_class(name: str) -> Any:
@@ -32,10 +24,16 @@ def auto_class(name: str) -> Any:
     return getattr(transformers, f"AutoModel{task}", getattr(transformers, name))
 
 
+# The heads that all encoders share are written and read for each of them in tests/interop/test_heads.py; 2 to 3 s each
+# here: pytest -m slow tests/systems/test_interop.py
 CASES = [
-    pytest.param(family, module, id=f"{name}-{number}-{type(module).__name__}")
+    pytest.param(
+        *(family, module),
+        id=f"{name}-{number}-{type(module).__name__}",
+        marks=pytest.mark.slow if module in family.shared_heads and name != "bert" else (),
+    )
     for name, family in IN_TRANSFORMERS.items()
-    for number, module in enumerate(stored(family))
+    for number, module in enumerate(family.checkpoints)
 ]
 every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.parallel import sharding
-from tests.families import FAMILIES
+from tests.families import FAMILIES, STACKS
 from tests.families.family import Batch, Family, Head, side_of
 from tests.systems.modules import boxed_shapes, outputs, random_params, taken_sides, takes
 
@@ -28,6 +28,16 @@ READERS = [one for one in HEADS if any("attention_mask" in name for name in one.
 """Heads whose texts may be padded."""
 every_reading_head = pytest.mark.parametrize(("family", "head"), READERS)
 every_packing_head = pytest.mark.parametrize(("family", "head"), [one for one in READERS if one.values[1].packs])
+# A system's other heads are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m slow
+# tests/systems/test_invariants.py
+every_head_the_first_by_day = pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        pytest.param(family, head, id=one.id, marks=() if head is family.heads[0] else pytest.mark.slow)
+        for one in READERS
+        for family, head in [one.values]
+    ],
+)
 every_predicting_head = pytest.mark.parametrize(("family", "head"), [one for one in HEADS if one.values[1].predicts])
 every_reading_family = pytest.mark.parametrize(
     "family", [pytest.param(family, id=name) for name, family in FAMILIES.items() if family.views]
@@ -158,7 +168,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions(family: Family, h
     np.testing.assert_allclose(there, expected, rtol=1e-6, atol=1e-6)
 
 
-@every_reading_head
+@every_head_the_first_by_day
 def test_bfloat16_computes_close_by_with_float32_parameters(family: Family, head: Head) -> None:
     half = head.module.clone(execution=Execution(dtype=jnp.bfloat16))
     assert {leaf.dtype for leaf in jax.tree.leaves(boxed_shapes(half))} == {jnp.dtype(jnp.float32)}
@@ -192,12 +202,20 @@ EXECUTIONS = {
         *(Execution(remat=remat) for remat in REMAT_POLICIES if remat != "none"),
     )
 }
-# A program each, up to 5 s, of loops that another system's tests prove: pytest -m slow tests/systems
+
+
+def executed_by_day(name: str, number: int, way: str) -> bool:
+    """Whether the loop of a system's module is its own, or that of a stack which all others have too."""
+    own = FAMILIES[name].own_loop
+    return (own and number == 0) or (way == "full-2" and (own or name in STACKS))
+
+
+# A program each, up to 5 s, of loops that the tests of another system prove: pytest -m slow tests/systems
 EXECUTED = [
     pytest.param(
         *(name, head, execution),
         id=f"{name}-{number}-{way}",
-        marks=() if (family.own_loop and number == 0) or way == "full-2" else pytest.mark.slow,
+        marks=() if executed_by_day(name, number, way) else pytest.mark.slow,
     )
     for name, family in FAMILIES.items()
     if family.loops
@@ -227,9 +245,12 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-# test_step.py proves the whole step of a system whose layers no execution loops over on this mesh, without dropout; the
-# program of the module alone takes 1 to 5 s more: pytest -m slow tests/systems/test_invariants.py
-SHARDED = [pytest.param(name, marks=() if family.loops else pytest.mark.slow) for name, family in FAMILIES.items()]
+# test_step.py proves the whole step of every system on this mesh, without dropout. The program of a module alone, with
+# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m slow tests/systems/test_invariants.py
+SHARDED = [
+    pytest.param(name, marks=() if name in STACKS or family.own_loop else pytest.mark.slow)
+    for name, family in FAMILIES.items()
+]
 
 
 @pytest.mark.parametrize("name", SHARDED)

@@ -7,13 +7,11 @@ import pytest
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, estimate
 from plmjax.training import phases
-from tests.families import FAMILIES
+from tests.families import FAMILIES, STACKS
 from tests.families.family import Family
 from tests.strangers import experiments
 
-STACKS = ("bert", "gpt2", "t5")
-"""An encoder, a decoder and an encoder-decoder."""
-# The TPU's compiler takes 15 to 25 s for each of the others, whose layers are cut as theirs are: pytest -m slow
+# The TPU's compiler takes 15 to 25 s for each of the others, whose parameters are cut by the same rules: pytest -m slow
 # tests/systems/test_plans.py
 PLANNED = [
     pytest.param(family, id=name, marks=() if name in STACKS else pytest.mark.slow) for name, family in FAMILIES.items()
