@@ -150,8 +150,8 @@ class Head:
 
     of_sequences: its outputs of a whole sequence, [B ...], or [B K ...] of packed ones.
     predicts: whether `masked_positions` chooses among its logits.
-    outputs: all of its outputs that are compared besides those; the last one is float32 whatever it computes in, where
-        it is the logits.
+    outputs: its other outputs that are compared; the gradient of the last one is compared too. Logits are float32
+        whatever the module computes in.
     packs: whether a row may hold several sequences.
     """
 

@@ -136,7 +136,7 @@ def unpadded(batch: Inputs) -> Iterator[dict[str, np.ndarray]]:
 
 
 def padded(texts: list[Mapping[str, Any]], pad: Callable, stack: Callable) -> dict[str, Any]:
-    """The outputs of texts, [T ...] each -> [B T ...] by name, NaN behind the end of a text."""
+    """The outputs of texts, [T ...] each -> [B T ...] by name, NaN behind a text's end; the longest fills its row."""
 
     def joined(outputs: list[Any]) -> Any:
         if isinstance(outputs[0], tuple):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def awd_lstm_formula(config: awd_lstm.AwdLstmConfig, params: Mapping[str, Any], 
 
 
 def awd_lstm_scores(config: awd_lstm.AwdLstmConfig, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
-    """Those of the next token, from the table of the embeddings."""
+    """Scores of the next token from the table of the embeddings."""
     *_, last = awd_lstm_layers(config, params, text["input_ids"], "awd_lstm/")
     logits = last @ params["awd_lstm/word_embeddings/embedding"].T + params["output_bias"]
     return {"last_hidden_state": last, "logits": logits}
@@ -129,22 +130,11 @@ def cove_translation(config: cove.CoveConfig, params: Mapping[str, Any], text: M
     return named | {"encoder_last_hidden_state": encoded}
 
 
-def untied_sides(config: Any) -> Batch:
-    """Sources and targets for a model without a padding token."""
-    own, side = untyped_tokens(config), both_sides(PADDED)
-    targets = {name: field for name, field in side.items() if name.startswith("decoder_")}
-    return own | targets
+def sides_without_a_padding_token(config: Any) -> Batch:
+    """Sources and targets for a model that has no padding token; the id 0 does not occur."""
+    return both_sides(types.SimpleNamespace(vocab_size=config.vocab_size, pad_token_id=0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Padded:
-    """What `both_sides` asks of a config."""
-
-    vocab_size: int = COVE.vocab_size
-    pad_token_id: int = 0
-
-
-PADDED = Padded()
 COVE_ROW = Family(
     oracle=TorchOracle({cove.MtLstm: mt_lstm, cove.CoveForTranslation: cove_translation}, deviation=0.45),
     heads=(Head(cove.CoveForTranslation(COVE), packs=False), Head(cove.MtLstm(COVE), outputs=("last_hidden_state",))),
@@ -169,7 +159,7 @@ COVE_ROW = Family(
     words={"": "cove/words/embedding", "decoder_": "decoder/words/embedding"},
     step=experiments.cove,
     learning={"model": {"vector_size": 24, "initializer_range": 0.4}, "optimizer": {"learning_rate": 1e-2}},
-    batches={"both sides": untied_sides},
+    batches={"both sides": sides_without_a_padding_token},
     views=READS_AND_WRITES,
 )
 

