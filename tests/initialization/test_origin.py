@@ -30,7 +30,7 @@ class Adapters(Start):
 
 
 def run(start: Start) -> Any:
-    return SimpleNamespace(model=SimpleNamespace(encoder_name="bert"), start=start)
+    return SimpleNamespace(model=SimpleNamespace(system=SimpleNamespace(name="bert")), start=start)
 
 
 def test_random_values_stay_as_they_are_drawn() -> None:

@@ -25,9 +25,7 @@ from plmjax.interop import elmo, libraries
 from plmjax.interop.conversion import write_tensors
 from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.words.characters import sentence_marks, spelled
-from tests.conftest import beside_the_checkout
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS, released_tensors
-from tests.models.test_elmo import PLAIN
 from tests.optional import torch
 from tests.paths import beside_the_checkout
 from tests.systems.modules import random_params
