@@ -110,6 +110,18 @@ def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> 
     assert TASK.coefficients() == {"activation": 2.0, "slowness": 1.0}
 
 
+def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
+    """A row begins with tokens that the window before has read: no change leads from them to the first one read."""
+    first, *_ = step(PARAMS, nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), 0, True)
+    _, losses, (_, tokens), _ = step(PARAMS, first, row(1), 1, True)
+    begin = int(first["begin"][0])
+    window = row(1)["input_ids"][:, begin : begin + int(tokens) // BATCH]
+    inputs = {"input_ids": window, "starts": window == WORDS.document_end, "states": first["states"]}
+    y = jax.jit(MODULE.apply)({"params": PARAMS}, **inputs).raw_hidden_state
+    assert begin > 0
+    np.testing.assert_allclose(losses["slowness"], np.square(np.diff(y, axis=1)).mean(axis=-1).sum(), rtol=1e-5)
+
+
 def test_a_negative_penalty_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"--objective.slowness_penalty of at least 0, found -1; change it."):
         AwdLstmPretraining(slowness_penalty=-1)
