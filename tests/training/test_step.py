@@ -158,6 +158,13 @@ def test_loss_is_the_global_sum_over_the_global_weight():
     assert abs(np.mean(per_device) - loss) > 1e-4  # the mean of the devices' means is another number
 
 
+def test_the_learning_rate_is_that_of_the_step():
+    """`Linear` has the peak in the first of two steps and half of it in the second."""
+    make, _ = STEPS["gpt2"]
+    found = [train(program("gpt2"), "gpt2", count)[1]["learning_rate"] for count in (1, 2)]
+    assert found == pytest.approx([make().optimizer.learning_rate, make().optimizer.learning_rate / 2], rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "recurrent"])
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
