@@ -100,6 +100,21 @@ def test_a_host_makes_its_own_rows_of_the_same_batch():
         np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
 
 
+def test_pairs_share_a_row_only_if_both_of_their_sides_fit():
+    """4 tokens of a decoder's row of 7 are more than 5 tokens of a row of 10: no two pairs stand side by side."""
+
+    def sequences(length: int) -> dict[str, np.ndarray]:
+        offsets = length * np.arange(3)
+        return {"tokens": np.arange(offsets[-1], dtype=np.int32) + 5, "token_types": None, "offsets": offsets}
+
+    nothing = {"summaries": np.zeros(2, np.int32), "sequence_fields": {}}
+    pairs = Encoded(**sequences(1), **nothing, decoder=Encoded(**sequences(4), **nothing))
+    rows = Rows(pairs, 10, 2, 0, decoder_length=7)
+    batch = rows.batch(rows.in_order, np.arange(len(rows)))
+    assert batch["example_ids"].tolist() == [[0, -1], [1, -1]]
+    assert batch["decoder_input_ids"].tolist() == [[5, 6, 7, 8, 0, 0, 0], [9, 10, 11, 12, 0, 0, 0]]
+
+
 def test_choices_of_a_question_stand_side_by_side():
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
     made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
