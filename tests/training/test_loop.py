@@ -149,6 +149,19 @@ def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatc
     assert said[said.index("saved") :] == (["saved"] if ending == "failed" else ["saved", "the end of the run"])
 
 
+def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path):
+    class Stopped(ChainSource):
+        def evaluation(self, phase, places):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().evaluation(phase, places)
+
+    run = experiments.changed(options(), training={"steps": 4, "evaluate_every": 2})
+    run = dataclasses.replace(run, phases=())
+    with pytest.raises(Interrupted, match=r"Stopped by SIGTERM and saved at step 2\."):
+        loop.train(run, tmp_path, Stopped(run.data), {})
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["2"]
+
+
 def command(workdir: Path, *arguments: str, doomed: str = "-1") -> subprocess.CompletedProcess:
     """The run of `options`, but of one phase on eight devices, in a process of its own."""
     settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
