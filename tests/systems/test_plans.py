@@ -33,3 +33,7 @@ def test_its_step_compiles_for_a_slice(family: Family) -> None:
     assert described["memory"]["total"] < described["memory"]["device"]
     assert 0 < described["estimate"]["compute_seconds"] <= described["estimate"]["step_seconds"]
     assert {one["kind"] for one in described["collectives"]} & {"all-reduce", "reduce-scatter", "all-gather"}
+    # The bytes are those of the program: on a chip of two devices each has half of the bandwidth.
+    parts = (part, topologies.parse("v3:2x2"))
+    seconds = [estimate.describe(run, made, one)["estimate"]["hbm_seconds"] for one in parts]
+    assert seconds[0] * 819e9 == pytest.approx(seconds[1] * 900e9 / 2)
