@@ -66,13 +66,14 @@ def test_every_parameter_of_the_model_is_in_a_group() -> None:
 
 
 def test_a_checkpoint_whose_scores_have_a_bias_is_refused(tmp_path: Path) -> None:
+    """A bias of one token is enough."""
     module = BartForConditionalGeneration(CONFIG)
     huggingface.save(module, random_params(module), tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = safetensors.numpy.load_file(file)
     safetensors.numpy.save_file(tensors | {"final_logits_bias": np.zeros((1, 53), np.float32)}, file)
     assert huggingface.load(tmp_path)[0] == module
-    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.ones((1, 53), np.float32)}, file)
+    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.eye(1, 53, dtype=np.float32)}, file)
     with pytest.raises(UserError, match="Expected a final_logits_bias of zeros"):
         huggingface.load(tmp_path)
 
