@@ -96,13 +96,16 @@ def test_what_is_run_again_and_what_is_not(host, cloud, bucket: Path, codes, sta
     assert len(lines) == runs and all(line.endswith("argument pretrain") for line in lines)
 
 
-def test_limits_count_in_a_row() -> None:
+@pytest.mark.parametrize(
+    ("code", "limit", "ended"), [(1, CRASHES, "crashed 3 times"), (75, STOPS, "was stopped 20 times")]
+)
+def test_limits_count_in_a_row(code: int, limit: int, ended: str) -> None:
     restarts = Restarts()
     for step in (None, 10, 20):
-        for _ in range(CRASHES - 1):
-            assert restarts.after(1, step, "boom") is None
-    assert restarts.after(1, 20, "boom") == Verdict(
-        "failed", "The run crashed 3 times with no checkpoint after step 20, the last time with exit code 1: boom"
+        for _ in range(limit - 1):
+            assert restarts.after(code, step, "boom") is None
+    assert restarts.after(code, 20, "boom") == Verdict(
+        "failed", f"The run {ended} with no checkpoint after step 20, the last time with exit code {code}: boom"
     )
 
 
