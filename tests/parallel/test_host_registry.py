@@ -102,11 +102,18 @@ def test_hosts_go_on_when_they_agree():
     assert all(said == [{"agreed": "the data"}] for said in run.said.values())
 
 
-def test_another_experiment_is_named_with_its_host_and_field():
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"training.seed": 3, "a": 1}, "training.seed = 3 on host 1 and 0 on host 0"),
+        ({"training.seed": 0, "a": 1, "b": 2}, "b = 2 on host 1 and None on host 0"),
+    ],
+)
+def test_another_experiment_is_named_with_its_host_and_field(other, named):
     run = Run(2)
     run.registry.handle(0, {"agree": "the experiment", "value": json.dumps({"training.seed": 0, "a": 1})}, 1.0)
-    run.registry.handle(1, {"agree": "the experiment", "value": json.dumps({"training.seed": 3, "a": 1})}, 1.0)
-    assert "training.seed = 3 on host 1 and 0 on host 0" in run.registry.stopped["sentence"]
+    run.registry.handle(1, {"agree": "the experiment", "value": json.dumps(other)}, 1.0)
+    assert named in run.registry.stopped["sentence"]
     assert run.registry.stopped["stop"] == 2  # the same command would fail again
 
 
