@@ -35,6 +35,8 @@ def test_bundles_count_as_often_as_they_are_issued():
     assert schedules.parse(every_trip) == Schedule(2 + 18 * 7 + 3)
     to_the_end = WRITTEN.replace("%s13_s13, 17 }", "%s13_s13, 25 }")  # more trips than the loop has
     assert schedules.parse(to_the_end) == Schedule(2 + 18 * 4 + 17 * 3 + 3)
+    never = to_the_end.replace("%s13_s13, 1  ;;", "%s13_s13, 20  ;;")
+    assert schedules.parse(never) == Schedule(2 + 18 * 4 + 3)
 
 
 def test_a_bundle_that_delays_counts_its_delay():
