@@ -113,6 +113,9 @@ def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     unknown = words.encode(TEXT).count(words.vocabulary.unknown)
     assert unknown > 10 and perplexity.unknown_tokens(words, dataset.all_held_out()).count == unknown
     assert perplexity.lowercases(words)
+    # One that knows neither "a" nor "A" keeps the capitals of the words that it knows.
+    names = tokenizers.of_words(["It", "The"], tmp_path / "names", lowercase=False)
+    assert not perplexity.lowercases(names)
 
 
 def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, text, tmp_path):
