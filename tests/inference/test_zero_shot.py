@@ -19,6 +19,7 @@ from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
 from tests.metric_names import undocumented
+from tests.small_runs import DECODER_ROW
 
 PAIRS = {
     ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],
@@ -88,7 +89,7 @@ def test_last_words_are_those_of_transformers(decoder_run, tokenizer, oracle, pa
     path = tmp_path / "lambada.txt"
     path.write_text("\n".join(passages) + "\n\n", encoding="utf-8")
     rows = [[tokenizer.vocabulary.end, *tokenizer.encode(passage)] for passage in passages]
-    window = sorted(len(ids) - 1 for ids in rows)[len(rows) // 2] if cuts else WINDOW
+    window = sorted(len(ids) - 1 for ids in rows)[len(rows) // 2] if cuts else DECODER_ROW
     right, nats, cut = [], [], 0
     for passage, ids in zip(passages, rows, strict=True):
         last = len(ids) - 1 - len(tokenizer.encode(passage.rpartition(" ")[0]))
