@@ -109,7 +109,7 @@ def test_pairs_share_a_row_only_if_both_of_their_sides_fit():
 
     nothing = {"summaries": np.zeros(2, np.int32), "sequence_fields": {}}
     pairs = Encoded(**sequences(1), **nothing, decoder=Encoded(**sequences(4), **nothing))
-    rows = Rows(pairs, 10, 2, 0, decoder_length=7)
+    rows = ExampleRows(pairs, 10, 2, 0, decoder_length=7)
     batch = rows.batch(rows.in_order, np.arange(len(rows)))
     assert batch["example_ids"].tolist() == [[0, -1], [1, -1]]
     assert batch["decoder_input_ids"].tolist() == [[5, 6, 7, 8, 0, 0, 0], [9, 10, 11, 12, 0, 0, 0]]
