@@ -22,7 +22,7 @@ from plmjax.data.layouts import Segments
 from plmjax.models.electra import ElectraConfig, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, detection_sums
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Sums, apply
+from plmjax.objectives.objective import LossSums, apply
 from plmjax.parallel import mesh
 from plmjax.training import phases
 from plmjax.training import program as programs
@@ -66,7 +66,7 @@ class Discriminator(ElectraPretraining):
 
     def sums(self, module, given, batch, key, *, training):
         found = detection_sums(apply(self, module, given, batch, key, training=training).logits, batch, batch["fake"])
-        return Sums(found.losses, found.metrics)
+        return LossSums(found.losses, found.metrics)
 
     def train_flops(self, config, batch):
         return ElectraPretraining().train_flops(config, batch) - Generator().train_flops(config, batch)

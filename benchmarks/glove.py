@@ -28,7 +28,7 @@ from alternation import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
-from plmjax.objectives.objective import Materials
+from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, phases
 from plmjax.training import program as programs
@@ -127,8 +127,8 @@ def main() -> None:
         source = pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed)
         (phase,) = phases.resolve(run)
         program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
-        materials = Materials(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
-        state = program.initialize(0, materials)
+        sources = ConstantSources(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
+        state = program.initialize(0, sources)
         sequential = Sequential(jax.device_get(state.params), run)
         program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
         steps = cells.count // (phase.batch_size * phase.sequence_length)

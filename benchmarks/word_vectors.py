@@ -28,7 +28,7 @@ from plmjax import experiment as experiments
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.store import Dataset
 from plmjax.experiment import Experiment
-from plmjax.objectives.objective import Materials
+from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
 from plmjax.training import feed, phases
@@ -47,7 +47,7 @@ class Ours:
         program = programs.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
         counts = self._source.unigram_counts
         self._state = program.initialize(
-            seed, Materials(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
+            seed, ConstantSources(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
         )
         self._program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
 

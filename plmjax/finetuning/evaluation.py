@@ -12,7 +12,7 @@ from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.tasks.task import Examples, Outputs, TaskObjective
 from plmjax.generation.writer import Writer
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import hosts
 from plmjax.training import program as programs
 from plmjax.training.evaluation import Totals, batches, joint_loss
@@ -43,7 +43,7 @@ class Forward:
     def __init__(self, run: Experiment, tokenizer: Any) -> None:
         self._run, self._objective, self._tokenizer = run, run.objective, tokenizer
 
-    def __call__(self, program: Program, given: Given, source: TaskSource) -> tuple[dict[str, float], Outputs]:
+    def __call__(self, program: Program, given: LossInputs, source: TaskSource) -> tuple[dict[str, float], Outputs]:
         """(mean losses by name, what predictions are made from of every sequence in order)."""
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
@@ -110,7 +110,7 @@ class TaskEvaluation:
         joint = ["joint_loss"] if len(losses) > 1 else []
         return list(dict.fromkeys([*losses, *joint, *self._objective.reported(self._task)]))
 
-    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
         """The metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
         check_whole_file(limit)
         means, outputs = self._forward(program, given, self._source)

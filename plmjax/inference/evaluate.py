@@ -17,7 +17,7 @@ from plmjax.finetuning.tasks.task import Examples, Task
 from plmjax.inference import members, perplexity, task_settings
 from plmjax.inference.program import program_of
 from plmjax.objectives.capabilities import LanguageModel, ReadsDirections, ReadsPrefix
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import HeldOut
@@ -217,7 +217,7 @@ def _examples(run: Experiment) -> Examples:
         return run.data.read("validation")
 
 
-def _given(directory: Path, program: Program) -> Given:
+def _given(directory: Path, program: Program) -> LossInputs:
     return checkpoints.load_given(directory, program.state).replace(carry=program.start_evaluation_carry())
 
 

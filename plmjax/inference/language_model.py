@@ -14,7 +14,7 @@ from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
 from plmjax.inference.rows import batches
 from plmjax.objectives.capabilities import ScoresNextToken, prefix_of
-from plmjax.objectives.objective import Batch, Given
+from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
@@ -88,7 +88,9 @@ class LanguageModel:
             given = np.array([len(rows[row]) - 1 - counts[row] for row in chosen])
             given = np.pad(given, (0, len(next_ids) - len(given)))
             batch["next_weights"] *= np.arange(next_ids.shape[1]) >= given[:, None]
-            nats, likeliest = jax.device_get(_score(self._task, self._module, Given(self._params, carry=carry), batch))
+            nats, likeliest = jax.device_get(
+                _score(self._task, self._module, LossInputs(self._params, carry=carry), batch)
+            )
             for place, row in enumerate(chosen):
                 which = slice(given[place], len(rows[row]) - 1)
                 scored[row] = Scores(nats[place, which], likeliest[place, which])
@@ -108,5 +110,5 @@ def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
 
 
 @functools.partial(jax.jit, static_argnames=("task", "module"))
-def _score(task: ScoresNextToken, module: nn.Module, given: Given, batch: Batch) -> tuple[jax.Array, jax.Array]:
+def _score(task: ScoresNextToken, module: nn.Module, given: LossInputs, batch: Batch) -> tuple[jax.Array, jax.Array]:
     return task.score(module, given, batch, jax.random.key(0), training=False)

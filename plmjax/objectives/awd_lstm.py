@@ -30,7 +30,7 @@ from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import FROM_0, check_ranges
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.capabilities import ScoresNextToken
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
 Carry = dict[str, Any]
@@ -103,7 +103,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         """The two penalties' factors."""
         return {"activation": self.activation_penalty, "slowness": self.slowness_penalty}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats and squares of the tokens that are read and asked for, and the states after them."""
         read, weights, begin = _window(batch, given.carry["begin"], training)
         outputs = apply(self, module, given, batch | {"read": read}, key, training=training)
@@ -118,10 +118,10 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         }
         total = jnp.sum(weights)
         metrics = {"accuracy": (jnp.sum(weights * likeliest), total), "nats": (nats, total)}
-        return Sums(losses, metrics, {"states": outputs.states, "begin": begin})
+        return LossSums(losses, metrics, {"states": outputs.states, "begin": begin})
 
     def score(
-        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """As `ScoresNextToken`."""
         return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])

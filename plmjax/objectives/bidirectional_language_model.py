@@ -26,7 +26,7 @@ from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
 from plmjax.objectives.capabilities import ReadsDirections
-from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
 PREFIXES = {"forward": "", "backward": "backward_"}
@@ -46,7 +46,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         """Checks the number."""
         check_ranges("objective", self, negatives=FROM_0)
 
-    def constants(self, config: ElmoConfig, materials: Materials) -> Any:
+    def constants(self, config: ElmoConfig, sources: ConstantSources) -> Any:
         """spelling: the characters of every token, int32 [V C].
 
         Raises:
@@ -58,10 +58,10 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
                 f"{self.negatives}; lower it, or set 0 for all words."
             )
         if self.negatives:
-            sampled_softmax.check_order(materials.token_counts, materials.vocabulary.special)
-        vocabulary, length = materials.vocabulary, config.max_characters_per_token
+            sampled_softmax.check_order(sources.token_counts, sources.vocabulary.special)
+        vocabulary, length = sources.vocabulary, config.max_characters_per_token
         table = np.zeros((config.vocab_size, length), np.int32)
-        table[: vocabulary.size] = spelled(materials.texts(), length)
+        table[: vocabulary.size] = spelled(sources.texts(), length)
         for role, mark in zip((vocabulary.begin, vocabulary.end), sentence_marks(length), strict=True):
             if role >= 0:
                 table[role] = mark
@@ -97,7 +97,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         """Number of predictions, of both directions."""
         return {"language_model": jnp.maximum(jnp.sum(self.targets(batch)[1]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats of the words, of each direction apart too; in evaluation also how many of them are the likeliest."""
         found = apply(self, module, given, batch, key, training=training)
         loss, metrics = jnp.zeros(()), {}
@@ -113,7 +113,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
                 metrics[f"{way}_accuracy"] = jnp.sum(weights * likeliest), jnp.sum(weights)
             metrics[f"{way}_nats"] = nats, jnp.sum(weights)
             loss += nats
-        return Sums({"language_model": loss}, metrics, found.states)
+        return LossSums({"language_model": loss}, metrics, found.states)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The word after each in both directions."""

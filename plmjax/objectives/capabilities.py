@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from plmjax.objectives.objective import Batch, Given, Objective
+from plmjax.objectives.objective import Batch, LossInputs, Objective
 
 
 class ReadsRows(abc.ABC):
@@ -48,7 +48,7 @@ class ScoresNextToken(LanguageModel):
 
     @abc.abstractmethod
     def score(
-        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Nats of `next_ids`, each given the tokens before it, float32 [B T]; and whether none is likelier, bool [B T].
 

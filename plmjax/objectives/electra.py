@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from plmjax.errors import UserError
 from plmjax.objectives.masked_language_model import MaskedLanguageModel, check_rows
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
 
@@ -132,7 +132,7 @@ class ElectraPretraining(Objective):
         """The two factors of the loss."""
         return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The generator's part; then, of what it generated, the discriminator's."""
         first, second = jax.random.split(key)
         logits = apply(self, module, given, batch, first, training=training, method="generate").logits
@@ -141,7 +141,7 @@ class ElectraPretraining(Objective):
         del shown["masked_positions"]
         scores = apply(self, module, given, shown, second, training=training, method="discriminate").logits
         found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
-        return Sums(generated.losses | found.losses, generated.metrics | found.metrics)
+        return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens that the generator is asked for."""
@@ -172,7 +172,7 @@ def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
     return jax.vmap(row)(batch["sampling_keys"], logits, batch["masked_positions"], used, batch["original_ids"])
 
 
-def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> Sums:
+def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums:
     """Nats and hits of the labels `fake` bool [B T]: float32 scores [B T] -> sums under the term "rtd"."""
     chex.assert_equal_shape([scores, fake, batch["segment_ids"]])
     real = batch["segment_ids"] > 0
@@ -190,7 +190,7 @@ def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> Sums:
         "rtd_recall": (caught, count(fake)),
         "fakes": (count(fake), tokens),
     }
-    return Sums({"rtd": loss}, metrics)
+    return LossSums({"rtd": loss}, metrics)
 
 
 def _sequences(batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:

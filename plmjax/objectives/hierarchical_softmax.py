@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
-from plmjax.objectives.objective import Batch, Given, Materials, Sums, apply
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply
 from plmjax.objectives.word_prediction import WordPrediction, scaled_gradient, total
 from plmjax.vocabulary import Vocabulary
 
@@ -37,7 +37,7 @@ class HierarchicalSoftmax(WordPrediction):
         super().__post_init__()
         check_ranges("objective", self, longest_path=FROM_1)
 
-    def constants(self, config: Any, materials: Materials) -> dict[str, Any]:
+    def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
         """Tables of the V words.
 
         kept: float32 [V], the chance that a word is not left out. paths: int32 [V L], the inner nodes from the root.
@@ -46,7 +46,7 @@ class HierarchicalSoftmax(WordPrediction):
         Raises:
             UserError: no word of the text is frequent enough, or the tree is too deep.
         """
-        counts = self.counts(materials)
+        counts = self.counts(sources)
         words = np.flatnonzero(counts)
         of_words, turns_of_words = huffman_paths(counts[words])
         longest = of_words.shape[1]
@@ -91,7 +91,7 @@ class HierarchicalSoftmax(WordPrediction):
         """Number of predictions."""
         return {"hierarchical_softmax": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats of the predicted words."""
         inputs, nodes = apply(self, module, given, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
@@ -100,7 +100,7 @@ class HierarchicalSoftmax(WordPrediction):
         scores = self.architecture.scores(self.architecture.hidden(inputs, batch["pairs"]), nodes)  # [B N ... S L]
         turns = jnp.expand_dims(batch["turns"], range(2, scores.ndim - 2))
         nats = jnp.sum(jnp.abs(turns) * nn.softplus(-turns * scores), axis=-1)
-        return Sums({"hierarchical_softmax": total(predictions, nats)}, {})
+        return LossSums({"hierarchical_softmax": total(predictions, nats)}, {})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Of every prediction and a path of the logarithm of the vocabulary."""

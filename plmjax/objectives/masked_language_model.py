@@ -23,7 +23,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
 from plmjax.vocabulary import Vocabulary
 
 MASKING = ("dynamic", "static")
@@ -158,12 +158,12 @@ class MaskedLanguageModel(Objective):
         """Number of predictions; the released code adds 1e-5."""
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-5}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats of the hidden tokens, and how many of them are the likeliest."""
         return self.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
 
     @staticmethod
-    def masked_sums(logits: jax.Array, batch: Batch) -> Sums:
+    def masked_sums(logits: jax.Array, batch: Batch) -> LossSums:
         """The masked language model's part: logits [B P V]."""
         ids, weights = batch["masked_ids"], batch["masked_weights"]
         chex.assert_equal_shape([ids, weights])
@@ -172,7 +172,7 @@ class MaskedLanguageModel(Objective):
         # The target is the likeliest token iff its logit is the largest, which the loss has computed already.
         chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
         hits = jnp.sum(weights * (chosen >= jnp.max(logits, axis=-1)))
-        return Sums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
+        return LossSums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The hidden tokens."""

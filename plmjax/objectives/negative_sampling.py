@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_0, FROM_1, check_ranges
-from plmjax.objectives.objective import Batch, Given, Materials, Sums, apply
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply
 from plmjax.objectives.word_prediction import WordPrediction, scaled_gradient, total
 from plmjax.vocabulary import Vocabulary
 
@@ -46,7 +46,7 @@ class NegativeSampling(WordPrediction):
         super().__post_init__()
         check_ranges("objective", self, negatives=FROM_1, shared=FROM_1, power=FROM_0)
 
-    def constants(self, config: Any, materials: Materials) -> dict[str, Any]:
+    def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
         """Tables of the V words.
 
         kept: float32, the chance that a word is not left out. noise: uint32, the cumulative shares of the draws.
@@ -55,7 +55,7 @@ class NegativeSampling(WordPrediction):
         Raises:
             UserError: no word of the text is frequent enough.
         """
-        counts = self.counts(materials)
+        counts = self.counts(sources)
         kept, noise = self.kept(counts), np.where(counts > 0, counts**self.power, 0)
         noise, seen = noise / max(noise.sum(), 1), counts * kept / max((counts * kept).sum(), 1)
         known = counts > 0
@@ -103,7 +103,7 @@ class NegativeSampling(WordPrediction):
         """Number of predictions."""
         return {"negative_sampling": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats of the predictions and their negatives; in evaluation also those from the counts of words alone."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
         inputs, outputs = apply(self, module, given, batch, key, training=training)
@@ -115,11 +115,11 @@ class NegativeSampling(WordPrediction):
         noise_scores = jnp.einsum("BNHD,BNKD->BNHK", hidden, noise)
         loss = total(predictions, nn.softplus(-true_scores)) + total(noise_weights, nn.softplus(noise_scores))
         if training:
-            return Sums({"negative_sampling": loss}, {})
+            return LossSums({"negative_sampling": loss}, {})
         scores, asked = given.constants["unigram_scores"], self.architecture.asked(predictions)
         unigram = total(asked, nn.softplus(-scores[batch["input_ids"]]))
         unigram += total(jnp.sum(noise_weights, axis=2), nn.softplus(scores[batch["noise_ids"]]))
-        return Sums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})
+        return LossSums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Of every prediction and its negatives."""

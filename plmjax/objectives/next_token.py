@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.objectives.capabilities import ScoresNextToken
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +26,18 @@ class NextToken(ScoresNextToken, Objective):
         """Number of predictions; at least a small number, for rows that ask for nothing."""
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Nats of the next tokens, and how many of them are the likeliest."""
         ids, weights = self.targets(batch)
         scores = apply(self, module, given, batch, key, training=training).scores
         loss, likeliest = scores.weighted_cross_entropy(ids, weights)
-        return Sums(
+        return LossSums(
             {"next_token": loss},
             {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))},
         )
 
     def score(
-        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """As `ScoresNextToken`."""
         return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])

@@ -29,8 +29,8 @@ Batch = dict[str, jax.Array]
 
 
 @flax.struct.dataclass
-class Given:
-    """What a loss is computed from besides a batch and a key.
+class LossInputs:
+    """The inputs of a loss besides a batch and a key.
 
     params: the trained parameters.
     constants: what `Objective.constants` made: neither differentiated nor updated.
@@ -52,8 +52,8 @@ class Given:
 
 
 @flax.struct.dataclass
-class Sums:
-    """What one microbatch contributes.
+class LossSums:
+    """The contribution of one microbatch to the loss and the metrics.
 
     losses: term -> differentiable sum over the microbatch, float32 scalars; the terms of `Objective.weights`.
     metrics: name -> (sum, weight), reported as sum / weight; TERM_loss is a name of the terms' means alone.
@@ -67,8 +67,8 @@ class Sums:
 
 
 @dataclasses.dataclass(frozen=True)
-class Materials:
-    """What constants are made from.
+class ConstantSources:
+    """The sources of constants.
 
     vocabulary: of the tokenizer.
     token_counts: int64 [V], occurrences of every token in the training text.
@@ -111,7 +111,7 @@ class Objective:
         inputs = self.model_inputs(batch) | self.carry_inputs(carry)
         return module.init({"params": key}, **inputs, deterministic=True)
 
-    def constants(self, config: Any, materials: Materials) -> Any:
+    def constants(self, config: Any, sources: ConstantSources) -> Any:
         """Arrays that losses need and no step changes, boxed with logical axes: a teacher, a mask, a table of counts.
 
         Made once a run and kept beside its checkpoints. Their shapes must not depend on the counts: a plan is made
@@ -155,11 +155,11 @@ class Objective:
         """The term whose mean is "nats a target", reported as eval/loss: the first of `weights`."""
         return next(iter(self.weights(batch)))
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Losses and metrics of a corrupted (micro)batch; `training` is with dropout."""
         raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
 
-    def evaluation(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
+    def evaluation(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
         """(sums of a corrupted batch without dropout, outputs that a downstream task makes predictions from)."""
         return self.sums(module, given, batch, key, training=False), ()
 
@@ -175,7 +175,7 @@ class Objective:
 def apply(
     objective: Objective,
     module: nn.Module,
-    given: Given,
+    given: LossInputs,
     batch: Batch,
     key: jax.Array,
     *,
@@ -192,7 +192,7 @@ def apply(
 def apply_and_collect(
     objective: Objective,
     module: nn.Module,
-    given: Given,
+    given: LossInputs,
     batch: Batch,
     key: jax.Array,
     *,

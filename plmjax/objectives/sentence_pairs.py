@@ -13,7 +13,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.bert import BertOutput
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Batch, Given, Sums, apply, cross_entropy
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PairLabels:
         """Number of sequences in a batch, float32; never 0, so that a batch of filling loses nothing."""
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
-    def sums(self, outputs: BertOutput, batch: Batch) -> Sums:
+    def sums(self, outputs: BertOutput, batch: Batch) -> LossSums:
         """Nats and hits of the labels; UserError where the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)
@@ -45,7 +45,7 @@ class PairLabels:
         loss = jnp.sum(weights * cross_entropy(logits, labels))
         hits = jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
         count = jnp.sum(weights)
-        return Sums({self.term: loss}, {f"{self.term}_loss": (loss, count), f"{self.term}_accuracy": (hits, count)})
+        return LossSums({self.term: loss}, {f"{self.term}_loss": (loss, count), f"{self.term}_accuracy": (hits, count)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +66,8 @@ class MaskedTokensAndPairs(MaskedLanguageModel):
         """Predictions and sequences."""
         return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """Both parts of one forward pass."""
         outputs = apply(self, module, given, batch, key, training=training)
         tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
-        return Sums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)
+        return LossSums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 
 INPUTS = ("input_ids", "segment_ids", "positions")
 
@@ -58,7 +58,7 @@ class SequenceToSequence(Objective):
         """Number of targets; at least a small number, for rows that ask for nothing."""
         return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The loss of the targets, and how many of them are the likeliest; their nats, where the loss is another."""
         ids, weights = batch["next_ids"], batch["next_weights"]
         scores = apply(self, module, given, batch, key, training=training).scores
@@ -68,7 +68,7 @@ class SequenceToSequence(Objective):
         metrics = {"accuracy": (jnp.sum(weights * likeliest), count)}
         if smoothing or z_loss:
             metrics["nats"] = jnp.sum(weights * nats), count
-        return Sums({"target": loss} | self.reported(batch, nats), metrics)
+        return LossSums({"target": loss} | self.reported(batch, nats), metrics)
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
         """Terms of `weights` besides the trained one, from the plain nats of the targets, [B T]."""

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_0, UserError, check_ranges
-from plmjax.objectives.objective import Batch, Given, Materials, Objective, Sums, apply
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 from plmjax.objectives.word_prediction import scaled_gradient, total
 from plmjax.vocabulary import Vocabulary
 
@@ -48,12 +48,12 @@ class WeightedLeastSquares(Objective):
         if not self.x_max > 0:
             raise UserError(f"Expected --objective.x_max above 0, found {self.x_max}; change it.")
 
-    def constants(self, config: Any, materials: Materials) -> dict[str, Any]:
+    def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
         """log_shares, float32 [V]: of two words that stand beside each other by chance, their sum is log X.
 
         That is log(m_i m_j / M) for the weight m of each word in all cells, of M in total.
         """
-        weight = np.maximum(materials.token_counts.astype(np.float64), 1)
+        weight = np.maximum(sources.token_counts.astype(np.float64), 1)
         return {"log_shares": nn.LogicallyPartitioned(np.float32(np.log(weight) - np.log(weight.sum()) / 2), (None,))}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
@@ -69,16 +69,16 @@ class WeightedLeastSquares(Objective):
         """Number of cells."""
         return {TERM: jnp.maximum(jnp.sum(self._exists(batch)), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The loss of the cells; in evaluation also that from the counts of the words alone."""
         logs = apply(self, module, given, batch, key, training=training)
         logs = scaled_gradient(logs[..., None], batch["gradient_factors"])[..., 0]
         loss = self._loss(logs, batch)
         if training:
-            return Sums({TERM: loss}, {})
+            return LossSums({TERM: loss}, {})
         shares = given.constants["log_shares"]
         chance = self._loss(shares[batch["input_ids"]] + shares[batch["context_ids"]], batch)
-        return Sums({TERM: loss}, {"unigram_loss": (chance, self.weights(batch)[TERM])})
+        return LossSums({TERM: loss}, {"unigram_loss": (chance, self.weights(batch)[TERM])})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The words of the columns."""

@@ -22,7 +22,7 @@ import numpy as np
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.models.word2vec import Architecture, SkipGram
 from plmjax.objectives.capabilities import ReadsRows
-from plmjax.objectives.objective import Batch, Materials, Objective
+from plmjax.objectives.objective import Batch, ConstantSources, Objective
 from plmjax.vocabulary import Vocabulary
 
 STRETCH = 16
@@ -50,14 +50,14 @@ class WordPrediction(ReadsRows, Objective):
         """Checks the numbers."""
         check_ranges("objective", self, window=FROM_1, row_updates=FROM_1, least=FROM_1, threshold=FROM_0)
 
-    def counts(self, materials: Materials) -> np.ndarray:
+    def counts(self, sources: ConstantSources) -> np.ndarray:
         """Occurrences of the words that are learned, float64 [V]; 0 for the others and for special tokens.
 
         Raises:
             UserError: no word of the text is frequent enough.
         """
-        counts = materials.token_counts.astype(np.float64)
-        counts[list(materials.vocabulary.special)] = 0
+        counts = sources.token_counts.astype(np.float64)
+        counts[list(sources.vocabulary.special)] = 0
         if counts.any() and counts.max() < self.least:
             raise UserError(
                 f"Expected words that stand {self.least} times in the training text, found none; give more text or "

@@ -7,12 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.objectives.objective import Batch, Sums
+from plmjax.objectives.objective import Batch, LossSums
 from plmjax.parallel import sharding
 
 
 def accumulate(
-    microstep: Callable[[Any, Batch, jax.Array], tuple[Any, Sums]],
+    microstep: Callable[[Any, Batch, jax.Array], tuple[Any, LossSums]],
     carry: Any,
     carry_axes: Any,
     batch: Batch,
@@ -20,7 +20,7 @@ def accumulate(
     accumulation: int,
     shards: int = 1,
     add_shards: Callable[[Any], Any] | None = None,
-) -> tuple[Any, Sums]:
+) -> tuple[Any, LossSums]:
     """Gradient and sums of a batch in `accumulation` microbatches.
 
     Microbatch i has the rows i, i + accumulation, ...: devices have contiguous rows, so no row has to move. Leaves of
@@ -83,4 +83,4 @@ def accumulate(
     gradient = add_shards(total[0]) if shards > 1 else jax.tree.map(lambda g: g[0], total[0])
     losses, metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), total[1:])
     rows = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    return gradient, Sums(losses=losses, metrics=metrics, carry=merge(rows, others))
+    return gradient, LossSums(losses=losses, metrics=metrics, carry=merge(rows, others))

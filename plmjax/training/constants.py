@@ -9,15 +9,15 @@ import jax
 import numpy as np
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Materials, Objective
+from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
 
-def placeholder(vocabulary: Vocabulary) -> Materials:
-    """Materials of the right shapes without any text or checkpoint, for a plan and for the shapes of a step."""
-    return Materials(
+def placeholder(vocabulary: Vocabulary) -> ConstantSources:
+    """Sources of the right shapes without any text or checkpoint, for a plan and for the shapes of a step."""
+    return ConstantSources(
         vocabulary,
         np.zeros(vocabulary.size, np.int64),
         lambda: [""] * vocabulary.size,
@@ -30,8 +30,8 @@ def shapes(objective: Objective, config: Any, vocabulary: Vocabulary) -> Any:
     return jax.eval_shape(lambda: objective.constants(config, placeholder(vocabulary)))
 
 
-def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> Materials:
-    """Materials of a run; without counts, as in fine-tuning, every token counts 0.
+def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> ConstantSources:
+    """Sources of a run; without counts, as in fine-tuning, every token counts 0.
 
     description: of the run, for its tokenizer.
     """
@@ -42,7 +42,7 @@ def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description:
     def texts() -> list[str]:
         return start.tokenizer_of(description).tokens(range(vocabulary.size))
 
-    return Materials(vocabulary, counts, texts, _parameters)
+    return ConstantSources(vocabulary, counts, texts, _parameters)
 
 
 def _parameters(checkpoint: str, init: Callable[[jax.Array], Any]) -> Any:

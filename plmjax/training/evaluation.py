@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.program import Program
 
@@ -23,7 +23,7 @@ class Evaluation(Protocol):
     def names(self, program: Program) -> list[str]:
         """Names of its metrics."""
 
-    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
         """Metric -> value; `given` is from `Program.given`, `limit` is the largest number of batches, 0 for all."""
 
 
@@ -51,7 +51,7 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 
 
 def batches(
-    program: Program, given: Given, source: BatchSource, seed: int, limit: int = 0
+    program: Program, given: LossInputs, source: BatchSource, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
     """(name -> (sum, weight), the outputs of a downstream task) of every held-out batch, as arrays on the host.
 
@@ -96,11 +96,11 @@ class HeldOut:
         """Names of the sums of the evaluation step."""
         return means(program, self.coefficients)
 
-    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
         """The means; raises UserError where no row is held out."""
         return self.means(self.totals(program, given, limit))
 
-    def totals(self, program: Program, given: Given, limit: int = 0) -> dict[str, np.ndarray]:
+    def totals(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, np.ndarray]:
         """Name -> float64 [2], the sum and the weight that its mean is made of; raises as a call does."""
         totals = Totals()
         for sums, _ in batches(program, given, self.source, self.seed, limit):
@@ -126,5 +126,5 @@ class NoEvaluation:
     def names(self, program: Program) -> list[str]:
         return []
 
-    def __call__(self, program: Program, given: Given, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
         return {}

@@ -138,8 +138,8 @@ def train(
     latest = keeper.latest()
     if latest is None:
         description = Description(run, 0, tokenizer, source.fingerprint)
-        materials = constants.of_run(source.vocabulary, source.unigram_counts, description)
-        state = programs[0].initialize(run.training.seed, materials, initial.replaced)
+        sources = constants.of_run(source.vocabulary, source.unigram_counts, description)
+        state = programs[0].initialize(run.training.seed, sources, initial.replaced)
         state = state.replace(params=initial.from_drawn(state.params))
         keeper.save_constants(state)
     else:

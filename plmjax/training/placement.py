@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.experiment import Experiment
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, shares, topologies
 from plmjax.training import constants, phases, step
@@ -202,7 +202,7 @@ def residuals(
         zeros, held = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
         carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
         corrupted = objective.corrupt(zeros, key, vocabulary, held)
-        given = Given(jax.tree.map(jnp.astype, variables.pop("params"), dtypes), held, variables, carry)
+        given = LossInputs(jax.tree.map(jnp.astype, variables.pop("params"), dtypes), held, variables, carry)
         weights = objective.weights(corrupted)
 
         def loss(params: object) -> jax.Array:

@@ -22,7 +22,7 @@ from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.objectives.capabilities import rows_of
-from plmjax.objectives.objective import Batch, Given, Materials
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares, dtypes
@@ -44,7 +44,7 @@ class Program:
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
     evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. Outputs are those that a
         downstream task makes predictions from.
-    initialize: (seed, materials, replaced) -> TrainState, every array created on its devices. Materials are needed
+    initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed
         where the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn,
         for a caller who gives it a value; what is not drawn is not compiled either.
     averaged: (state) -> the parameters that the optimizer has averaged, jitted.
@@ -75,7 +75,7 @@ class Program:
     copy: Any
     axes: Any
 
-    def given(self, state: TrainState) -> Given:
+    def given(self, state: TrainState) -> LossInputs:
         """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
         params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
         return state.given.replace(params=params, carry=self.start_evaluation_carry())
@@ -204,15 +204,15 @@ def build(
     evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
 
     def start(
-        seed: int, materials: Materials | None = None, replaced: Callable[[str], bool] = lambda name: False
+        seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
     ) -> TrainState:
         names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
         state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
         if not jax.tree.leaves(boxed_constants):
             return state
-        if materials is None:
-            raise ValueError(f"Expected materials for the constants of {type(objective).__name__}, found none.")
-        made = nn.meta.unbox(objective.constants(config, materials))
+        if sources is None:
+            raise ValueError(f"Expected sources for the constants of {type(objective).__name__}, found none.")
+        made = nn.meta.unbox(objective.constants(config, sources))
         return state.replace(constants=placed(made, abstract.constants))
 
     training = Forward(
@@ -243,7 +243,7 @@ def build(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return train_step(state, batch, training, update)
 
-    def evaluate(given: Given, batch: Batch, key: jax.Array) -> Any:
+    def evaluate(given: LossInputs, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(given, batch, key, held_out, unigram)
 
     def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import flax.struct
 import jax
 
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 
 
 @flax.struct.dataclass
@@ -30,6 +30,6 @@ class TrainState:
     constants: Any = ()
 
     @property
-    def given(self) -> Given:
+    def given(self) -> LossInputs:
         """The part of the state that an objective uses."""
-        return Given(self.params, self.constants, self.collections, self.carry)
+        return LossInputs(self.params, self.constants, self.collections, self.carry)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from plmjax.objectives.capabilities import rows_of
-from plmjax.objectives.objective import Batch, Given, Objective, Sums
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.parallel.shares import Shares
 from plmjax.training import optimizers, rows
 from plmjax.training.accumulation import accumulate
@@ -83,12 +83,12 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     params, looked_up = shares.gather(rest), tables.look_up(whole_tables, ids)
     carry = forward.restarted(state.carry, batch)
 
-    def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, Sums]:
+    def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, LossSums]:
         carry, collections, looked_up = carried
 
-        def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, Sums]:
+        def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, LossSums]:
             whole = rows.joined(params, whole_tables)
-            given = Given(whole, state.constants, collections, carry, rows.nested(looked_up))
+            given = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up))
             key_of_dropout = _generator_key(key, update.generator)
             sums = objective.sums(forward.module, given, microbatch, key_of_dropout, training=True)
             return total_loss(objective, sums.losses, weights), sums
@@ -123,7 +123,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
 
 
 def evaluation_step(
-    given: Given, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
+    given: LossInputs, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
 ) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]], Any]:
     """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights; and
     the outputs that a downstream task makes predictions from.

@@ -10,7 +10,7 @@ import numpy as np
 
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.interop import huggingface
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
 from tests.optional import torch, transformers
 
@@ -74,7 +74,7 @@ def loss_and_gradient(objective, module, params, given):
 
     def loss(params):
         return (
-            objective.sums(module, Given(params), given, jax.random.key(0), training=False).losses["task"]
+            objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False).losses["task"]
             / objective.weights(given)["task"]
         )
 

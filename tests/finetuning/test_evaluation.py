@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.finetuning.evaluation import Forward
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 
 ROWS = [[[2, 0]], [[1, -1]]]
 """Two batches of one row with two places for sequences; the second row has one."""
@@ -17,7 +17,7 @@ ROWS = [[[2, 0]], [[1, -1]]]
 def test_losses_and_outputs_are_those_of_the_program_of_the_run() -> None:
     batches = iter(ROWS)
 
-    def evaluate(given: Given, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
+    def evaluate(given: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
         examples = np.array(next(batches))
         weight = np.sum(examples >= 0)
         return (), {"loss": (3.0 * weight, weight), "accuracy": (0, 1)}, (10.0 * examples, examples, examples)
@@ -31,7 +31,7 @@ def test_losses_and_outputs_are_those_of_the_program_of_the_run() -> None:
     )
     objective = SimpleNamespace(weights=lambda batch: {"task": jnp.zeros(())}, generates=False, per_token=False)
     run = SimpleNamespace(objective=objective, training=SimpleNamespace(seed=0))
-    means, outputs = Forward(run, None)(program, Given(()), source)
+    means, outputs = Forward(run, None)(program, LossInputs(()), source)
     assert means == {"loss": 3.0} and outputs == [0.0, 10.0, 20.0]
 
 

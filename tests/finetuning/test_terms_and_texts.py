@@ -23,7 +23,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import gather_tokens
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.objectives.objective import Given, cross_entropy
+from plmjax.objectives.objective import LossInputs, cross_entropy
 from plmjax.training import step
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.vocabulary import Vocabulary
@@ -112,7 +112,9 @@ class GPTConfig(Gpt2Config):
         return 0.0
 
 
-def made(objective: SequenceClassification, pack: int) -> tuple[Experiment, SentenceExamples, TaskSource, Any, Given]:
+def made(
+    objective: SequenceClassification, pack: int
+) -> tuple[Experiment, SentenceExamples, TaskSource, Any, LossInputs]:
     """(experiment, examples, source, program, random parameters)."""
     texts = [(" ".join(str(10 + (7 * row + i) % 50) for i in range(3 + row % 3)),) for row in range(5)]
     examples = SentenceExamples("rows.tsv", list(range(1, 6)), texts, ["no", "yes", "yes", "no", "yes"])
@@ -130,7 +132,7 @@ def made(objective: SequenceClassification, pack: int) -> tuple[Experiment, Sent
     state = program.initialize(3)
     # Embeddings of another size than their small first values tell the texts apart.
     params = jax.tree.map(lambda leaf: 5 * leaf, state.params)
-    return run, examples, source, program, Given(params)
+    return run, examples, source, program, LossInputs(params)
 
 
 def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:

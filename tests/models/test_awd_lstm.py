@@ -18,7 +18,7 @@ from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout, drawn_rate
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
-from plmjax.objectives.objective import Given, Sums
+from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
@@ -145,7 +145,7 @@ def trained() -> tuple:
     def loss(params: Any) -> tuple[jax.Array, Any]:
         masks.clear(), outputs.clear()
         with nn.intercept_methods(watch):
-            sums = TASK.sums(module, Given(params, carry=carry), batch, jax.random.key(3), training=True)
+            sums = TASK.sums(module, LossInputs(params, carry=carry), batch, jax.random.key(3), training=True)
         return total_loss(TASK, sums.losses, TASK.weights(batch)), (sums, list(masks), outputs[-1])
 
     (found, (sums, masks, outputs)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
@@ -195,8 +195,8 @@ def test_twenty_steps_with_carried_states_equal_torchs() -> None:
 
     @jax.jit
     def step(params: Any, state: Any, carry: Any, batch: Any) -> tuple:
-        def loss(params: Any) -> tuple[jax.Array, Sums]:
-            sums = TASK.sums(module, Given(params, carry=carry), batch, jax.random.key(0), training=True)
+        def loss(params: Any) -> tuple[jax.Array, LossSums]:
+            sums = TASK.sums(module, LossInputs(params, carry=carry), batch, jax.random.key(0), training=True)
             return total_loss(TASK, sums.losses, TASK.weights(batch)), sums.carry
 
         (value, carry), gradient = jax.value_and_grad(loss, has_aux=True)(params)

@@ -14,7 +14,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
 
@@ -49,7 +49,7 @@ def whole() -> np.ndarray:
     """Nats of every token of the text, read at once: [B tokens]."""
     batch = {"input_ids": TEXT[:, :-1], "next_ids": TEXT[:, 1:], "segment_ids": np.ones_like(TEXT[:, 1:])}
     batch["starts"] = batch["input_ids"] == WORDS.document_end
-    given = Given(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
+    given = LossInputs(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
     score = jax.jit(lambda: TASK.score(MODULE, given, batch, jax.random.key(0), training=False)[0])
     return np.asarray(score())
 
@@ -57,7 +57,7 @@ def whole() -> np.ndarray:
 @functools.partial(jax.jit, static_argnames="training")
 def step(params: Any, carry: Any, batch: Any, number: jax.Array, training: bool) -> tuple:
     batch = TASK.corrupt(batch, jax.random.key(number), WORDS)
-    sums = TASK.sums(MODULE, Given(params, carry=carry), batch, jax.random.key(0), training=training)
+    sums = TASK.sums(MODULE, LossInputs(params, carry=carry), batch, jax.random.key(0), training=training)
     return sums.carry, sums.losses, sums.metrics["nats"], TASK.weights(batch)
 
 

@@ -12,7 +12,7 @@ from plmjax.interop.bert import ADAPTER
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import BERT as ODD
 from tests.optional import torch
@@ -41,7 +41,7 @@ def clean_batch(rows: int = 4, length: int = 18) -> dict[str, np.ndarray]:
 
 
 def total(objective: MaskedLanguageModel, module: nn.Module, params: dict, batch: dict) -> tuple[jax.Array, dict]:
-    sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
+    sums = objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False)
     weights = objective.weights(batch)
     return sum(sums.losses[term] / weights[term] for term in weights), sums.metrics
 
@@ -83,7 +83,7 @@ def test_filling_counts_nothing_and_parts_add_up() -> None:
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())
     module = objective.module(ODD, Execution())
     params = nn.meta.unbox(jax.jit(lambda b: objective.init(module, jax.random.key(0), b, {}, ()))(batch))["params"]
-    sums = jax.jit(lambda batch: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))
+    sums = jax.jit(lambda batch: objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False))
     rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
     whole, parts = sums(batch), [sums(row) for row in rows]
     for term, loss in whole.losses.items():

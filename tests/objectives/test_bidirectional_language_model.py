@@ -15,7 +15,7 @@ from plmjax.errors import UserError
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
-from plmjax.objectives.objective import Given, Materials, Sums
+from plmjax.objectives.objective import ConstantSources, LossInputs, LossSums
 from plmjax.training.optimizers import Adagrad
 from plmjax.vocabulary import Vocabulary
 from tests.products import flops
@@ -33,9 +33,9 @@ CONFIG = ElmoConfig(
 )
 VOCABULARY = Vocabulary.placeholder(V)
 TEXTS = [f"w{number}" for number in range(V)]
-MATERIALS = Materials(VOCABULARY, np.zeros(V, np.int64), lambda: TEXTS, lambda checkpoint, init: None)
+SOURCES = ConstantSources(VOCABULARY, np.zeros(V, np.int64), lambda: TEXTS, lambda checkpoint, init: None)
 OBJECTIVE = BidirectionalLanguageModel(negatives=8)
-CONSTANTS = jax.tree.map(jnp.asarray, nn.meta.unbox(OBJECTIVE.constants(CONFIG, MATERIALS)))
+CONSTANTS = jax.tree.map(jnp.asarray, nn.meta.unbox(OBJECTIVE.constants(CONFIG, SOURCES)))
 MODULE = OBJECTIVE.module(CONFIG, Execution())
 
 
@@ -57,16 +57,16 @@ def part(batch: dict[str, np.ndarray], places: slice) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def given() -> Given:
+def given() -> LossInputs:
     """Parameters larger than the first ones, and the first states."""
     carry = nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 4))
     batch = OBJECTIVE.corrupt(rows(4), jax.random.key(0), VOCABULARY, CONSTANTS)
     variables = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, CONSTANTS, carry))(jax.random.key(1))
-    return Given(jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(variables["params"])), CONSTANTS, carry=carry)
+    return LossInputs(jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(variables["params"])), CONSTANTS, carry=carry)
 
 
 @functools.partial(jax.jit, static_argnames="training")
-def sums(given: Given, batch: dict[str, np.ndarray], *, training: bool = False) -> Sums:
+def sums(given: LossInputs, batch: dict[str, np.ndarray], *, training: bool = False) -> LossSums:
     batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, given.constants)
     return OBJECTIVE.sums(MODULE, given, batch, jax.random.key(3), training=training)
 
@@ -136,7 +136,7 @@ def test_directions_draw_words_of_their_own(given):
 
 def test_more_draws_than_words_are_named():
     with pytest.raises(UserError, match=r"Expected --objective\.negatives below the 30 words of the model, found 30"):
-        BidirectionalLanguageModel(negatives=V).constants(CONFIG, MATERIALS)
+        BidirectionalLanguageModel(negatives=V).constants(CONFIG, SOURCES)
 
 
 def test_adagrad_with_a_smaller_start_is_the_released_rule():
@@ -170,11 +170,11 @@ def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():
     """Words are drawn by their numbers, as if they were numbered by frequency."""
     counts = np.zeros(V, np.int64)
     counts[5:] = 1000 // np.arange(1, V - 4)
-    OBJECTIVE.constants(CONFIG, dataclasses.replace(MATERIALS, token_counts=counts))
+    OBJECTIVE.constants(CONFIG, dataclasses.replace(SOURCES, token_counts=counts))
     shaken = counts.copy()
     shaken[[5, 6, 7, 9]] = counts[[6, 5, 9, 7]]  # as another text has them
-    OBJECTIVE.constants(CONFIG, dataclasses.replace(MATERIALS, token_counts=shaken))
-    alphabetical = dataclasses.replace(MATERIALS, token_counts=np.concatenate([counts[:5], counts[:4:-1]]))
+    OBJECTIVE.constants(CONFIG, dataclasses.replace(SOURCES, token_counts=shaken))
+    alphabetical = dataclasses.replace(SOURCES, token_counts=np.concatenate([counts[:5], counts[:4:-1]]))
     with pytest.raises(UserError, match=r"first tenth is 3\.\d% of the text and the most frequent tenth \d\d\.\d%"):
         OBJECTIVE.constants(CONFIG, alphabetical)
     BidirectionalLanguageModel(negatives=0).constants(CONFIG, alphabetical)

@@ -17,7 +17,7 @@ from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop.electra import ADAPTER
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, replaced
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
 from plmjax.training import program as programs
@@ -42,7 +42,7 @@ def clean_batch(vocab_size: int = ODD.vocab_size) -> dict[str, np.ndarray]:
 
 
 def total(objective: ElectraPretraining, module: nn.Module, params: Any, batch: dict) -> tuple[jax.Array, dict]:
-    sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
+    sums = objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False)
     weights, factors = objective.weights(batch), objective.coefficients()
     return sum(factors[term] * sums.losses[term] / weights[term] for term in weights), sums.metrics
 
@@ -274,7 +274,7 @@ def test_parts_of_a_batch_draw_what_the_whole_does() -> None:
     objective = ElectraPretraining(rate=0.3)
     batch, module = hidden_batch(objective), objective.module(ODD, Execution())
     params = random_params(module)
-    sums = jax.jit(lambda batch: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))
+    sums = jax.jit(lambda batch: objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False))
     rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
     whole, parts = sums(batch), [sums(row) for row in rows]
     for term, loss in whole.losses.items():
@@ -297,7 +297,7 @@ def test_dropout_differs_between_the_networks_and_is_drawn_from_the_key() -> Non
 
     @functools.partial(jax.jit, static_argnames="training")
     def sums(key: jax.Array, training: bool = True) -> Any:
-        return objective.sums(module, Given(params), batch, key, training=training).losses
+        return objective.sums(module, LossInputs(params), batch, key, training=training).losses
 
     first, again, other = (sums(jax.random.key(seed)) for seed in (0, 0, 1))
     assert first == again and first["mlm"] != other["mlm"] and first["rtd"] != other["rtd"]

@@ -13,12 +13,12 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax, huffman_paths
-from plmjax.objectives.objective import Given, Materials
+from plmjax.objectives.objective import ConstantSources, LossInputs
 from plmjax.vocabulary import Vocabulary
 
 COUNTS = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000, 5, 5, 7, 6])
 VOCABULARY = Vocabulary.placeholder(len(COUNTS))
-MATERIALS = Materials(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
+SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
 LEARNED = np.flatnonzero((COUNTS >= 5) & (np.arange(len(COUNTS)) >= 5))
 
 
@@ -78,7 +78,7 @@ def test_trees_of_one_word_and_of_none():
 def test_the_probabilities_of_all_words_add_up_to_one(architecture):
     """Of the words that are learned: exp of minus the loss of each of them beside the same neighbour."""
     objective = HierarchicalSoftmax(architecture=architecture, window=1, threshold=0.0, longest_path=9)
-    tables = nn.meta.unbox(objective.constants(None, MATERIALS))
+    tables = nn.meta.unbox(objective.constants(None, SOURCES))
     np.testing.assert_array_equal(np.abs(tables["turns"]).any(axis=1), np.isin(np.arange(len(COUNTS)), LEARNED))
     module = Word2VecConfig(vocab_size=len(COUNTS), vector_size=6).module(Purpose.PRETRAINING, Execution())
     ids = np.stack([np.full(len(LEARNED), 9), LEARNED], axis=1)  # the neighbour, the word
@@ -90,7 +90,7 @@ def test_the_probabilities_of_all_words_add_up_to_one(architecture):
         batch = {"input_ids": ids[None], "segment_ids": jnp.ones_like(ids[None])}
         batch = objective.corrupt(batch, jax.random.key(0), VOCABULARY, tables)
         batch["pairs"] = batch["pairs"].at[0, 0, 2, 0].set(0)  # the neighbour predicts, and is not predicted
-        found = objective.sums(module, Given(params, tables), batch, jax.random.key(0), training=False)
+        found = objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=False)
         return found.losses["hierarchical_softmax"]
 
     probabilities = np.exp([-nats(row, tables) for row in ids])
@@ -107,7 +107,7 @@ def test_what_fills_up_a_path_counts_for_no_node(architecture):
         objective = HierarchicalSoftmax(
             architecture=architecture, window=2, threshold=0.0, longest_path=room, row_updates=1.0
         )
-        tables = nn.meta.unbox(objective.constants(None, MATERIALS))
+        tables = nn.meta.unbox(objective.constants(None, SOURCES))
         batch = {"input_ids": ids, "segment_ids": np.ones_like(ids)}
         corrupt = jax.jit(objective.corrupt, static_argnums=2)
         found.append(corrupt(batch, jax.random.key(0), VOCABULARY, tables))
@@ -123,4 +123,4 @@ def test_what_fills_up_a_path_counts_for_no_node(architecture):
 
 def test_a_tree_that_is_too_deep_is_refused():
     with pytest.raises(UserError, match=r"Expected paths of at most 3 nodes in Huffman's tree, found one of \d"):
-        HierarchicalSoftmax(longest_path=3).constants(None, MATERIALS)
+        HierarchicalSoftmax(longest_path=3).constants(None, SOURCES)

@@ -10,17 +10,17 @@ import pytest
 
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.negative_sampling import NegativeSampling
-from plmjax.objectives.objective import Materials
+from plmjax.objectives.objective import ConstantSources
 from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(2000)
 COUNTS = np.random.default_rng(0).integers(10, 20, VOCABULARY.size)
-MATERIALS = Materials(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
+SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
 LENGTH = 8
 
 
-def constants(objective: NegativeSampling, materials: Materials = MATERIALS) -> dict[str, np.ndarray]:
-    return nn.meta.unbox(objective.constants(None, materials))
+def constants(objective: NegativeSampling, sources: ConstantSources = SOURCES) -> dict[str, np.ndarray]:
+    return nn.meta.unbox(objective.constants(None, sources))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
@@ -37,7 +37,7 @@ def test_words_are_drawn_and_left_out_by_their_counts():
     counts = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000])
     vocabulary = Vocabulary.placeholder(10)
     objective, total = NegativeSampling(shared=200), counts[6:].sum()
-    tables = constants(objective, dataclasses.replace(MATERIALS, vocabulary=vocabulary, token_counts=counts))
+    tables = constants(objective, dataclasses.replace(SOURCES, vocabulary=vocabulary, token_counts=counts))
     ratio = 1e-3 / (counts[6:] / total)
     np.testing.assert_allclose(tables["kept"], [*[0] * 6, *np.minimum(1, np.sqrt(ratio) + ratio)], rtol=1e-6)
     batch = corrupted(objective, batch_of(np.full((200, 2), 9)), vocabulary, tables, 0)
@@ -56,7 +56,7 @@ def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
     objective = NegativeSampling(architecture=architecture, window=2, shared=50)
     ids = np.random.default_rng(0).integers(5, 25, (3, LENGTH))
     counts = np.where(np.arange(VOCABULARY.size) < 25, COUNTS, 0)
-    tables = constants(objective, dataclasses.replace(MATERIALS, token_counts=counts))
+    tables = constants(objective, dataclasses.replace(SOURCES, token_counts=counts))
     batch = jax.device_get(corrupted(objective, batch_of(ids), VOCABULARY, tables, 0))
     predictions = np.asarray(architecture.predictions(batch["pairs"]))
     assert float(objective.weights(batch)["negative_sampling"]) == predictions.sum() > 0

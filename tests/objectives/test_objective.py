@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.objectives.objective import Given, apply
+from plmjax.objectives.objective import LossInputs, apply
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -37,7 +37,7 @@ def test_a_module_is_given_the_carry() -> None:
     batch = {"input_ids": np.ones((2, 3), np.int32)}
     carry = tuple(np.full((run.model.depth, 2, run.model.width), value, np.float32) for value in (0.5, -0.5))
     key = jax.random.key(0)
-    given = Given(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
+    given = LossInputs(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
     found = apply(objective, module, given, batch, key, training=False)
     expected = module.apply(given.variables, batch["input_ids"], carry, deterministic=True)
     chex.assert_trees_all_equal(found, expected)

@@ -7,7 +7,7 @@ import pytest
 
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
 from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.prefix_language_model import NextTokenAfterPrefix, PrefixLanguageModel
 from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_every_token_of_the_rest_read_with_its_context_alone
             ).logits
             nats = -jax.nn.log_softmax(logits[0, -1])
             expected.append(float(nats[batch["next_ids"][row, seen - 1]]))
-    sums = OBJECTIVE.sums(MODULE, Given(params), batch, jax.random.key(0), training=True)
+    sums = OBJECTIVE.sums(MODULE, LossInputs(params), batch, jax.random.key(0), training=True)
     weight = OBJECTIVE.weights(batch)["next_token"]
     assert float(weight) == len(expected)
     assert float(sums.losses["next_token"] / weight) == pytest.approx(np.mean(expected), rel=1e-5)
@@ -101,7 +101,7 @@ def test_a_prefix_of_one_token_is_the_causal_language_model():
 
     def loss(objective, batch):
         key = jax.random.key(0)
-        sums = lambda params: objective.sums(MODULE, Given(params), batch, key, training=True)  # noqa: E731
+        sums = lambda params: objective.sums(MODULE, LossInputs(params), batch, key, training=True)  # noqa: E731
         return jax.value_and_grad(lambda params: sums(params).losses["next_token"])(params)
 
     found, expected = loss(OBJECTIVE, whole), loss(NextToken(), batch)

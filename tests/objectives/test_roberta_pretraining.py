@@ -11,7 +11,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.interop.roberta import ADAPTER
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.vocabulary import Vocabulary
 from tests.families.family import SIZES
@@ -101,7 +101,7 @@ def test_loss_equals_transformers() -> None:
     expected = model(shown, attention_mask=mask, labels=targets).loss.detach()
     module = objective.module(config, Execution())
     params = converted(ADAPTER, model.named_parameters(), module)
-    sums = jax.jit(lambda params: objective.sums(module, Given(params), batch, jax.random.key(0), training=False))(
+    sums = jax.jit(lambda params: objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False))(
         params
     )
     np.testing.assert_allclose(sums.losses["mlm"] / objective.weights(batch)["mlm"], expected, rtol=1e-5)

@@ -13,7 +13,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import PairedStreams
 from plmjax.errors import UserError
 from plmjax.models.transformer import TransformerConfig
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from tests.optional import torch
 
@@ -40,7 +40,7 @@ PARAMS = nn.meta.unbox(SequenceToSequence().init(MODULE, jax.random.key(0), BATC
 
 
 def sums(objective: SequenceToSequence, training: bool):
-    return objective.sums(MODULE, Given(PARAMS), BATCH, jax.random.key(0), training=training)
+    return objective.sums(MODULE, LossInputs(PARAMS), BATCH, jax.random.key(0), training=training)
 
 
 def log_probabilities() -> np.ndarray:
@@ -86,7 +86,7 @@ def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
 def test_rows_that_ask_for_nothing_lose_nothing():
     nothing = BATCH | {"next_weights": np.zeros_like(WEIGHTS)}
     assert float(SequenceToSequence().weights(nothing)["target"]) > 0
-    found = SequenceToSequence(z_loss=1.0).sums(MODULE, Given(PARAMS), nothing, jax.random.key(0), training=True)
+    found = SequenceToSequence(z_loss=1.0).sums(MODULE, LossInputs(PARAMS), nothing, jax.random.key(0), training=True)
     assert float(found.losses["target"]) == 0
 
 

@@ -11,7 +11,7 @@ from plmjax.data.layouts import Cooccurrences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.glove import GloveConfig
-from plmjax.objectives.objective import Given, Materials
+from plmjax.objectives.objective import ConstantSources, LossInputs
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
@@ -23,7 +23,7 @@ from plmjax.vocabulary import Vocabulary
 SIZE, WIDTH = 9, 6
 VOCABULARY = Vocabulary.placeholder(SIZE)
 COUNTS = np.arange(SIZE) * 10
-MATERIALS = Materials(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
+SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
 OBJECTIVE = WeightedLeastSquares(x_max=20.0)
 CONFIG = GloveConfig(vocab_size=SIZE, vector_size=WIDTH)
 NAMES = ("words", "contexts", "word_biases", "context_biases")
@@ -79,7 +79,7 @@ def test_batches_of_one_cell_are_the_sequential_rule():
     """Of the authors' code, over 40 steps of the compiled train step with a falling rate; of cells of one word too."""
     steps, rate = 40, 0.5
     program = program_of(1, steps, rate)
-    state = program.initialize(0, MATERIALS)
+    state = program.initialize(0, SOURCES)
     parameters = numbers(state.params)
     assert all(0.05 < np.abs(array).max() <= 0.5 / (WIDTH + 1) for array in parameters)
     accumulators = [np.ones_like(array) for array in parameters]
@@ -94,7 +94,7 @@ def test_batches_of_one_cell_are_the_sequential_rule():
 def test_a_batch_moves_by_the_sum_of_its_cells():
     """From the same first values, as the module says; the next step is divided by the square of that sum."""
     program, cells = program_of(8, 2, 0.1), cells_of(np.random.default_rng(1), 8)
-    state = program.initialize(0, MATERIALS)
+    state = program.initialize(0, SOURCES)
     first = numbers(state.params)
     state, metrics = program.train(state, batch_of(cells))
     moved = [np.zeros_like(array) for array in first]
@@ -114,13 +114,13 @@ def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
     cells = cells_of(np.random.default_rng(2), 5)
     batch = batch_of(cells)
     filled = {name: np.pad(array, ((0, 1), (0, 0))) if array.ndim == 2 else array for name, array in batch.items()}
-    tables = nn.meta.unbox(OBJECTIVE.constants(None, MATERIALS))
+    tables = nn.meta.unbox(OBJECTIVE.constants(None, SOURCES))
     key = jax.random.key(0)
     params = nn.meta.unbox(module.init(key, batch["input_ids"], batch["context_ids"]))["params"]
     found = []
     for one in (batch, filled):
         one = OBJECTIVE.corrupt(one, key, VOCABULARY, tables)
-        sums = OBJECTIVE.sums(module, Given(params, tables), one, key, training=False)
+        sums = OBJECTIVE.sums(module, LossInputs(params, tables), one, key, training=False)
         found.append((sums.losses["least_squares"], *sums.metrics["unigram_loss"], *OBJECTIVE.weights(one).values()))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     m = np.maximum(COUNTS, 1)

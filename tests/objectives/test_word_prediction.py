@@ -16,7 +16,7 @@ from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.negative_sampling import NegativeSampling
-from plmjax.objectives.objective import Given, Materials
+from plmjax.objectives.objective import ConstantSources, LossInputs
 from plmjax.objectives.word_prediction import WordPrediction
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
@@ -28,12 +28,12 @@ from plmjax.vocabulary import Vocabulary
 VOCABULARY = Vocabulary.placeholder(2000)
 END = VOCABULARY.document_end
 COUNTS = np.random.default_rng(0).integers(10, 20, VOCABULARY.size)
-MATERIALS = Materials(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
+SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
 LENGTH = 8
 
 
 def constants(objective: WordPrediction) -> dict[str, np.ndarray]:
-    return nn.meta.unbox(objective.constants(None, MATERIALS))
+    return nn.meta.unbox(objective.constants(None, SOURCES))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -110,7 +110,7 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     one = jax.ShapeDtypeStruct((1, 1, around, objective.stretch), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
-    state, tables = program.initialize(0, MATERIALS), constants(objective)
+    state, tables = program.initialize(0, SOURCES), constants(objective)
     syn0, syn1 = (np.float64(state.params[f"{side}_vectors"]["embedding"]) for side in ("input", "output"))
     syn1 += random.normal(size=syn1.shape)
     params = {"input_vectors": state.params["input_vectors"], "output_vectors": {"embedding": jnp.float32(syn1)}}
@@ -189,7 +189,7 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
         batch = corrupted(objective, batch_of(ids), tables, jax.random.key(3))
 
         def loss(params):
-            found = objective.sums(module, Given(params, tables), batch, jax.random.key(0), training=True)
+            found = objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=True)
             return found.losses["negative_sampling"] / objective.weights(batch)["negative_sampling"]
 
         found = jax.jit(jax.grad(loss))(params)
@@ -214,4 +214,4 @@ def test_settings_and_texts_that_leave_nothing_to_learn():
     with pytest.raises(UserError, match=r"Expected --objective\.window of at least 1"):
         NegativeSampling(window=0)
     with pytest.raises(UserError, match="Expected words that stand 30 times in the training text, found none"):
-        NegativeSampling(least=30).constants(None, MATERIALS)
+        NegativeSampling(least=30).constants(None, SOURCES)

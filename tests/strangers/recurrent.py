@@ -13,7 +13,7 @@ from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, cross_entropy
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
 
 INIT = nn.initializers.normal(0.1)
 
@@ -89,11 +89,11 @@ class NextTokenOfStream(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         ids, weights = self.targets(batch)
         logits, after = apply(self, module, given, batch, key, training=training)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
-        return Sums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
+        return LossSums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return batch["next_ids"], batch["next_weights"]

@@ -13,7 +13,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.experiment import Start
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Batch, Given, Materials, Sums, apply, cross_entropy
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Distillation(NextToken):
     checkpoint: str = ""
     temperature: float = 2.0
 
-    def constants(self, config: Gpt2Config, materials: Materials) -> Any:
+    def constants(self, config: Gpt2Config, sources: ConstantSources) -> Any:
         """The teacher's parameters."""
         token = jnp.zeros((1, 1), jnp.int32)
 
         def init(key: jax.Array) -> Any:
             return self._teacher.init(key, token)["params"]
 
-        return materials.parameters(self.checkpoint, init)
+        return sources.parameters(self.checkpoint, init)
 
     @property
     def _teacher(self) -> nn.Module:
@@ -55,7 +55,7 @@ class Distillation(NextToken):
     def coefficients(self) -> dict[str, float]:
         return {"next_token": 0.5, "distillation": 0.5}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         ids, weights = self.targets(batch)
         logits = apply(self, module, given, batch, key, training=training).logits
         taught = self._teacher.apply({"params": given.constants}, **self.model_inputs(batch)).logits
@@ -66,7 +66,7 @@ class Distillation(NextToken):
             "next_token": jnp.sum(weights * cross_entropy(logits, ids)),
             "distillation": self.temperature**2 * jnp.sum(weights * nats),
         }
-        return Sums(losses, {"agreement": (agreed, jnp.sum(weights))})
+        return LossSums(losses, {"agreement": (agreed, jnp.sum(weights))})
 
     def train_flops(self, config: Gpt2Config, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """The student's, and a forward pass of the teacher."""

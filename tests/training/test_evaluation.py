@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training import evaluation
 
 
@@ -21,14 +21,14 @@ def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike
     shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
     draws: list[float] = []
 
-    def evaluate(given: Given, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
+    def evaluate(given: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
         draws.append(float(jax.random.uniform(key)))
         return (), {"loss": (np.float32(1), np.float32(1))}, ()
 
     program = types.SimpleNamespace(evaluation_phase=None, evaluation_batch=shapes, evaluate=evaluate)
     source = types.SimpleNamespace(evaluation=lambda phase, places: iter([{"row_ids": np.zeros(1, np.int32)}] * 3))
     for seed in (0, 0, 1):
-        assert evaluation.HeldOut(source, seed)(program, Given(())) == {"loss": 1}
+        assert evaluation.HeldOut(source, seed)(program, LossInputs(())) == {"loss": 1}
     assert draws[:3] == draws[3:6] and len({*draws}) == 6
 
 

@@ -16,7 +16,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Batch, Given, Sums, cross_entropy
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, loop, phases, step
 from plmjax.training import program as programs
@@ -48,7 +48,7 @@ class CountedNextToken(NextToken):
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         return {"input_ids": batch["input_ids"]}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         ids, weights = self.targets(batch)
         inputs = self.model_inputs(batch)
         logits, after = module.apply(
@@ -56,7 +56,7 @@ class CountedNextToken(NextToken):
         )
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         collections = nn.meta.unbox(after) if training else given.collections
-        return Sums({"next_token": loss}, {}, collections=collections)
+        return LossSums({"next_token": loss}, {}, collections=collections)
 
 
 def counted(**training: Any) -> Experiment:
@@ -87,7 +87,7 @@ class LongerMemory(NextTokenOfStream):
         rows = nn.LogicallyPartitioned(jnp.zeros((batch_size, sequence_length)), ("batch", None))
         return {"state": state, "rows": rows}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         if training:
             return super().sums(module, given, batch, key, training=True)
         within = given.replace(carry=given.carry["state"])
@@ -150,7 +150,7 @@ def test_materials_are_asked_for_where_there_are_constants() -> None:
     source = ChainSource(run.data)
     (phase,) = phases.resolve(run)
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
-    with pytest.raises(ValueError, match="Expected materials for the constants of NegativeSampling, found none"):
+    with pytest.raises(ValueError, match="Expected sources for the constants of NegativeSampling, found none"):
         program.initialize(0)
     assert program.state.constants["noise"].shape == (64,)
     assert "unigram_loss" in evaluation.means(program, {})

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax.experiment import Mesh
 from plmjax.layers.words.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
-from plmjax.objectives.objective import Materials
+from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases, rows
 from plmjax.training import program as programs
@@ -53,7 +53,7 @@ def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1
     source, grid = ChainSource(run.data), meshes.make(run.mesh, jax.devices()[: int(np.prod(mesh))])
     built = programs.build(run, phase, grid, source.vocabulary, source.batch)
     state = built.initialize(
-        0, Materials(source.vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
+        0, ConstantSources(source.vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
     )
     first = jax.device_get(state)
     for batch in source.train(phase, 0):

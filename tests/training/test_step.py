@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Materials, Objective, Sums, cross_entropy
+from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cross_entropy
 from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases, rows, step
 from plmjax.training import program as programs
@@ -65,11 +65,11 @@ def begun(name: str):
     return jax.device_get(program(name).initialize(0, materials(name)))
 
 
-def materials(name: str) -> Materials:
+def materials(name: str) -> ConstantSources:
     """What constants are made from: the counts of the source's text, and numbers for its tokens."""
     make, source = STEPS[name]
     source = source(make().data)
-    return Materials(
+    return ConstantSources(
         source.vocabulary, source.unigram_counts, lambda: [*map(str, range(source.size))], lambda checkpoint, init: None
     )
 
@@ -194,11 +194,11 @@ class Telling(Objective):
     def weights(self, batch: Any) -> dict[str, jax.Array]:
         return {"product": jnp.float32(1)}
 
-    def sums(self, module: Any, given: Any, batch: Any, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: Any, given: Any, batch: Any, key: jax.Array, *, training: bool) -> LossSums:
         loss = jnp.sum(given.params["kernel"] * batch["x"].astype(given.params["kernel"].dtype))
         dropout = jnp.full(len(batch["x"]), jax.random.uniform(key))
         carry = jnp.stack([given.carry[:, CARRIED], batch["drawn"], dropout], axis=1)
-        return Sums({"product": loss.astype(jnp.float32)}, {}, carry)
+        return LossSums({"product": loss.astype(jnp.float32)}, {}, carry)
 
 
 class Copies:

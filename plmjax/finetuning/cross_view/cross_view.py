@@ -53,7 +53,7 @@ from plmjax.finetuning.tasks.task import Answers, FileTask, Outputs, Record, Tas
 from plmjax.finetuning.tasks.text_generation import Translation, encoded_rows
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, Said, States
-from plmjax.objectives.objective import Batch, Given, Sums
+from plmjax.objectives.objective import Batch, LossInputs, LossSums
 
 NONE = "none"
 
@@ -226,7 +226,7 @@ class CrossViewLearning(TaskObjective):
         names = ("decoder_input_ids", "decoder_segment_ids")
         return _words(batch) | {name: batch[name] for name in names if name in batch}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The losses and metrics of a batch; in training what its kind needs is computed alone."""
         if not training:
             return self.evaluated(module, given, batch, key)[0]
@@ -234,8 +234,8 @@ class CrossViewLearning(TaskObjective):
         read = functools.partial(module.apply, given.variables, **_words(batch), method="read")
         states = read(deterministic=False, rngs={"dropout": key})
 
-        def labelled(task: CrossViewTask) -> Callable[[States], Sums]:
-            def sums(states: States) -> Sums:
+        def labelled(task: CrossViewTask) -> Callable[[States], LossSums]:
+            def sums(states: States) -> LossSums:
                 own = _own(batch, task)
                 said = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
                 return self._filled(
@@ -244,7 +244,7 @@ class CrossViewLearning(TaskObjective):
 
             return sums
 
-        def unlabelled(states: States) -> Sums:
+        def unlabelled(states: States) -> LossSums:
             taught = read(deterministic=True)
             losses = {
                 task.name: task.view_nats(modules(task), taught, states, _own(batch, task)) for task in self.tasks
@@ -258,7 +258,9 @@ class CrossViewLearning(TaskObjective):
         kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
         return jax.lax.switch(kind, [*map(labelled, self.tasks), unlabelled], states)
 
-    def evaluated(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, jax.Array]:
+    def evaluated(
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, jax.Array]:
         """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
         made from, side by side."""
         states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
@@ -269,7 +271,7 @@ class CrossViewLearning(TaskObjective):
             losses[task.name] = task.label_nats(said, own, 0.0)
             metrics |= _counts(task, said, own)
             predicted.append(task.predicted(modules, said, states, own).astype(jnp.float32))
-        return Sums(losses, metrics), jnp.concatenate(predicted, axis=-1)
+        return LossSums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Task -> number of its labels and of words without labels; never 0."""
@@ -310,14 +312,14 @@ class CrossViewLearning(TaskObjective):
         rows, length = batch["input_ids"].shape
         return float(labelled + without + config.train_flops(rows, length, 0) / 3) / 2
 
-    def _modules(self, module: CvtForTasks, given: Given, key: jax.Array, task: CrossViewTask) -> TaskModules:
+    def _modules(self, module: CvtForTasks, given: LossInputs, key: jax.Array, task: CrossViewTask) -> TaskModules:
         return TaskModules(module, given.variables, task.name, key)
 
-    def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> Sums:
+    def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> LossSums:
         """The sums of a batch, with 0 for those of other kinds."""
         zero = jnp.zeros(())
         names = [f"{task.name}/{one}" for task in self.tasks for one in (*task.counted, "view_nats")]
-        return Sums(
+        return LossSums(
             {task.name: losses.get(task.name, zero) for task in self.tasks},
             {name: metrics.get(name, (zero, zero)) for name in names},
         )

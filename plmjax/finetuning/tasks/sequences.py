@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from plmjax.contracts.scores import TokenScores
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.finetuning.tasks.task import TaskObjective
-from plmjax.objectives.objective import Batch, Sums
+from plmjax.objectives.objective import Batch, LossSums
 
 TERM = "next_token"
 
@@ -57,7 +57,7 @@ class SequenceObjective(TaskObjective):
             return own
         return own | {TERM: jnp.maximum(jnp.sum(next_token_weights(batch["segment_ids"])), 1e-9)}
 
-    def sums_of(self, outputs: Any, batch: Batch) -> Sums:
+    def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
         """The task's own, and the nats of the next tokens."""
         own = super().sums_of(outputs, batch)
         if not self.language_model:

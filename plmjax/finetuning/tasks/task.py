@@ -34,7 +34,7 @@ from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.generation.writer import Settings
-from plmjax.objectives.objective import Batch, Given, Objective, Sums, apply, apply_and_collect
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, apply_and_collect
 from plmjax.vocabulary import Vocabulary
 
 Row = tuple[Any, ...]
@@ -318,25 +318,27 @@ class TaskObjective(Objective):
         """The sums of `loss_weights`; never 0, so that a batch of filling loses nothing."""
         return {term: jnp.maximum(jnp.sum(each), 1e-9) for term, each in self.loss_weights(batch).items()}
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The losses and metrics of a batch."""
         outputs, collections = apply_and_collect(self, module, given, batch, key, training=training)
         return self.sums_of(outputs, batch).replace(collections=collections)
 
-    def sums_of(self, outputs: Any, batch: Batch) -> Sums:
+    def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
         """Losses and metrics of the model's outputs."""
         losses, weights = self.losses(outputs, batch), self.loss_weights(batch)
         chex.assert_trees_all_equal_shapes_and_dtypes(losses, weights)
-        return Sums({term: jnp.sum(losses[term] * each) for term, each in weights.items()}, self.counts(outputs, batch))
+        return LossSums(
+            {term: jnp.sum(losses[term] * each) for term, each in weights.items()}, self.counts(outputs, batch)
+        )
 
     def evaluation(
-        self, module: nn.Module, given: Given, batch: Batch, key: jax.Array
-    ) -> tuple[Sums, tuple[Any, jax.Array, jax.Array]]:
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, tuple[Any, jax.Array, jax.Array]]:
         """Losses and metrics; and (outputs as `collected`, numbers of their sequences, where these begin)."""
         sums, collected = self.evaluated(module, given, batch, key)
         return sums, (collected, batch["example_ids"], batch["sequence_starts"])
 
-    def evaluated(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
+    def evaluated(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
         """Losses and metrics of a batch without dropout, and the outputs that predictions are made from."""
         outputs = apply(self, module, given, batch, key, training=False)
         return self.sums_of(outputs, batch), () if self.generates else self.collected(outputs, batch)

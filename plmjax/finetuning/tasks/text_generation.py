@@ -38,7 +38,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
 from plmjax.objectives.capabilities import WritesTexts
-from plmjax.objectives.objective import Batch, Given, Sums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
 from plmjax.vocabulary import Vocabulary
 
@@ -220,21 +220,21 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         """The token after each."""
         return batch["next_ids"], batch["next_weights"]
 
-    def sums(self, module: nn.Module, given: Given, batch: Batch, key: jax.Array, *, training: bool) -> Sums:
+    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
         """The loss of the targets; their nats, and how many of them are the likeliest."""
         scores = apply(self, module, given, batch, key, training=training).scores
         return self._sums(scores, batch, *((self.label_smoothing, self.z_loss) if training else (0.0, 0.0)))
 
-    def sums_of(self, outputs: Any, batch: Batch) -> Sums:
+    def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
         """Nats of the targets."""
         return self._sums(outputs.scores, batch, 0.0, 0.0)
 
-    def _sums(self, scores: TokenScores, batch: Batch, smoothing: float, z_loss: float) -> Sums:
+    def _sums(self, scores: TokenScores, batch: Batch, smoothing: float, z_loss: float) -> LossSums:
         ids, weights = self.targets(batch)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)
         found = {"nats": (jnp.sum(weights * nats), count), "accuracy": (jnp.sum(weights * likeliest), count)}
-        return Sums({"target": loss}, found)
+        return LossSums({"target": loss}, found)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from plmjax import __version__, experiment, json_text, storage
 from plmjax.errors import UserError, in_file
 from plmjax.experiment import Experiment
 from plmjax.json_text import COUNT
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import platform
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import items
@@ -357,7 +357,7 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
     return items.restore(directory, "params", abstract), description
 
 
-def load_given(directory: Path, abstract: TrainState) -> Given:
+def load_given(directory: Path, abstract: TrainState) -> LossInputs:
     """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
 
     Raises:
@@ -368,7 +368,7 @@ def load_given(directory: Path, abstract: TrainState) -> Given:
     collections = abstract.collections
     if jax.tree.leaves(collections):
         collections = items.restore_part(directory, "training", {"collections": collections})["collections"]
-    return Given(params, constants, collections)
+    return LossInputs(params, constants, collections)
 
 
 def load_constants(directory: Path, abstract: Any) -> Any:

@@ -29,7 +29,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.cvt.cvt import TAGGING_VIEWS
 from plmjax.models.cvt.parsing import PARSING_VIEWS
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training import metrics
 from plmjax.vocabulary import Vocabulary
 from tests.models.cvt import small as cvt
@@ -68,7 +68,7 @@ def learned(given: dict[str, jax.Array]) -> tuple:
 
     def loss(modules):
         params = cvt.PARAMS | {"classifier": modules}
-        sums = cvt.OBJECTIVE.sums(cvt.MODULE, Given(params), given, jax.random.key(0), training=True)
+        sums = cvt.OBJECTIVE.sums(cvt.MODULE, LossInputs(params), given, jax.random.key(0), training=True)
         return sum(sums.losses.values()), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(cvt.PARAMS["classifier"])
@@ -141,7 +141,7 @@ def test_views_learn_what_the_primary_module_says_without_dropout():
         biases = {name: jax.tree.map(lambda leaf: leaf * (leaf.ndim < 2), modules[name]) for name in views}
         heads[task] = modules | biases
     sums = jax.jit(functools.partial(cvt.OBJECTIVE.sums, module, training=True))
-    given = Given(cvt.PARAMS | {"classifier": heads}), batch("none")
+    given = LossInputs(cvt.PARAMS | {"classifier": heads}), batch("none")
     first, second = (sums(*given, jax.random.key(seed)).losses for seed in range(2))
     assert min(first.values()) > 0
     chex.assert_trees_all_close(first, second, rtol=1e-6)

@@ -9,7 +9,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.finetuning.tasks.test_tagging import written
@@ -107,7 +107,9 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     their.loss.backward()
     np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
     parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
-    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
+    hits, weight = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False).metrics[
+        "accuracy"
+    ]
     assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == np.array(examples.answers)[order]), 7)
 
     packed = parity.batch(encoded, 40, 3)

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
 from plmjax.interop import huggingface
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from tests.finetuning.tasks.test_sentences import B, batch, reference
 from tests.optional import torch
 
@@ -24,7 +24,7 @@ def test_losses_and_gradients_equal_those_of_transformers(tmp_path):
     given, objective = batch(labels), MultiLabelClassification(LABELS)
 
     def loss(params):
-        sums = objective.sums(module, Given(params), given, jax.random.key(0), training=False)
+        sums = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False)
         return sums.losses["task"] / objective.weights(given)["task"], sums
 
     (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))

@@ -23,7 +23,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference.program import program_of
 from plmjax.models.t5 import T5Config
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.phases import ResolvedPhase
@@ -146,7 +146,7 @@ def evaluated(mixture: Mixture) -> tuple[dict[str, float], dict[str, list[dict]]
     run, source = experiment(mixture), source_of(mixture)
     program = program_of(run, source)
     evaluation = TaskEvaluation(run, mixture.read("validation"), source, Numbers())
-    found = evaluation(program, Given(jax.tree.map(lambda one: 2 * one, program.initialize(3).params)))
+    found = evaluation(program, LossInputs(jax.tree.map(lambda one: 2 * one, program.initialize(3).params)))
     files = {name: [json.loads(line) for line in text.splitlines()] for name, text in evaluation.predictions.items()}
     return found, files, evaluation, program
 

@@ -7,7 +7,7 @@ import pytest
 
 from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
 from plmjax.interop import huggingface
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from tests.optional import torch, transformers
 
 B, T = 5, 11
@@ -62,7 +62,7 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
     given = batch(labels)
 
     def loss(params):
-        sums = objective.sums(module, Given(params), given, jax.random.key(0), training=False)
+        sums = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False)
         return sums.losses["task"] / objective.weights(given)["task"], sums
 
     (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
@@ -98,7 +98,7 @@ def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
     given = batch(np.zeros(B, np.int32))
     objective = SequenceClassification(("a", "b"))
     losses = {
-        float(objective.sums(module, Given(params), given, jax.random.key(seed), training=training).losses["task"])
+        float(objective.sums(module, LossInputs(params), given, jax.random.key(seed), training=training).losses["task"])
         for seed, training in ((0, False), (0, True), (1, True))
     }
     assert len(losses) == 3

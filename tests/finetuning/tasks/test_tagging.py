@@ -12,7 +12,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers
 from tests.optional import torch
@@ -260,7 +260,9 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     assert (labels >= 0).sum() == objective.weights(given)["task"] > 20
     np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
     parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
-    hits, weight = objective.sums(module, Given(params), given, jax.random.key(0), training=False).metrics["accuracy"]
+    hits, weight = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False).metrics[
+        "accuracy"
+    ]
     right = (their.logits.argmax(-1).numpy() == labels).sum()
     assert (int(hits), int(weight)) == (right, (labels >= 0).sum())
 

@@ -32,7 +32,7 @@ from plmjax.inference.program import program_of
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
@@ -96,7 +96,7 @@ def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> 
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Experiment, TaskSource, Any, Given]:
+def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
     """(experiment, source, program, random parameters) of packed rows."""
     run = Experiment(
         model=MODEL,
@@ -111,7 +111,7 @@ def made() -> tuple[Experiment, TaskSource, Any, Given]:
     # With larger products than at first what is written depends on the source.
     flat = flax.traverse_util.flatten_dict(program.initialize(3).params, sep="/")
     flat = {name: 3 * array if name.endswith("kernel") else array for name, array in flat.items()}
-    return run, source, program, Given(flax.traverse_util.unflatten_dict(flat, sep="/"))
+    return run, source, program, LossInputs(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
 
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:

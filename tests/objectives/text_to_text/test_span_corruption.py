@@ -16,7 +16,7 @@ from plmjax.data.layouts import Blocks, PairedStreams
 from plmjax.errors import UserError
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
-from plmjax.objectives.objective import Given
+from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
 from plmjax.training import program as programs
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
@@ -138,7 +138,7 @@ def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_tra
     @jax.jit
     def made(batch):
         params = nn.meta.unbox(objective.init(module, jax.random.key(0), batch, (), ()))["params"]
-        sums = objective.sums(module, Given(params), batch, jax.random.key(0), training=False)
+        sums = objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False)
         return sums, module.apply({"params": params}, **objective.model_inputs(batch), deterministic=True).logits
 
     found, logits = made(corrupted)
