@@ -17,7 +17,7 @@ from plmjax.data.layouts import (
     Streams,
     TwoWayStreams,
 )
-from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.finetuning.cross_view.cross_view import (
     CrossViewLearning,
     ParsingTask,
@@ -64,6 +64,7 @@ from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
 from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.strangers.student import Distillation
+from tests.strangers.windowed import WindowedConfig
 
 TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
 OPTIMIZER = BertAdamW(learning_rate=1e-2, schedule=Linear(warmup_steps=2))
@@ -119,6 +120,12 @@ def gpt2() -> Experiment:
     model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
     data = Data(layout=Blocks(), sequence_length=16)
     return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def windowed() -> Experiment:
+    """As `gpt2`, with a visibility, a score term and scores of its own, and the tokens of words."""
+    model = WindowedConfig(**dataclasses.asdict(gpt2().model) | {"eos_token_id": 3})
+    return dataclasses.replace(gpt2(), model=model, tokenizer=Tokenizer(kind="word", vocab_size=64))
 
 
 def transformer() -> Experiment:

@@ -37,7 +37,7 @@ def takes(module: nn.Module, name: str) -> bool:
 def example(module: nn.Module, length: int) -> dict[str, jax.Array]:
     """One row of zeros for every input that is a word's number or its spelling."""
     taken, shapes = inspect.signature(type(module).__call__).parameters, dict.fromkeys(IDS, (1, length))
-    if "characters" in taken:
+    if "characters" in taken and "characters" in module.config.system.reads:
         shapes["characters"] = (1, length, module.config.max_characters_per_token)
     return {name: jnp.zeros(shape, jnp.int32) for name, shape in shapes.items() if name in taken}
 
