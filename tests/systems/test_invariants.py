@@ -138,7 +138,9 @@ def test_no_token_sees_what_it_must_not(family: Family) -> None:
     told = "segment_ids" if packs else "attention_mask"
     inputs = {f"{side}input_ids": one[None] for side, one in ids.items()}
     inputs |= {f"{side}{told}": one[None] for side, one in segments.items()}
-    if takes(encoder, "characters"):  # a word is as many times the character of its row in a table without the id 0
+    if (
+        "characters" in encoder.config.system.reads
+    ):  # a word is as many times the character of its row in a table without the id 0
         longest = encoder.config.max_characters_per_token
         inputs["characters"] = np.repeat(ids[""][None, :, None] + 1, longest, axis=-1)
     inputs = {name: field for name, field in inputs.items() if takes(encoder, name)}
