@@ -49,9 +49,9 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     shapes = {name: array.shape for name, array in arrays.items()}
     found = Tensors("transformers", shapes, {name: "float32" for name in arrays}, arrays.__getitem__)
     known = adapter.architecture(architecture_name(adapter, module))
-    tensors = adapter.canonical(found, known.of(dataclasses.asdict(module.config)))
+    tensors = adapter.names.canonical(found, known.of(dataclasses.asdict(module.config)))
     return read_parameters(
-        module, adapter.inputs(module), known.conversions_of(module.config), tensors, adapter.optional
+        module, adapter.inputs(module), known.conversions_of(module.config), tensors, adapter.names.optional
     )[0]
 
 
