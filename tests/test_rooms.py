@@ -124,6 +124,34 @@ def imports_between_parts(folder: Path) -> dict[str, set[str]]:
     return parts
 
 
+def test_the_picture_of_the_rooms_shows_their_imports() -> None:
+    """docs/architecture.md draws an arrow for each import that no other arrows lead to, and describes each room."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    imports = {room: others & rooms for room, others in imports_between_parts(PACKAGE).items() if room in rooms}
+
+    def reached(room: str) -> set[str]:
+        return {other for next_room in imports.get(room, ()) for other in (next_room, *reached(next_room))}
+
+    arrows = {
+        (room, other)
+        for room, others in imports.items()
+        for other in others
+        if not any(other in reached(between) for between in others)
+    }
+    assert set(re.findall(r"^    (\w+) --> (\w+)$", page, re.M)) == arrows
+    assert set(re.findall(r"^\| `(\w+)/` \|", page, re.M)) == rooms - {"experiments"}
+
+
+def test_the_files_that_the_page_names_are_there() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    present = page.partition("## Places for the next systems")[0]
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", present)
+    parts = {path.name for path in PACKAGE.rglob("*") if path.is_dir()}
+    for name in named:
+        assert (PACKAGE / name).exists() or name.strip("/") in parts or name == "plmjax/", name
+
+
 def test_every_folder_is_a_room() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/*.py")}
     assert folders - {"experiments"} == MAY_IMPORT.keys() - {""}
