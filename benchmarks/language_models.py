@@ -22,6 +22,7 @@ from plmjax.data.prepare import split_of
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
 from plmjax.inference.zero_shot import zero_shot
+from plmjax.objectives.capabilities import ReadsDirections
 from plmjax.training.checkpoints import checkpoints, start
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +64,8 @@ def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary.size:,}",
     }
     own = description.experiment
-    carried, ways = isinstance(own.data.layout, Streams), own.objective.directions
+    carried = isinstance(own.data.layout, Streams)
+    ways = own.objective.directions if isinstance(own.objective, ReadsDirections) else ()
     if carried or ways:
         found |= evaluate(run, text) | {"eval/window": WHOLE, "eval/stride": ""}
     else:

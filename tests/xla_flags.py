@@ -45,4 +45,6 @@ def cpu_flags(devices: int) -> str:
 
     With eight it finds in the cache what the tests compile: the flags are a part of a program's key.
     """
-    return " ".join((f"--xla_force_host_platform_device_count={devices}", FAST_COMPILATION, GIVEN))
+    return " ".join(
+        (FAST_COMPILATION, GIVEN, f"--xla_force_host_platform_device_count={devices}")
+    )  # the last one counts

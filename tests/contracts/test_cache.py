@@ -26,14 +26,15 @@ def empty(config: ModelConfig) -> Cache:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _read(config: ModelConfig, params: Any, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
+    module = config.module(Purpose.WRITING, Execution())
+    return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
+
+
 def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
     """The cache after further tokens of its rows."""
-    params = parameters() if config == CONFIG else scaled_parameters(config)
-    return (
-        config.module(Purpose.WRITING, Execution())
-        .apply({"params": params}, ids, attention_mask=mask, cache=cache)
-        .cache
-    )
+    params = parameters() if config == CONFIG else scaled_parameters(config)  # outside of jit, as they are kept
+    return _read(config, params, ids, mask, cache)
 
 
 @EVERY

@@ -21,7 +21,7 @@ from plmjax.word_vectors import vectors
 from tests.families import FAMILIES, IN_TRANSFORMERS
 from tests.fuzzing.fuzzer import Reader
 
-LossInputs = Callable[[str], Any]
+Fixtures = Callable[[str], Any]
 TEXT = (
     "A quick brown fox jumps over the lazy dog. It was the best of times, it was the worst of times.\n"
     "The Fox is 35 years old, and naïve; 日本 e-mail (3.5).\n"
@@ -32,7 +32,7 @@ TABLE = np.linspace(-1.5, 2.5, len(WORDS) * 3, dtype=np.float32).reshape(-1, 3)
 # ------------------------------------------------------------------------------------------------------ tokenizers
 
 
-def _tokenizer(kind: str, size: int, names: tuple[str, ...], folder: Path, given: LossInputs) -> None:
+def _tokenizer(kind: str, size: int, names: tuple[str, ...], folder: Path, given: Fixtures) -> None:
     """A folder with these forms of a tokenizer alone."""
     tokenizers.train(kind, size, [TEXT], folder)
     for file in folder.iterdir():
@@ -78,12 +78,12 @@ def params_of(module: Any, inputs: Any) -> Any:
     return flax.traverse_util.unflatten_dict(leaves, sep="/")
 
 
-def _transformers(module: Any, folder: Path, given: LossInputs) -> None:
+def _transformers(module: Any, folder: Path, given: Fixtures) -> None:
     adapter = huggingface.adapter_of(module)
     huggingface.save(module, params_of(module, adapter.inputs(module)), folder, labels=("no", "yes", "more", "less"))
 
 
-def _with_torch(module: Any, folder: Path, given: LossInputs) -> None:
+def _with_torch(module: Any, folder: Path, given: Fixtures) -> None:
     pytest.importorskip("torch", reason="writes and reads the sample")
     _transformers(module, folder, given)
     with libraries.opened(folder) as tensors:
@@ -92,7 +92,7 @@ def _with_torch(module: Any, folder: Path, given: LossInputs) -> None:
     torch_files.write(state, folder / "pytorch_model.bin")
 
 
-def _in_shards(module: Any, folder: Path, given: LossInputs) -> None:
+def _in_shards(module: Any, folder: Path, given: Fixtures) -> None:
     _transformers(module, folder, given)
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     with libraries.opened(folder / "a.safetensors") as tensors:
@@ -117,44 +117,44 @@ def _only(folder: Path) -> Path:
     return next(iter(sorted(folder.iterdir())), folder / "nothing")
 
 
-def _google(folder: Path, given: LossInputs) -> None:
+def _google(folder: Path, given: Fixtures) -> None:
     pytest.importorskip("tensorflow", reason="writes and reads the sample")
     from tests.interop.odd_bert import published
 
     published(folder)
 
 
-def _elmo(folder: Path, given: LossInputs) -> None:
+def _elmo(folder: Path, given: Fixtures) -> None:
     pytest.importorskip("h5py", reason="writes and reads the sample")
     config = ElmoConfig.tiny(vocab_size=10, filter_widths=(1, 2), filter_counts=(3, 4), n_highway=1, n_layers=1)
     module = ElmoModel(config)
     elmo.save(module, params_of(module, elmo.example(config)), folder)
 
 
-def _hdf5(folder: Path, given: LossInputs) -> None:
+def _hdf5(folder: Path, given: Fixtures) -> None:
     h5py = pytest.importorskip("h5py", reason="writes and reads the sample")
     with h5py.File(folder / "a.hdf5", "w") as file:
         file["one/table"] = TABLE
         file.create_dataset("packed", data=np.arange(600.0).reshape(20, 30), chunks=(10, 10), compression="gzip")
 
 
-def _fastai(folder: Path, given: LossInputs) -> None:
+def _fastai(folder: Path, given: Fixtures) -> None:
     pytest.importorskip("torch", reason="writes and reads the sample")
     module = AwdLstmForCausalLM(AwdLstmConfig.tiny(vocab_size=40), Execution())
     awd_lstm.save(module, params_of(module, awd_lstm.EXAMPLE), folder)
 
 
-def _torch(folder: Path, given: LossInputs) -> None:
+def _torch(folder: Path, given: Fixtures) -> None:
     pytest.importorskip("torch", reason="writes and reads the sample")
     torch_files.write({"table": TABLE, "bias": TABLE[0]}, folder / "a.pt")
 
 
-def _old_torch(folder: Path, given: LossInputs) -> None:
+def _old_torch(folder: Path, given: Fixtures) -> None:
     torch = pytest.importorskip("torch", reason="writes and reads the sample")
     torch.save({"table": torch.tensor(TABLE)}, folder / "a.pt", _use_new_zipfile_serialization=False)
 
 
-def _safetensors(folder: Path, given: LossInputs) -> None:
+def _safetensors(folder: Path, given: Fixtures) -> None:
     import safetensors.numpy
 
     tensors = {"table": TABLE, "half": TABLE.astype(np.float16), "numbers": np.arange(5)}
@@ -188,7 +188,7 @@ CHECKPOINTS = [
 # ----------------------------------------------------------------------------------------------------- word vectors
 
 
-def _vectors(form: word2vec.Form, packed: bool, folder: Path, given: LossInputs) -> None:
+def _vectors(form: word2vec.Form, packed: bool, folder: Path, given: Fixtures) -> None:
     file = folder / "vectors.txt"
     word2vec.write(file, WORDS, TABLE, form)
     if packed:

@@ -22,7 +22,7 @@ from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
 from tests.fuzzing.fuzzer import Reader
-from tests.fuzzing.models import LossInputs
+from tests.fuzzing.models import Fixtures
 from tpu import job
 
 RUN = Experiment(
@@ -43,7 +43,7 @@ def _seal_ledger(name: str) -> Callable[[Path], None]:
     return seal
 
 
-def _dataset(folder: Path, given: LossInputs) -> None:
+def _dataset(folder: Path, given: Fixtures) -> None:
     corpora.write(folder, corpora.documents(12, 60, sentences=5, words=12), corpora.documents(2, 60, 1, 5, 12), 60)
     shutil.rmtree(folder / "checked", ignore_errors=True)
 
@@ -61,7 +61,7 @@ def _read_dataset(folder: Path) -> None:
     dataset.fingerprint  # noqa: B018  computed when it is asked for
 
 
-def _cells(folder: Path, given: LossInputs) -> None:
+def _cells(folder: Path, given: Fixtures) -> None:
     source = folder.parent / "source"
     _dataset(source, given)
     special = Vocabulary.placeholder(60).special
@@ -75,7 +75,7 @@ def _read_cells(folder: Path) -> None:
     found.read(0, found.count)
 
 
-def _checkpoint(folder: Path, given: LossInputs) -> None:
+def _checkpoint(folder: Path, given: Fixtures) -> None:
     run = given("decoder_run")
     shutil.copytree(checkpoints.find(run), folder, dirs_exist_ok=True)
 
@@ -91,7 +91,7 @@ def _records() -> list[dict[str, float]]:
     return [{"step": step, "time": 1000.0 + step, **values} for step in (10, 20, 30)]
 
 
-def _run(folder: Path, given: LossInputs) -> None:
+def _run(folder: Path, given: Fixtures) -> None:
     experiment.write(RUN, folder / "experiment.json")
     (folder / "metrics.jsonl").write_text("".join(metrics.to_line(record) for record in _records()))
     (folder / "samples.jsonl").write_text('{"prompt": "A", "text": "fox."}\n{"prompt": "B", "text": "dog."}\n')
@@ -109,7 +109,7 @@ def _seal_metrics(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(sealed))
 
 
-def _experiment(folder: Path, given: LossInputs) -> None:
+def _experiment(folder: Path, given: Fixtures) -> None:
     experiment.write(RUN, folder / "experiment.json")
 
 
@@ -119,11 +119,11 @@ def _read_experiment(folder: Path) -> None:
     experiment.flatten(found)
 
 
-def _start(folder: Path, given: LossInputs) -> None:
+def _start(folder: Path, given: Fixtures) -> None:
     start.check(folder, "random", None)
 
 
-def _lock(folder: Path, given: LossInputs) -> None:
+def _lock(folder: Path, given: Fixtures) -> None:
     with locks.locked(folder):
         content = (folder / locks.NAME).read_bytes()
     (folder / locks.NAME).write_bytes(content)
@@ -151,7 +151,7 @@ JOB = job.Job(
 )
 
 
-def _job(folder: Path, given: LossInputs) -> None:
+def _job(folder: Path, given: Fixtures) -> None:
     (folder / "jobs" / "run" / "1").mkdir(parents=True)
     (folder / "jobs" / "run" / "job.json").write_bytes(dataclasses.replace(JOB, bucket=str(folder)).to_json())
     (folder / "jobs" / "run" / "1" / "verdict.json").write_bytes(job.Verdict("failed", "A host is gone.").to_json())
@@ -159,7 +159,7 @@ def _job(folder: Path, given: LossInputs) -> None:
 
 def _read_job(folder: Path) -> None:
     if found := job.read(str(folder), "run"):
-        found.again().to_json()
+        found.next_attempt().to_json()
         job.verdict(dataclasses.replace(found, bucket=str(folder)))
 
 

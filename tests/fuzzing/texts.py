@@ -26,12 +26,12 @@ from plmjax.inference import zero_shot
 from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
 from tests.fuzzing.fuzzer import Reader
-from tests.fuzzing.models import TABLE, TEXT, WORDS, LossInputs
+from tests.fuzzing.models import TABLE, TEXT, WORDS, Fixtures
 
 Files = Mapping[str, bytes]
 
 
-def _write(files: Files, folder: Path, given: LossInputs) -> None:
+def _write(files: Files, folder: Path, given: Fixtures) -> None:
     for name, content in files.items():
         (folder / name).write_bytes(content)
 
@@ -134,7 +134,7 @@ OBJECTS = _lines({"text": "One.\nTwo.", "n": 1}, {"text": "Three. naïve", "n": 
 COLUMNS = "n\ttext\n1\tOne. Two.\n2.5\tThree. naïve\n".encode()
 
 
-def _parquet(folder: Path, given: LossInputs) -> None:
+def _parquet(folder: Path, given: Fixtures) -> None:
     import pyarrow
     import pyarrow.parquet
 

@@ -271,16 +271,21 @@ def test_layers_of_alternating_kinds_come_from_every_other_layer():
     class Alternating(nn.Module):
         @nn.compact
         def __call__(self, x, deterministic=True):
-            kinds = nn.Dense(3, use_bias=False, name="local"), nn.Dense(3, name="hashed")
-            return stack(lambda layer, x, _: (layer(x), None), kinds, 6, Execution(), x)[0]
+            layer = Pair(name="pairs")
+            return stack(lambda layer, x, _: (layer(x), None), layer, 3, Execution(), x)[0]
+
+    class Pair(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3, name="hashed")(nn.Dense(3, use_bias=False, name="local")(x))
 
     generator, example = np.random.default_rng(0), {"x": np.ones((2, 3), np.float32)}
     arrays = {f"layers.{i}.weight": generator.normal(size=(3, 3)).astype(np.float32) for i in range(6)}
     arrays |= {f"layers.{i}.bias": generator.normal(size=3).astype(np.float32) for i in (1, 3, 5)}
     table = (
-        Conversion(("local/kernel",), ("layers.{layer}.weight",), conversion.weight(), first=0, every=2),
-        Conversion(("hashed/kernel",), ("layers.{layer}.weight",), conversion.weight(), first=1, every=2),
-        Conversion(("hashed/bias",), ("layers.{layer}.bias",), first=1, every=2),
+        Conversion(("pairs/local/kernel",), ("layers.{layer}.weight",), conversion.weight(), first=0, every=2),
+        Conversion(("pairs/hashed/kernel",), ("layers.{layer}.weight",), conversion.weight(), first=1, every=2),
+        Conversion(("pairs/hashed/bias",), ("layers.{layer}.bias",), first=1, every=2),
     )
     params, _ = conversion.read_parameters(Alternating(), example, table, in_memory(arrays))
     expected = example["x"]

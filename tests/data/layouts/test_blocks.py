@@ -9,7 +9,6 @@ import pytest
 from plmjax.data.layouts import Blocks, Streams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
@@ -141,7 +140,7 @@ def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
 
 @pytest.mark.parametrize("layout", [Streams(), Streams(overlap=4)], ids=repr)
 def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layout):
-    source, size, length = DatasetSource(Data(layout=layout), dataset, WORDS, seed=0), 6, 16
+    source, size, length = DatasetSource(layout, dataset, WORDS, seed=0), 6, 16
     steps = rows_of(dataset, layout, length).count // size
     batches = source.train(phase(length, size), steps - 3)  # over the end of an epoch
     run = [next(batches) for _ in range(steps + 3)]

@@ -10,7 +10,6 @@ from plmjax.data import store
 from plmjax.data.layouts import FullSentences, PairedStreams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import Words, documents, phase
 
@@ -89,9 +88,8 @@ def test_the_decoder_starts_with_the_token_that_its_system_takes(dataset, start,
 
 @pytest.mark.parametrize("pack", [1, 3])
 def test_batches_hold_the_promised_fields_and_every_row_once(dataset, pack):
-    data = Data(layout=layout(pack=pack))
-    source = DatasetSource(data, dataset, WORDS, seed=3)
-    promised = data.layout.batch(8, 48)
+    source = DatasetSource(layout(pack=pack), dataset, WORDS, seed=3)
+    promised = layout(pack=pack).batch(8, 48)
     batches = source.train(phase(48, 8), 5)
     batch = next(batches)
     batches.close()

@@ -9,7 +9,6 @@ import pytest
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
@@ -58,7 +57,7 @@ def test_each_direction_reads_every_sentence_and_asks_for_its_next_token(dataset
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_both_directions_go_on_from_batch_to_batch(dataset, split):
-    source, size, length = DatasetSource(Data(layout=TwoWayStreams()), dataset, WORDS, seed=0), 3, 5
+    source, size, length = DatasetSource(TwoWayStreams(), dataset, WORDS, seed=0), 3, 5
     text = gaps(split)
     runs = {"": [tuple(gap[:2]) for gap in text], "backward_": [gap[1::-1] for gap in text[::-1]]}
     batches = source.train(phase(length, size), 0) if split == "train" else source.evaluation(phase(length, size))

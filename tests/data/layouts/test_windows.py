@@ -6,7 +6,6 @@ import pytest
 from plmjax.data.layouts import Windows
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.experiment import Data
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
@@ -17,7 +16,7 @@ LENGTH, OVERLAP, ROWS = 32, 10, 4
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> DatasetSource:
     dataset = write(tmp_path_factory.mktemp("dataset"), documents(40, 300), documents(8, 300, seed=1), 300)
-    return DatasetSource(Data(layout=Windows(overlap=OVERLAP), sequence_length=LENGTH), dataset, WORDS, seed=0)
+    return DatasetSource(Windows(overlap=OVERLAP), dataset, WORDS, seed=0)
 
 
 def test_a_place_of_a_batch_goes_on_with_the_tokens_that_it_repeats(source: DatasetSource) -> None:
