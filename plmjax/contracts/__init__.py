@@ -1,1 +1,1 @@
-"""What the rooms ask of each other, so that a new system brings its own in its own file."""
+"""The interfaces between the rooms. With them a new system brings its own classes in its own file."""

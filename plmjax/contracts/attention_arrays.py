@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 
 def axes(*names: str | None) -> Any:
-    """A field for an array whose last axes have these names; attention cuts "queries", "keys" and "heads".
+    """Return a field for an array whose last axes have these names; attention cuts "queries", "keys" and "heads".
 
     An axis of length 1 is broadcast and never cut. An array may lack the first of the axes.
     """
@@ -26,10 +26,16 @@ def axes(*names: str | None) -> Any:
 
 
 class AttentionArrays:
-    """Base of dataclasses whose fields are made with `axes`; other fields are the same for every block and head."""
+    """Base of dataclasses whose fields are made with `axes`.
+
+    Other fields are the same for every block and every head.
+    """
 
     def change_axis(self, name: str, change: Callable[[jax.Array, int], jax.Array]) -> Self:
-        """A copy with change(array, axis) for each array that has the axis `name`; the axis is counted from the end."""
+        """Return a copy with change(array, axis) for each array that has the axis `name`.
+
+        The axis is counted from the end.
+        """
         changed = {}
         for field in dataclasses.fields(self):
             x, axis = getattr(self, field.name), _axis(field, name)
@@ -38,15 +44,18 @@ class AttentionArrays:
         return dataclasses.replace(self, **changed)
 
     def padded(self, queries: int, keys: int) -> Self:
-        """A copy for so many more queries and keys, which stand behind the others."""
+        """Return a copy for `queries` more queries and `keys` more keys at the end."""
         return self.change_axis("queries", _append(queries)).change_axis("keys", _append(keys))
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
-        """A copy for a block of neighbouring queries and a block of neighbouring keys."""
+        """Return a copy for a block of consecutive queries and a block of consecutive keys."""
         return self.change_axis("queries", _cut(first_query, queries)).change_axis("keys", _cut(first_key, keys))
 
     def head_axes(self) -> tuple[int | None, ...]:
-        """The axis of the heads, counted from the end, in each array of `jax.tree.leaves(self)`; None without one."""
+        """Return the axis of the heads in each array of `jax.tree.leaves(self)`.
+
+        It is counted from the end. It is None for an array without heads.
+        """
         found = []
         for field in dataclasses.fields(self):
             if field.metadata.get("pytree_node", True):

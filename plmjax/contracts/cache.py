@@ -1,4 +1,4 @@
-"""The cache of a model: the part of the tokens it has read that it needs in order to read further ones."""
+"""The cache of a model: the part of the tokens read so far that the model needs in order to read further tokens."""
 
 from typing import Protocol, Self
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 
 class Cache(Protocol):
-    """Keys and values, recurrent states, the last tokens: all that a model keeps of B rows. A class inherits from it.
+    """Base class of caches: keys and values, recurrent states or the last tokens of B rows.
 
-    It is a pytree of arrays whose shapes stay the same from token to token. A module takes it as `cache` and returns
-    the cache after the tokens of the call as `cache` of its output.
+    A cache is a pytree of arrays. Their shapes stay the same at every decode step. A module takes it as `cache`, and
+    its output has the cache after the tokens of the call, also as `cache`.
     """
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """The cache of other rows, int [B']: a row may come several times or not at all.
+        """Return the cache of other rows, int [B']. A row may occur several times or not at all.
 
         By default the rows are the first axis of every array.
         """

@@ -1,4 +1,7 @@
-"""How a model is computed, not what it is: nothing here changes parameters, or outputs by more than rounding."""
+"""The execution of a model: dtype, loop over layers, memory of the backward pass and attention backend.
+
+Nothing here changes parameters, and outputs change only by rounding.
+"""
 
 import dataclasses
 
@@ -8,12 +11,13 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """The choices a model takes besides its config.
+    """The execution choices of a model. They are not part of its config.
 
     dtype: of activations and matrix products; parameters are always float32.
-    unroll: layers unrolled into straight code per trip of the loop over layers; the parameters stay stacked [L ...].
-    remat: what the backward pass keeps of a layer, a name of `REMAT_POLICIES`.
-    attention: how attention is computed, a name of `plmjax.layers.attention.backends.BACKENDS`.
+    unroll: layers unrolled into straight code per iteration of the loop over layers; the parameters stay stacked
+        [L ...].
+    remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
+    attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
     """
 
     dtype: jnp.dtype = jnp.float32
@@ -23,14 +27,14 @@ class Execution:
 
     @property
     def at_once(self) -> bool:
-        """Whether all scores of an attention exist at the same time, [B N T S], unless a window divides them."""
+        """True if all scores of an attention exist at the same time, [B N T S], unless a window divides them."""
         return self.attention == "dense"
 
 
 REMAT_POLICIES = {
-    "none": None,  # keep every intermediate
-    "full": jax.checkpoint_policies.nothing_saveable,  # keep the layer's input only
+    "none": None,  # keep every intermediate value
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep only the layer's input
     "dots": jax.checkpoint_policies.dots_saveable,  # keep the results of matrix products
-    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # ... but not attention's
+    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # as dots, without attention's
 }
-"""remat name -> policy for `jax.checkpoint`; "none" means no rematerialisation."""
+"""Dict from remat name to policy for `jax.checkpoint`; "none" means no rematerialisation."""

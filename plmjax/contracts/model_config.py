@@ -1,7 +1,7 @@
-"""The base of the configs of all models: the numbers that the rest of the project asks a model for.
+"""The base of all model configs: the numbers that the rest of the project reads from a model.
 
-All else is declared for the system (plmjax/contracts/system.py); training, fine-tuning, inference and the plan read
-nothing but these two.
+Everything else is declared for the system (plmjax/contracts/system.py). Training, fine-tuning, inference and the plan
+read only the config and the declaration.
 """
 
 from collections.abc import Mapping
@@ -18,22 +18,23 @@ from plmjax.contracts.template import Template
 class ModelConfig:
     """Base of the configs of all models. A subclass is a frozen dataclass of the model's own settings.
 
-    A subclass must answer `vocab_size`, `width` and `depth`. All else has a default: a model without a limit, a padding
-    token or dropout does not mention them. A name is answered by a field of its own, by a field of another name that
-    `field_names` gives (such as that of config.json), or by a property.
+    A subclass must define `vocab_size`, `width` and `depth`. Everything else has a default. So a model without a
+    maximum length, a padding token or dropout does not define them. A subclass defines a name as a field, as a
+    property, or as a field of another name that `field_names` maps to (such as a name of config.json).
     """
 
     vocab_size: int
-    """Tokens of the vocabulary, V."""
+    """Vocabulary size, V."""
     head_dropout: float = 0.0
-    """Dropout of the input of a downstream task's head."""
+    """Dropout rate of the input of a downstream task's head."""
     initializer: Initializer = staticmethod(nn.initializers.normal(0.02))
     """Initializer of the kernels of a downstream task's head."""
     decoder_start_token_id: int | None = None
-    """Token that the decoder of an encoder-decoder is given first."""
+    """First token id that the decoder of an encoder-decoder reads."""
     field_names: ClassVar[Mapping[str, str]] = {}
-    """`width`, `depth`, `longest`, `characters`, `padding_token`, `end_token` -> the field of the config, where the
-    names differ."""
+    """Dict from `width`, `depth`, `longest`, `characters`, `padding_token` and `end_token` to the field of the config,
+    where the names differ.
+    """
 
     @property
     def system(self) -> System:
@@ -41,12 +42,12 @@ class ModelConfig:
         return system_of(type(self))
 
     def module(self, purpose: Purpose, execution: Execution, *args: Any, **options: Any) -> nn.Module:
-        """The module of this size for a purpose, as `System.module`."""
+        """Return the module of this size for a purpose, as `System.module` does."""
         return self.system.module(purpose, self, execution, *args, **options)
 
     @property
     def template(self) -> Template:
-        """The layout of one text or a pair as a row, and the position that stands for it.
+        """The layout of one text or a pair as a row, and the position that represents it.
 
         Raises:
             UserError: the system reads no texts.
@@ -62,64 +63,70 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """Features of a token between the layers, D."""
+        """Hidden size between the layers, D."""
         return getattr(self, self.field_names["width"])
 
     @property
     def depth(self) -> int:
-        """Layers, L."""
+        """Number of layers, L."""
         return getattr(self, self.field_names["depth"])
 
     @property
     def token_width(self) -> int:
-        """Features of a token's vector, as `System.vectors` gives it."""
+        """Embedding size, as in `System.vectors`."""
         return self.width
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest row; None: there is no limit."""
+        """Maximum number of tokens in a row; None: there is no maximum."""
         return self._field("longest")
 
     @property
     def characters(self) -> int | None:
-        """Characters of a word in `layers.words.characters`, for a model that reads these; None: it reads ids alone."""
+        """Number of characters per word for a model that reads characters; None: it reads ids only.
+
+        The characters are those of `layers.words.characters`.
+        """
         return self._field("characters")
 
     @property
     def padding_token(self) -> int | None:
-        """Id that the model itself takes for padding; None: it takes none."""
+        """Token id that the model itself treats as padding; None: the model has no padding id."""
         return self._field("padding_token")
 
     @property
     def end_token(self) -> int | None:
-        """Id that ends a text which the model writes, as its config.json says; None: it says none."""
+        """Token id that ends a generated text, from config.json; None: config.json has none."""
         return self._field("end_token")
 
     def option(self, name: str) -> str:
-        """The command line's option that sets one of these numbers."""
+        """Return the command line's option that sets one of these numbers."""
         return f"--model.{self.field_names.get(name, name)}"
 
     def with_dropout(self, rate: float) -> Self:
-        """The same model with the dropout `rate` throughout its layers."""
+        """Return the same model with the dropout rate `rate` in all its layers."""
         self.system.refuse("has one dropout rate for all its layers")
 
     def with_tokens(self, size: int, padding: int) -> Self:
-        """The same model with `size` tokens, for rows that are filled with the id `padding`."""
+        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
         self.system.refuse("has room for further tokens")
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Of an encoder-decoder, `sequence_length` counts the source and `predictions` the positions of the decoder, each
-        of which predicts a token; with 0 it is the encoder alone.
+        `predictions` is the number of gathered positions per row. In an encoder-decoder, `sequence_length` counts the
+        tokens of the source and `predictions` the positions of the decoder. Each of these predicts a token. With 0
+        predictions only the encoder is counted.
         """
         self.system.refuse("has a count of its FLOPs")
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> Any:
-        """The cache of a module that writes, for rows of up to `room` tokens; None where it begins one with its source.
+        """Return the cache of a module that generates text, for rows of up to `room` tokens.
+
+        It is None for a model that creates its cache from the source.
 
         Raises:
-            UserError: the model writes no text.
+            UserError: the model generates no text.
         """
         self.system.refuse(Purpose.WRITING.words)
 

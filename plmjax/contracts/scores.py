@@ -1,7 +1,7 @@
 """The scores that a language model gives to every token of its vocabulary.
 
-A module returns them as `scores`. Objectives, generation and inference call the methods below and read nothing else, so
-a model is free to compute them with a full softmax, an adaptive one, or any other.
+A module returns them as `scores`. Objectives, generation and inference call only the methods below. So a model may
+compute the scores with a full softmax, an adaptive softmax, or in any other way.
 """
 
 import abc
@@ -12,24 +12,32 @@ import jax.numpy as jnp
 
 
 class TokenScores(Protocol):
-    """Scores of the next token at T positions of B rows. A class of scores inherits from it and is a pytree."""
+    """Scores of the next token at T positions of B rows.
+
+    A class of scores inherits from this class and is a pytree.
+    """
 
     @abc.abstractmethod
     def logits(self) -> jax.Array:
-        """All logits, float32 [B T V]; their softmax is the distribution over the vocabulary."""
+        """Return all logits, float32 [B T V]. Their softmax is the distribution over the vocabulary."""
 
     @abc.abstractmethod
     def last_logits(self) -> jax.Array:
-        """The logits at the last position of every row, float32 [B V]; no others are computed."""
+        """Return the logits at the last position of every row, float32 [B V]. No other logits are computed."""
 
     @abc.abstractmethod
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and if no token scores higher, bool [B T]."""
+        """Return the cross-entropy and the hits for targets, int [B T].
+
+        The cross-entropy is -log softmax(logits)[targets], float32 [B T]. A hit is true if no token scores higher than
+        the target, bool [B T].
+        """
 
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """sum(weights x nats) of `cross_entropy`, float32 scalar, and its second result; targets and weights [B T].
+        """Return sum(weights x nats), float32 scalar, and the hits; targets and weights are [B T].
 
-        A class overrides it if the weights save it work.
+        The nats and the hits are the two results of `cross_entropy`. A class overrides this method if the weights save
+        computation.
         """
         nats, likeliest = self.cross_entropy(targets)
         return jnp.sum(weights * nats), likeliest
@@ -37,13 +45,13 @@ class TokenScores(Protocol):
     def smoothed_cross_entropy(
         self, targets: jax.Array, weights: jax.Array, *, smoothing: float, z_loss: float
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar; and both results of `cross_entropy`.
+        """Return sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar, and both results of `cross_entropy`.
 
         Smoothed nats are the cross-entropy with 1 - smoothing for the target and smoothing / (V - 1) for every other
         token. log(Z) is logsumexp of a position's logits; it is 0 for logits that are log probabilities. No gradient
         passes through the second result, float32 [B T].
 
-        By default it computes all logits, unless both factors are 0.
+        The default implementation computes all logits, unless both factors are 0.
         """
         nats, likeliest = self.cross_entropy(targets)
         losses = nats

@@ -1,4 +1,4 @@
-"""The settings of a run whose classes lie in other rooms: its data, its update rule, its settings of generation."""
+"""Protocols for the settings of a run that are defined in other rooms: data, update rule and generation."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self, runtime_checkable
@@ -8,13 +8,13 @@ from plmjax.contracts.model_config import ParameterGroup
 
 @runtime_checkable
 class DataSettings(Protocol):
-    """The data of a run: `plmjax.experiment.Data` for pretraining, a task of plmjax.finetuning for fine-tuning."""
+    """The data of a run: `plmjax.experiment.Data` in pretraining, a task of plmjax.finetuning in fine-tuning."""
 
     sequence_length: int
-    """Tokens in a row, special ones included."""
+    """Number of tokens in a row, including special tokens."""
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
-        """Tokens of one global batch, padding included."""
+        """Return the number of tokens of one global batch, including padding."""
 
 
 @runtime_checkable
@@ -24,10 +24,10 @@ class UpdateRule(Protocol):
     learning_rate: float
     """Peak learning rate."""
     frozen: tuple[str, ...]
-    """Parameters whose path begins with one of these names are not trained."""
+    """Prefixes of parameter paths; parameters with these prefixes are not trained."""
 
     def build(self, steps: int, params: Any, groups: Sequence[ParameterGroup] = ()) -> Any:
-        """The update of a run of `steps` steps, an optax.GradientTransformation."""
+        """Return the update rule of a run of `steps` steps, an optax.GradientTransformation."""
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class GenerationSettings(Protocol):
     """Settings of generation: plmjax.generation.options.Generation."""
 
     def over(self, other: Any) -> Self:
-        """These settings, with those of `other` where they leave one open."""
+        """Return these settings, with the values of `other` for settings that are not set here."""
 
     def given(self) -> dict[str, Any]:
-        """Name -> value of the settings that are not left open."""
+        """Return a dict from name to value of the settings that are set."""

@@ -11,18 +11,21 @@ from typing import Any
 
 
 class Size:
-    """A size of the class that it stands in: the class called with these fields, which arguments override."""
+    """A named size of a class. Calling it returns the class with these fields; arguments override the fields."""
 
     def __init__(self, about: str, **fields: Any) -> None:
-        """about: what it is and how many parameters it has, the docstring of the size."""
+        """Store the fields.
+
+        about: the docstring of the size: its name and its number of parameters.
+        """
         self.about, self.fields = about, fields
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Takes the name of the attribute."""
+        """Store the name of the attribute."""
         self.name = name
 
     def __get__(self, config: Any, owner: type) -> Callable[..., Any]:
-        """The function that makes the config."""
+        """Return the function that makes the config."""
 
         def sized(**overrides: Any) -> Any:
             return owner(**(self.fields | overrides))

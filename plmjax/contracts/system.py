@@ -4,9 +4,9 @@ A model file ends with one declaration,
 
     SYSTEM = declare(System(BertConfig, Kind.ENCODER, {Purpose.PRETRAINING: BertForPreTraining, ...}, ...))
 
-and `config.system` finds it by the config's class. The config holds the numbers, the declaration all else: the rest of
-the project asks for a purpose, `config.module(Purpose.WRITING, execution)`. A purpose that a system does not have is an
-absent entry, which `System.require` turns into a sentence that names those it has.
+and `config.system` finds it by the class of the config. The config holds the numbers and the declaration everything
+else. The rest of the project names only a purpose, `config.module(Purpose.WRITING, execution)`. If a system lacks a
+purpose, `modules` has no entry for it, and `System.require` raises an error that lists the purposes of the system.
 """
 
 import dataclasses
@@ -23,42 +23,45 @@ from plmjax.errors import UserError
 
 
 class Purpose(enum.Enum):
-    """A use of a model, for which a system may have a module.
+    """A use of a model. A system may have a module for it.
 
-    Each member holds the words for a sentence, "a model that ...", and the advice where a system lacks the purpose.
-    A module is made from (config, execution) and from what its purpose adds, which stands beside each member here.
+    Each member holds the end of the sentence "a model that ...", and the advice for a system that lacks the purpose. A
+    module is made from (config, execution) and from further arguments, which are described at each member here.
     """
 
     PRETRAINING = "has a pretraining task", "train another model"
-    """The module that the system's own pretraining task trains."""
+    """The module that is trained by the pretraining task of the system."""
     MASKED_TOKENS = "restores masked tokens", "use an encoder such as BERT"
-    """Gives every token, or those at `masked_positions`, scores over the vocabulary."""
+    """The module returns scores over the vocabulary for every token, or for the tokens at `masked_positions`."""
     WRITING = "writes text", "use a decoder or an encoder-decoder"
-    """Reads tokens after those in a cache and gives the next one `scores` (layers/attention/cache.py)."""
+    """The module reads tokens that follow those in a cache and returns the next token's `scores`
+    (layers/attention/cache.py).
+    """
     TEXT_TO_TEXT = "writes a text given another", "fine-tune an encoder-decoder, a GPT or a GPT-2"
-    """The same module, where it learns to write a text given another."""
+    """The same module, for learning to generate a text from another text."""
     ENCODING = "has an encoder", "use an encoder"
-    """The model without a head; named `System.name`."""
+    """The model without a head. Its name is `System.name`."""
     EMBEDDING = "embeds a text alone", "use BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder"
-    """The same module, where the ids or the characters of one text are all that it reads."""
+    """The same module, if the ids or the characters of one text are its only inputs."""
     TEXT_LABELS = "labels texts", "fine-tune an encoder, a GPT or a BART"
-    """Gives every row `num_labels` numbers, the third argument."""
+    """The module returns `num_labels` logits for every row; `num_labels` is the third argument."""
     TOKEN_LABELS = "labels words", "fine-tune an encoder"
-    """Gives every token `num_labels` numbers, the third argument; the fourth is whether the layers are mixed."""
+    """The module returns `num_labels` logits for every token, the third argument. The fourth is true to mix the layers.
+    """
     CHOICES = "ranks the choices of a question", "fine-tune an encoder or a GPT"
-    """Gives every choice of a question one number."""
+    """The module returns one score for every choice of a question."""
     ANSWERS = "finds answers in a text", "fine-tune an encoder, a GPT or a BART"
-    """Gives every token two scores, as the first and as the last of an answer."""
+    """The module returns two scores for every token: as the first and as the last token of an answer."""
     VIEWS = "learns from restricted views of a sentence", "begin with experiments/cvt.py"
-    """Predicts from parts of a sentence; the third argument are the heads of the tasks."""
+    """The module predicts from parts of a sentence. The third argument is the heads of the tasks."""
 
     def __init__(self, words: str, advice: str) -> None:
-        """Takes the two texts of a member apart."""
+        """Store the two texts of a member."""
         self.words, self.advice = words, advice
 
 
 class Kind(enum.StrEnum):
-    """The kind of a model; its value names it in messages."""
+    """The kind of a model. Its value is the name of the kind in messages."""
 
     ENCODER = "an encoder"
     DECODER = "a decoder"
@@ -70,7 +73,7 @@ class Kind(enum.StrEnum):
 class ParameterGroup:
     """Parameters that have one learning rate and are unfrozen together.
 
-    prefixes: what their paths begin with (`bert/embeddings`); a parameter belongs to the group with the longest prefix.
+    prefixes: prefixes of their paths (`bert/embeddings`); a parameter belongs to the group with the longest prefix.
     index: the index along the logical axis "layers" of parameters that hold a stack of layers; None takes all of them.
     """
 
@@ -82,20 +85,23 @@ class ParameterGroup:
 class System:
     """A system, as its model file declares it.
 
-    config: class of its configs, each of which holds the sizes of one model.
-    kind: an encoder-decoder is given a source; all others one row.
-    modules: purpose -> class, or function, that makes the module; see `Purpose` for its arguments.
-    name: first name in the paths of the encoder's parameters; None for a model without an encoder apart from its heads.
+    config: class of its configs; each config holds the sizes of one model.
+    kind: an encoder-decoder reads a source; all other kinds read one row.
+    modules: dict from purpose to the class or function that makes the module; its arguments are described at `Purpose`.
+    name: first name in the paths of the encoder's parameters; None for a model without an encoder separate from its
+        heads.
     reads: inputs of the encoder for every token: `input_ids`, `characters` or both.
-    returns: outputs of its heads besides their own: `scores`, of the next token given those before it.
-    template: config -> how one text or a pair is laid out as a row; None for a system that reads no texts.
-    parts: config -> the parameters below the head, from the bottom to the top; those of no group belong to the head.
-        Stacked layers are one group for each index, separate layers one for each prefix, shared layers one group.
-    token_table: path of the parameter whose first V rows are the vectors of tokens; None where no tokens can be added.
-    token_vectors: as `vectors`, for a system whose vectors of tokens are not the rows of a table.
-    packs: whether a row may hold several packed sequences, each of which is read by itself.
-    backwards: whether it reads texts from their end to their beginning.
-    instead: advice for a purpose that is absent, where there is a better one than the purpose's own.
+    returns: outputs of its heads besides their own: `scores` of the next token, given the tokens before it.
+    template: function from config to the layout of one text or a pair as a row; None for a system that reads no texts.
+    parts: function from config to the parameters below the head, from the bottom to the top; parameters of no group
+        belong to the head. Stacked layers are one group for each index, separate layers one for each prefix, shared
+        layers one group.
+    token_table: path of the parameter whose first V rows are the embeddings of tokens; None where no tokens can be
+        added.
+    token_vectors: as `vectors`, for a system whose embeddings are not the rows of a table.
+    packs: true if a row may hold several packed sequences and each is read independently.
+    backwards: true if it reads texts from their end to their beginning.
+    instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
     """
 
     config: type
@@ -113,24 +119,27 @@ class System:
     instead: str = ""
 
     def __contains__(self, purpose: Purpose) -> bool:
-        """Whether the system has a module for a purpose."""
+        """Return True if the system has a module for a purpose."""
         return purpose in self.modules
 
     def __str__(self) -> str:
-        """Its name in messages: `BertConfig, an encoder`."""
+        """Return its name in messages: `BertConfig, an encoder`."""
         return f"{self.config.__name__}, {self.kind}" + (" that reads texts from their end" if self.backwards else "")
 
     @property
     def vectors(self) -> Callable[[Mapping[str, Any]], Any] | None:
-        """Parameters by path -> the vectors of tokens, the first V of [rows D]; None for a system without."""
+        """Function from the parameters, a dict by path, to the token embeddings.
+
+        They are the first V rows of an array [rows D]. None for a system without embeddings.
+        """
         table = self.token_table
         return self.token_vectors or (None if table is None else lambda params: params[table])
 
     def module(self, purpose: Purpose, config: Any, execution: Execution, *args: Any, **options: Any) -> nn.Module:
-        """The module for a purpose; the encoder has the name that its parameters have in every module.
+        """Return the module for a purpose. The encoder has the same name in every module, that of its parameters.
 
         Raises:
-            UserError: the system has none.
+            UserError: the system has no module for the purpose.
         """
         self.require(purpose)
         if purpose in (Purpose.ENCODING, Purpose.EMBEDDING):
@@ -138,21 +147,24 @@ class System:
         return self.modules[purpose](config, execution, *args, **options)
 
     def require(self, purpose: Purpose, place: str = "") -> None:
-        """Raises UserError, one sentence with all purposes that are there, where the system lacks one.
+        """Raise UserError if the system lacks a purpose. The message is one sentence that lists all its purposes.
 
-        place: of the model, for the sentence: ` in CHECKPOINT`.
+        place: the location of the model for the message, such as ` in CHECKPOINT`.
         """
         if purpose not in self:
             self.refuse(purpose.words, place, self.instead or purpose.advice)
 
     def refuse(self, words: str, place: str = "", advice: str = "use another model") -> NoReturn:
-        """Raises UserError for "a model that ...", which this system is not."""
+        """Raise UserError: the system is not "a model that ..."."""
         *others, last = [purpose.words for purpose in Purpose if purpose in self] or ["has no module"]
         present = f"{', '.join(others)} and {last}" if others else last
         raise UserError(f"Expected a model that {words}{place}, found {self}, which {present}; {advice}.")
 
     def purposes(self, module: nn.Module) -> list[Purpose]:
-        """The purposes that a module is made for; none, if it is one of a checkpoint that holds a part of the heads."""
+        """Return the purposes that a module is made for.
+
+        The list is empty for a module of a checkpoint that holds only a part of the heads.
+        """
         return [purpose for purpose, made in self.modules.items() if _made_class(made) is type(module)]
 
 
@@ -164,16 +176,16 @@ _SYSTEMS: dict[type, System] = {}
 
 
 def declare(system: System) -> System:
-    """Makes a system known by its config's class, and returns it."""
+    """Register a system by the class of its config, and return it."""
     _SYSTEMS[system.config] = system
     return system
 
 
 def system_of(config: type) -> System:
-    """The system of a config's class, or of the nearest class that it is derived from.
+    """Return the system of a config's class, or of its nearest base class that has one.
 
     Raises:
-        TypeError: no file declares one.
+        TypeError: no file declares a system for it.
     """
     for each in config.__mro__:
         if each in _SYSTEMS:

@@ -1,4 +1,4 @@
-"""How one text or a pair of texts is laid out as a row of tokens, and which position stands for the row."""
+"""The layout of one text or a pair of texts as a row of tokens, and the position that represents the row."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ SUMMARIES = ("first", "last")
 
 @dataclasses.dataclass(frozen=True)
 class TokenRow:
-    """One row. starts: where each of its texts begins. summary: the position that stands for the row.
+    """One row of tokens.
 
-    token_types: None where the template names no types.
+    starts: the first position of each text. summary: the position that represents the row.
+
+    token_types: None if the template defines no types.
     """
 
     tokens: list[int]
@@ -28,26 +30,26 @@ class TokenRow:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The layout of a model's rows, as the template of a TemplateProcessing of the library tokenizers.
+    """The layout of a model's rows, in the notation of a TemplateProcessing of the library tokenizers.
 
-    A and B are the texts, all other words are roles of special tokens (`Vocabulary.id_of`); `:1` behind one is its
-    token type, which is 0 without it; a template without any has no types. By default BERT's: [CLS] A [SEP] and
-    [CLS] A [SEP] B [SEP].
+    A and B are the texts. All other words are roles of special tokens (`Vocabulary.id_of`). A suffix `:1` is the token
+    type; the type is 0 without a suffix. A template without any suffix has no types. The default is BERT's layout:
+    [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
     """
 
     single: str = "cls A sep"
-    """A row of one text."""
+    """Layout of a row of one text."""
     pair: str = "cls A sep B:1 sep:1"
-    """A row of two texts."""
+    """Layout of a row of two texts."""
     summary: str = "first"
-    """Which position stands for the row: first or last."""
+    """Position that represents the row: first or last."""
     both_orders: bool = False
-    """Whether a pair makes two rows, one in each order."""
+    """True if a pair makes two rows, one in each order."""
     backwards: bool = False
-    """Whether texts stand from their last token to their first."""
+    """True if each text is reversed, from its last token to its first."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a template that is none."""
+        """Raise ValueError for an invalid template."""
         for texts, written in enumerate((self.single, self.pair), start=1):
             found = tuple(name for name, _ in _parts(written) if name in TEXTS)
             if found != TEXTS[:texts]:
@@ -57,27 +59,33 @@ class Template:
 
     @property
     def typed(self) -> bool:
-        """Whether the tokens of a row have types."""
+        """True if the tokens of a row have types."""
         return ":" in self.single + self.pair
 
     def orders(self, texts: Sequence[T]) -> list[tuple[T, ...]]:
-        """The rows' texts of one example: its own, and of a pair in both orders the same turned round."""
+        """Return the texts of each row of one example.
+
+        The first row has the texts in their own order. A pair in both orders has a second row, with the order reversed.
+        """
         own = tuple(texts)
         return [own, own[::-1]] if self.both_orders and len(own) == 2 else [own]
 
     def with_types(self, count: int) -> Self:
-        """The same rows for a model with so many token types; where there is one, tokens have none."""
+        """Return the same template for a model with `count` token types.
+
+        With one type the tokens have no types.
+        """
         if count > 1:
             return self
         single, pair = (" ".join(name for name, _ in self.parts(texts)) for texts in (1, 2))
         return dataclasses.replace(self, single=single, pair=pair)
 
     def specials(self, texts: int) -> int:
-        """Special tokens in a row of so many texts, 1 or 2."""
+        """Return the number of special tokens in a row of 1 or 2 texts."""
         return len(self.parts(texts)) - texts
 
     def position(self, length: int) -> int:
-        """The position that stands for a row of `length` tokens."""
+        """Return the position that represents a row of `length` tokens."""
         return 0 if self.summary == "first" else length - 1
 
     @property
@@ -86,11 +94,11 @@ class Template:
         return tuple(dict.fromkeys(name for row in (2, 1) for name, _ in self.parts(row) if name not in TEXTS))
 
     def missing(self, vocabulary: Vocabulary) -> list[str]:
-        """The roles for which the tokenizer has no token."""
+        """Return the roles for which the tokenizer has no token."""
         return [role for role in self.roles if vocabulary.id_of(role) < 0]
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Raises UserError where the tokenizer lacks a special token of the rows."""
+        """Raise UserError if the tokenizer lacks a special token of the rows."""
         if missing := self.missing(vocabulary):
             raise UserError(
                 f"Expected a tokenizer with the special tokens of the model's rows ({', '.join(self.roles)}), found "
@@ -99,7 +107,7 @@ class Template:
             )
 
     def lay_out(self, texts: Sequence[Sequence[int]], vocabulary: Vocabulary, length: int | None = None) -> TokenRow:
-        """One or two texts as a row of at most `length` tokens; without a length nothing is cut."""
+        """Return one or two texts as a row of at most `length` tokens. Without a length nothing is truncated."""
         parts = self.parts(len(texts))
         if length is not None:
             room = length - self.specials(len(texts))
@@ -120,24 +128,28 @@ class Template:
         return TokenRow(tokens, token_types if self.typed else None, tuple(starts), self.position(len(tokens)))
 
     def parts(self, texts: int) -> list[tuple[str, int]]:
-        """(A, B or the role of a special token, token type) of every part of a row of so many texts, 1 or 2."""
+        """Return the name and the token type of every part of a row of 1 or 2 texts.
+
+        The name is A, B or the role of a special token.
+        """
         return _parts((self.single, self.pair)[texts - 1])
 
 
 def _parts(written: str) -> list[tuple[str, int]]:
-    """(name, token type) of every part of a template."""
+    """Return (name, token type) of every part of a template."""
     divided = (part.partition(":") for part in written.split())
     return [(name, int(token_type or 0)) for name, _, token_type in divided]
 
 
 TEXT_ALONE = Template("A", "A B", "last")
-"""The rows of a language model: no special token stands around a text."""
+"""The rows of a language model: a text without special tokens."""
 
 
 def longer_first(first: int, second: int, tokens: int) -> tuple[int, int]:
-    """Lengths of two texts cut to `tokens` together, the longer one first, the second where they are equal.
+    """Return the lengths of two texts after truncation to `tokens` tokens in total.
 
-    As google-research/bert run_classifier.py takes them away, one at a time.
+    Tokens are removed one at a time from the longer text, and from the second if both are equally long, as in
+    google-research/bert run_classifier.py.
     """
     kept = min(first, max(tokens - second, tokens - tokens // 2))
     return kept, min(second, tokens - kept)
