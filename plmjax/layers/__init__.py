@@ -1,1 +1,1 @@
-"""What several systems share and no system owns, one idea per file."""
+"""Layers that several systems share and that belong to no single system, one idea per file."""

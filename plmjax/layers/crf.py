@@ -3,9 +3,9 @@
     score(y) = start[y_1] + sum_t emission_t[y_t] + sum_t transition[y_{t-1}, y_t] + end[y_n]
     p(y)     = exp(score(y)) / Z,   Z the sum over all sequences of labels
 
-Z, the likeliest sequence and the probability of each label are exact, each from one scan over the row. Rows hold any
-number of sentences, and tokens that are no words of one (padding, later pieces of a word, marks) are passed over: a
-sentence has the same values whatever shares its row.
+Z, the most likely sequence and the probability of each label are exact. Each is computed by one scan over the row. Rows
+hold any number of sentences. Tokens that are not words of a sentence (padding, later pieces of a word, marks) are
+skipped. So the values of a sentence do not depend on the rest of its row.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,10 @@ from plmjax.contracts.visibility import EXCLUDED
 
 
 class Possible(NamedTuple):
-    """What a label scheme allows of Y labels: the first of a sentence [Y], one after another [Y Y], the last [Y]."""
+    """The labels that a label scheme with Y labels allows.
+
+    The fields are for the first label of a sentence [Y], for one label after another [Y Y], and for the last label [Y].
+    """
 
     start: tuple[bool, ...]
     transitions: tuple[tuple[bool, ...], ...]
@@ -29,7 +32,10 @@ class Possible(NamedTuple):
 
 @flax.struct.dataclass
 class Scores:
-    """start, end: float32 [Y]. transitions: [Y Y], from the label before to the label after."""
+    """The scores of a chain.
+
+    start, end: float32 [Y]. transitions: [Y Y], from the previous label to the next label.
+    """
 
     start: jax.Array
     transitions: jax.Array
@@ -38,9 +44,9 @@ class Scores:
 
 @flax.struct.dataclass
 class Chain:
-    """Where the sentences of rows are, bool [B T]: their words, the first and the last of each.
+    """The sentences of rows, bool [B T]: their words, the first word and the last word of each.
 
-    A sentence whose end was cut off has no last word; its end has no score.
+    A sentence whose end was truncated has no last word. Its end has no score.
     """
 
     words: jax.Array
@@ -49,13 +55,16 @@ class Chain:
 
 
 class TransitionScores(nn.Module):
-    """Learned scores, zero at first, so that every possible sequence is as likely as its emissions say."""
+    """Learned scores.
+
+    They are initialized to zero. So at first the probability of a possible sequence depends only on its emissions.
+    """
 
     possible: Possible
 
     @nn.compact
     def __call__(self) -> Scores:
-        """The scores; `EXCLUDED` for what the scheme does not allow."""
+        """Return the scores; `EXCLUDED` for transitions that the scheme does not allow."""
 
         def scores(name: str, allowed: tuple) -> jax.Array:
             allowed = jnp.array(allowed, bool)
@@ -66,7 +75,7 @@ class TransitionScores(nn.Module):
 
 
 def nats(emissions: jax.Array, labels: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Parts of -log p(labels) at the words: float [B T Y], int [B T] -> float32 [B T], 0 elsewhere.
+    """Return the parts of -log p(labels) at the words: float [B T Y], int [B T] -> float32 [B T], 0 elsewhere.
 
     Only the sum over a sentence has a meaning.
     """
@@ -81,7 +90,10 @@ def nats(emissions: jax.Array, labels: jax.Array, scores: Scores, chain: Chain) 
 
 
 def log_partition(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Parts of log Z at the words, as `nats`: the forward algorithm, whose sums are normalised at every word."""
+    """Return the parts of log Z at the words, with the shapes of `nats`.
+
+    The forward algorithm computes them. Its sums are normalised at every word.
+    """
 
     def step(before: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         own, word, first = inputs  # [B Y], [B 1], [B 1]
@@ -96,15 +108,19 @@ def log_partition(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Arr
 
 
 def marginals(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """The probability of every label at every word, whatever the others are: float32 [B T Y], 0 elsewhere.
+    """Return the marginal probability of every label at every word: float32 [B T Y], 0 elsewhere.
 
-    It is the gradient of log Z with respect to the emissions: that of the forward algorithm is the backward algorithm.
+    It is the gradient of log Z with respect to the emissions. The gradient of the forward algorithm is the backward
+    algorithm.
     """
     return jax.grad(lambda own: jnp.sum(log_partition(own, scores, chain)))(emissions.astype(jnp.float32))
 
 
 def likeliest(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """The sequence of labels with the highest score (Viterbi's algorithm): int32 [B T], of a meaning at words alone."""
+    """Return the sequence of labels with the highest score (Viterbi's algorithm): int32 [B T].
+
+    The labels are valid at word positions only.
+    """
 
     def forward(before: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         own, word, first = inputs
@@ -124,7 +140,10 @@ def likeliest(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
 
 
 def _at_words(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """The emissions with the scores of beginning and ending there: all that depends on one word, float32 [B T Y]."""
+    """Return the emissions plus the start and end scores of each position: float32 [B T Y].
+
+    These are all the terms that depend on one word only.
+    """
     chex.assert_shape([chain.words, chain.first, chain.last], emissions.shape[:2])
     begun = jnp.where(chain.first[..., None], scores.start, 0.0)
     ended = jnp.where(chain.last[..., None], scores.end, 0.0)
@@ -132,9 +151,9 @@ def _at_words(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
 
 
 def _over_time(emissions: jax.Array, scores: Scores, chain: Chain) -> tuple[jax.Array, ...]:
-    """What a scan over words reads: [T B Y], whether there is a word and whether it is a first one, [T B 1].
+    """Return the inputs of a scan over words: [T B Y], and the masks of words and of first words, [T B 1].
 
-    The sentences of a row are one chain for it: between two of them every transition scores 0.
+    The scan reads the sentences of a row as one chain. Every transition between two sentences scores 0.
     """
     masks = (chain.words[..., None], chain.first[..., None])
     return tuple(jnp.moveaxis(x, 1, 0) for x in (_at_words(emissions, scores, chain), *masks))

@@ -1,4 +1,4 @@
-"""What the layers of a decoder are told about the rows of one call, with or without a cache of earlier tokens."""
+"""The inputs of a decoder's layers for the rows of one call, with or without a cache of earlier tokens."""
 
 import dataclasses
 
@@ -13,11 +13,11 @@ from plmjax.layers.tokens import check_token_inputs
 
 @dataclasses.dataclass(frozen=True)
 class DecoderRows:
-    """What a decoder's layers are told about the rows of a call.
+    """The inputs of a decoder's layers for the rows of a call.
 
     positions: int [B T].
-    visibility: what every token sees.
-    cache: the one given, with the mask of these tokens; None without one.
+    visibility: the tokens that every token sees.
+    cache: the given cache, with the mask of these tokens; None without a cache.
     """
 
     positions: jax.Array
@@ -34,7 +34,7 @@ def read_rows(
     prefix_lengths: jax.Array | None,
     cache: KeyValueCache | None,
 ) -> DecoderRows:
-    """The inputs of a decoder's call, as a decoder describes them (`GptModel`), made ready for its layers."""
+    """Convert the inputs of a decoder's call (see `GptModel`) to the inputs of its layers."""
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
     if cache is None:
         if positions is None:

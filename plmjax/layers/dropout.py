@@ -1,9 +1,9 @@
-"""Dropout from eight random bits an element.
+"""Dropout from eight random bits per element.
 
 The key names its generator (`jax.random.key_impl`), and the generator decides what a mask depends on. threefry computes
-every element's bits from its place in the whole array, so that a mask is the same on every mesh. A chip's own generator
-(rbg) is much cheaper, but a compiler cannot divide its work: here every device draws the bits of its own piece, so that
-a mask depends on the mesh.
+every element's bits from its position in the whole array, so a mask is the same on every mesh. A chip's own generator
+(rbg) is much cheaper, but a compiler cannot divide its work. Here every device draws the bits of its own piece, so a
+mask depends on the mesh.
 """
 
 import functools
@@ -17,16 +17,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax.layers.mesh_places import places
 
 TOLERANCE = 0.02
-"""Eight bits are enough where they meet a rate up to this share of it: 0.1 becomes 26 / 256, 1.6 % more."""
+"""Eight bits are enough if the relative error of the rate is at most this: 0.1 becomes 26 / 256, which is 1.6 % more.
+"""
 
 
 def resolution(rate: float) -> int:
-    """Random bits an element, 8 or 16."""
+    """Return the number of random bits per element, 8 or 16."""
     return 8 if abs(round(rate * 256) / 256 - rate) <= TOLERANCE * rate else 16
 
 
 def drawn_rate(rate: float) -> float:
-    """The rate as it is drawn: the nearest multiple of 1/256, or of 1/65536 where that is not near enough."""
+    """Return the rate that is drawn: the nearest multiple of 1/256.
+
+    If that is not near enough, it is the nearest multiple of 1/65536.
+    """
     levels = 1 << resolution(rate)
     return round(rate * levels) / levels
 
@@ -34,13 +38,13 @@ def drawn_rate(rate: float) -> float:
 def keep_mask(
     key: jax.Array, rate: float, shape: tuple[int, ...], axes: tuple[str | None, ...] = ("batch",)
 ) -> jax.Array:
-    """bool [shape], true with probability 1 - `drawn_rate(rate)`.
+    """Return bool [shape], true with probability 1 - `drawn_rate(rate)`.
 
-    One random 32-bit word decides two or four elements, which saves generating the others, a visible share of a
-    training step. They are far apart along the second-last dimension (the last one
-    of a matrix, whose first may be shared): a TPU would pad neighbours to 128.
+    One random 32-bit word decides two or four elements. The generator makes fewer words, which saves a visible share of
+    a training step. The elements of one word are far apart along the second-last dimension (the last dimension of a
+    matrix, because its first may be shared): a TPU would pad adjacent elements to 128.
 
-    axes: logical names of the leading axes, by which devices share the mask.
+    axes: logical names of the leading axes along which devices share the mask.
     """
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
@@ -51,10 +55,9 @@ def keep_mask(
 
 
 def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
-    """uint32 [shape]; unless the generator is threefry, each device draws the piece of these axes that it holds.
+    """Return uint32 [shape]; unless the generator is threefry, each device draws its own piece of these axes.
 
-    Within a `vmap` whose axis is one of the mesh's, every element of that axis has a key of its own, and its device
-    draws with that.
+    Within a `vmap` over a mesh axis, every element of that axis has its own key, and its device draws with that key.
     """
     implementation, mesh = str(jax.random.key_impl(key)), jax.sharding.get_abstract_mesh()
     if implementation == "threefry2x32" or mesh.empty or mesh.size == 1:
@@ -63,12 +66,12 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
     names = tuple(jax.tree.leaves(tuple(divided)))
 
     def piece(number: jax.Array, data: jax.Array) -> jax.Array:
-        # Streams of a counter-based generator are independent when any bit of their keys differs: no need to hash.
+        # Streams of a counter-based generator are independent if any bit of their keys differs: no need to hash.
         own = jax.random.wrap_key_data(data.at[-1].add(number[0]), impl=implementation)
         local = NamedSharding(mesh, divided).shard_shape(shape)
         return jax.random.bits(own, local, jnp.uint32)
 
-    # The number of a piece is an input: the compiler cannot ask for it where a part of the mesh is its own to divide.
+    # The number of a piece is an input: the compiler cannot read it if it divides a part of the mesh itself.
     numbers = jnp.arange(math.prod(mesh.shape[name] for name in names), dtype=jnp.uint32)
     specs = (PartitionSpec(names), PartitionSpec())
     return jax.shard_map(piece, in_specs=specs, out_specs=divided, check_vma=False)(numbers, jax.random.key_data(key))
@@ -81,13 +84,13 @@ def dropped(
     together: tuple[int, ...] = (),
     axes: tuple[str | None, ...] = ("batch",),
 ) -> jax.Array:
-    """x with elements zeroed at `drawn_rate(rate)` and the rest scaled to keep the mean; x itself without a key.
+    """Drop elements of x at `drawn_rate(rate)` and scale the rest to keep the mean; return x itself without a key.
 
     The backward pass draws the mask again and keeps nothing. Only reverse-mode differentiation is defined, and once;
     JAX refuses forward mode.
 
     together: axes along which all elements are dropped or all are kept.
-    axes: as `keep_mask` has them.
+    axes: as in `keep_mask`.
     """
     return x if key is None else _dropped(rate, together, axes, x, key)
 
@@ -117,16 +120,16 @@ _dropped.defvjp(_dropped_forward, _dropped_backward)
 
 
 class Dropout(nn.Module):
-    """`dropped` with keys of the random collection "dropout"."""
+    """Dropout by `dropped`, with keys of the random collection "dropout"."""
 
     rate: float
     together: tuple[int, ...] = ()
     axes: tuple[str | None, ...] = ("batch",)
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[...] -> [...]."""
+        """Drop elements of an array [...] and return [...]."""
         return dropped(x, self.rate, self.key(deterministic), self.together, self.axes)
 
     def key(self, deterministic: bool) -> jax.Array | None:
-        """A new key; None where nothing is dropped."""
+        """Return a new key, or None if nothing is dropped."""
         return None if deterministic or self.rate == 0.0 else self.make_rng("dropout")

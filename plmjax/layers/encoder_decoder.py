@@ -1,14 +1,14 @@
-"""What encoder-decoders share: what their modules return, and what a decoder keeps of the rows that its encoder read.
+"""The shared parts of encoder-decoders: the outputs of their modules, and the values kept from the encoded source.
 
-A module of such a model has three methods. Training calls the module itself; writing text reads the source once and
-then calls `decode` for each further token:
+A module of such a model has three methods. Training calls the module itself. Generation reads the source once and then
+calls `decode` for each further token:
 
     module(input_ids, attention_mask, decoder_input_ids, ...) -> EncoderDecoderOutput
     module.encode(input_ids, attention_mask) -> SourceKeyValues
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
 
-A decoder of another kind, such as an LSTM, has a source and an output of its own with the fields that are used here:
-`attention_mask`, and `scores` and `cache`.
+A decoder of another kind, such as an LSTM, has its own classes of source and output. They have the fields that are used
+here: `attention_mask`, and `scores` and `cache`.
 """
 
 import flax.struct
@@ -22,14 +22,14 @@ from plmjax.layers.attention.multi_head import KeyValues
 
 @flax.struct.dataclass
 class EncoderDecoderOutput:
-    """What the modules of an encoder-decoder return; fields that a module does not compute are None.
+    """The output of the modules of an encoder-decoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D], of the decoder.
-    hidden_states: [L+1 B T D], the decoder's embeddings first; only when asked for.
+    hidden_states: [L+1 B T D], the decoder's embeddings first; only if requested.
     encoder_last_hidden_state: [B S D].
-    encoder_hidden_states: [L+1 B S D], the encoder's embeddings first; only when asked for.
-    scores: of the next token at every position of the decoder; a module without a head has none.
-    cache: what was given, with the tokens of this call.
+    encoder_hidden_states: [L+1 B S D], the encoder's embeddings first; only if requested.
+    scores: scores of the next token at every position of the decoder; None for a module without a head.
+    cache: the given cache, with the tokens of this call.
     """
 
     last_hidden_state: jax.Array
@@ -47,7 +47,7 @@ class EncoderDecoderOutput:
 
 @flax.struct.dataclass
 class SourceKeyValues:
-    """What a decoder that writes text sees of its source, computed once for all the tokens that it writes.
+    """The source of a decoder that generates text. It is computed once for all tokens of the target.
 
     key_values: [L B S N H], each decoder layer's keys and values of the encoder's output.
     attention_mask: int32 [B S], 1 for tokens that may be attended to.
@@ -57,24 +57,24 @@ class SourceKeyValues:
     attention_mask: jax.Array
 
     def visibility(self) -> Visibility:
-        """What every token of the decoder sees of the source."""
+        """Return the part of the source that every token of the decoder sees."""
         return Visibility.of_rows(self.attention_mask, None)
 
 
 def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
-    """The rows that read one source behind each other, as one row: [B K T D] with B and K together -> [B K T, D].
+    """Join the rows that read the same source into one row: [B K T D] with B and K together -> [B K T, D].
 
-    The K texts that are written of a source stand side by side. As queries of one row they share its keys and values,
+    The K texts that are generated from a source are adjacent. As queries of one row they share its keys and values,
     which are then read once and kept once.
 
     Args:
-        rows: [R T D], R = B K; K is 1 where every row has a source of its own.
-        source: what they attend to, [B S N H].
+        rows: [R T D], R = B K; K is 1 if every row has its own source.
+        source: the keys and values of the source, [B S N H].
     """
     return rows.reshape(len(source.keys), -1, rows.shape[-1])
 
 
 def check_segments(source: jax.Array | None, target: jax.Array | None) -> None:
-    """Raises ValueError where only one side of the pairs says which of them its tokens belong to."""
+    """Raise ValueError if only one side of the pairs has segments."""
     if (source is None) != (target is None):
         raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")

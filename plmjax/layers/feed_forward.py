@@ -13,11 +13,11 @@ from plmjax.layers.projection import Projection
 
 
 def _of_rows(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """The same function, which on a CPU sees its input as a matrix of rows.
+    """Return the same function, but on a CPU its input is a matrix of rows.
 
-    XLA for CPU then keeps the matrix for the gradient of the next kernel. It would otherwise compute the activation
+    XLA for CPU then keeps the matrix for the gradient of the next kernel. Otherwise it would compute the activation
     again while it transposes it, column by column, for a fourteenth of the time of BERT-Base's step
-    (`benchmarks/bert_step.py`). For a TPU the matrix costs time.
+    (`benchmarks/bert_step.py`). On a TPU the matrix costs time.
     """
 
     def in_rows(x: jax.Array) -> jax.Array:
@@ -35,9 +35,10 @@ ACTIVATIONS = {
         "swish": jax.nn.silu,
     }.items()
 }
-"""transformers' names: gelu_new is the tanh form of GELU, gelu the exact one; swish is x sigmoid(x).
+"""Dict from name to activation, with the names of transformers: gelu_new is the tanh form of GELU, gelu is the exact
+form, swish is x sigmoid(x).
 
-The backward pass keeps their input alone and computes the rest again, in less time than it would take to read it.
+The backward pass keeps only their input and computes the rest again. This takes less time than to read it.
 """
 
 
@@ -45,7 +46,7 @@ class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D].
 
     output_init: initializer of W2; `kernel_init` by default.
-    dropout: of the F features inside.
+    dropout: dropout rate of the F features inside.
     """
 
     inner_size: int

@@ -1,4 +1,4 @@
-"""First values of parameters that jax.nn.initializers does not draw."""
+"""Initializers that jax.nn.initializers does not have."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from jax.nn.initializers import Initializer
 
 
 def uniform(bound: float) -> Initializer:
-    """Uniform from -bound to bound."""
+    """Return a uniform initializer from -bound to bound."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -17,5 +17,8 @@ def uniform(bound: float) -> Initializer:
 
 
 def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Uniform from -1 / sqrt(inputs) to 1 / sqrt(inputs), as torch draws linear layers; inputs are the first axis."""
+    """Draw uniform values from -1 / sqrt(inputs) to 1 / sqrt(inputs), as torch does for linear layers.
+
+    The inputs are the first axis.
+    """
     return uniform(shape[0] ** -0.5)(key, shape, dtype)

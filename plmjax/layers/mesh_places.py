@@ -1,6 +1,6 @@
-"""Where a mesh places the dimensions of an array, asked while a program is traced for it.
+"""The placement of an array's dimensions on a mesh, for use while a program is traced.
 
-The mesh and the rules from logical names to its axes are those of the program (`plmjax.parallel.sharding.scoped`).
+The mesh and the rules from logical names to mesh axes are those of the program (`plmjax.parallel.sharding.scoped`).
 """
 
 import math
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 
 def places(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
-    """The mesh axes that divide each dimension; those that do not divide it evenly are left out.
+    """Return the mesh axes that divide each dimension, without axes that do not divide it evenly.
 
     axes: logical names of the leading dimensions.
     """
@@ -26,6 +26,6 @@ def places(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpe
 
 
 def pieces(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Into how many pieces each of the dimensions that `axes` names is divided."""
+    """Return the number of pieces of each dimension in `axes`."""
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(math.prod(mesh.shape[name] for name in jax.tree.leaves(place)) for place in places(shape, axes))

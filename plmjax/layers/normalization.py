@@ -1,8 +1,8 @@
 """Normalisation over the last axis, and over a batch.
 
-The backward passes of the former keep the input in its own dtype and float32 statistics, one or two numbers a position,
-and nothing else of the size of the input. Only reverse-mode differentiation is defined, and once; JAX refuses forward
-mode.
+The backward passes of the normalisation over the last axis keep the input in its own dtype and float32 statistics, one
+or two numbers per position. They keep nothing else of the size of the input. Only reverse-mode differentiation is
+defined, and once; JAX refuses forward mode.
 """
 
 import functools
@@ -17,7 +17,7 @@ from plmjax.errors import UserError
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al., arXiv 1607.06450).
 
-    Statistics are always float32, the variance is that of the centred values; `dtype` is that of the output.
+    Statistics are always float32. The variance is that of the centred values. `dtype` is that of the output.
     """
 
     epsilon: float
@@ -48,11 +48,12 @@ class RmsNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, each feature over a batch (Ioffe and Szegedy 2015,
-    arXiv 1502.03167; torch.nn.BatchNorm1d).
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, each feature over a batch.
 
-    Training takes mean and variance from the batch: the whole batch of a step, on whatever devices, or a microbatch of
-    it. It keeps running ones in the collection "batch_stats", which are taken otherwise.
+    The sources are Ioffe and Szegedy 2015, arXiv 1502.03167, and torch.nn.BatchNorm1d.
+
+    In training the mean and the variance are those of the batch: the whole batch of a step, on any number of devices,
+    or a microbatch of it. Running statistics are kept in the collection "batch_stats" and used outside training.
 
     momentum: share of the batch in the running statistics.
     """
@@ -62,10 +63,12 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, exists: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... D]; exists: bool [...], which places of a batch hold anything.
+        """Normalize [... D] to float32 [... D].
+
+        exists: bool [...], true for positions of a batch that are not empty.
 
         Raises:
-            UserError: a batch to train on that has one place only.
+            UserError: a training batch that has only one position.
         """
         size, axes = x.shape[-1:], tuple(range(x.ndim - 1))
         scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), (None,)), size)
@@ -142,5 +145,5 @@ def _mean(x: jax.Array) -> jax.Array:
 
 
 def _of_parameter(x: jax.Array, parameter: jax.Array) -> jax.Array:
-    """The gradient of a parameter of the last axis from that of each position."""
+    """Return the gradient of a parameter of the last axis from the gradients of all positions."""
     return jnp.sum(x, axis=tuple(range(x.ndim - 1))).astype(parameter.dtype)

@@ -1,4 +1,4 @@
-"""Matrix products with float32 results of factors in a smaller dtype."""
+"""Matrix products with float32 results from factors in a smaller dtype."""
 
 import functools
 from collections.abc import Callable
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_product(product: Callable[..., jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
-    """product(a, b) with a float32 result; `product` is an einsum or a dot_general without its two factors.
+    """Compute product(a, b) with a float32 result; `product` is an einsum or a dot_general without its two factors.
 
-    A matrix unit always adds in float32. With bfloat16 factors this returns its sums without rounding, as a softmax
-    needs them. The transposed products of the backward pass would then multiply a float32 cotangent, which is several
-    times slower; so the cotangent is first rounded to the factors' dtype. With float32 factors this is the plain
-    product.
+    A matrix unit always adds in float32. With bfloat16 factors this function returns the sums without rounding, because
+    a softmax needs them. The transposed products of the backward pass would then multiply a float32 cotangent, which is
+    several times slower. So the cotangent is first rounded to the factors' dtype. With float32 factors this is the
+    plain product.
     """
     return product(a, b, preferred_element_type=jnp.float32)
 

@@ -10,14 +10,14 @@ from jax.nn.initializers import Initializer
 
 
 class Projection(nn.Module):
-    """y = x W + b, contracting as many trailing axes of x as `axes` has more names than there are `features`.
+    """y = x W + b. The number of contracted trailing axes of x is len(axes) - len(features).
 
     features: sizes of the output axes.
     axes: logical names of the kernel's axes, inputs first; the bias has the names of the outputs.
     kernel_init: initializer of W.
-    dtype: of the product and the output; the parameters `kernel` and `bias` are float32.
-    logits: returns the sums of the product in float32, as a softmax or a squared error needs them.
-    use_bias: whether there is a b.
+    dtype: dtype of the product and the output; the parameters `kernel` and `bias` are float32.
+    logits: returns the sums of the product in float32, for a softmax or a squared error.
+    use_bias: true to add b.
     bias_init: initializer of b.
     """
 
@@ -43,7 +43,10 @@ class Projection(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _product(contracted: int, logits: bool, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """[... in], [in out] -> [... out], in float32 for logits; `contracted` axes are inputs."""
+    """Multiply [... in] by [in out] to [... out], in float32 for logits.
+
+    The first `contracted` axes of the kernel are inputs.
+    """
     inputs = tuple(range(x.ndim - contracted, x.ndim)), tuple(range(contracted))
     return jax.lax.dot_general(x, kernel, (inputs, ((), ())), preferred_element_type=jnp.float32 if logits else None)
 
@@ -53,9 +56,9 @@ def _product_forward(contracted: int, logits: bool, x: jax.Array, kernel: jax.Ar
 
 
 def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax.Array) -> tuple:
-    """The gradient of the kernel is made in the order of its axes.
+    """Compute the gradient of the kernel in the order of its axes.
 
-    JAX itself would make its transpose, for which XLA for CPU rearranges the whole cotangent.
+    JAX itself would make its transpose. XLA for CPU then rearranges the whole cotangent.
     """
     x, kernel = kept
     rows = tuple(range(x.ndim - contracted))
@@ -71,7 +74,7 @@ def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax
 
 
 def _of_matrices(contracted: int, cotangent: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The gradient of x from matrices: XLA for CPU would transpose a kernel of more axes."""
+    """Compute the gradient of x from matrices, because XLA for CPU would transpose a kernel with more axes."""
     inputs = kernel.shape[:contracted]
     matrix = kernel.reshape(math.prod(inputs), -1)
     rows = cotangent.reshape(-1, matrix.shape[1])

@@ -10,10 +10,10 @@ from plmjax.errors import UserError
 def mixed(
     hidden_states: jax.Array | tuple[jax.Array, ...], weights: jax.Array, scale: jax.Array | float = 1.0
 ) -> jax.Array:
-    """scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D].
+    """Compute scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D].
 
     Raises:
-        UserError: layers that differ in their widths, which are a tuple.
+        UserError: layers of different widths, given as a tuple.
     """
     if isinstance(hidden_states, tuple):
         widths = [layer.shape[-1] for layer in hidden_states]
@@ -28,7 +28,7 @@ def mixed(
 
 
 class ScalarMix(nn.Module):
-    """`mixed` with learned weights and scale, initialised to the plain mean of the layers.
+    """`mixed` with learned weights and scale, initialized to the plain mean of the layers.
 
     The paper's penalty of the weights is a loss of the task (`mix_penalty` of finetuning/tasks/tagging.py).
     Deviation: the paper may normalise each layer first, which is not done here.
@@ -36,7 +36,7 @@ class ScalarMix(nn.Module):
 
     @nn.compact
     def __call__(self, hidden_states: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
-        """[L+1 B T D] -> float32 [B T D]; layers as `mixed` has them."""
+        """Map [L+1 B T D] to float32 [B T D]; the layers have the form that `mixed` takes."""
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,))
         weights = self.param("weights", zeros, (len(hidden_states),))
         scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ()), ())

@@ -1,14 +1,14 @@
 """A loop over layers as one compiled body: a stack of separate layers, or one layer applied several times.
 
-What a layer takes and returns besides the token vectors x are its lanes. `inputs` holds a slice for every layer
-(caches, memories, windows), and what the layers return besides x is stacked (hidden states, new caches, attention
+The inputs and outputs of a layer besides the hidden states x are its lanes. `inputs` holds a slice for every layer
+(caches, memories, windows). The outputs of the layers besides x are stacked (hidden states, new caches, attention
 scores):
 
     x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
 
-x may be a pytree, such as the token vectors with a cache that every layer changes in place.
+x may be a pytree, such as the hidden states with a cache that every layer changes in place.
 
-Whatever is the same for all layers is a variable of the surrounding function that `body` reads.
+Values that are the same for all layers are variables of the surrounding function that `body` reads.
 """
 
 from collections.abc import Callable
@@ -20,23 +20,23 @@ import jax
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 
 Lanes = Any
-"""A pytree of arrays whose first axis is the layers; None where there are none."""
+"""A pytree of arrays whose first axis is the layers; None without lanes."""
 Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
 
 
 def stack(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
-    """Runs x through `length` layers that have parameters of their own.
+    """Run x through `length` layers, each with its own parameters.
 
     Args:
         body: one layer's step, as above.
-        layer: a module that is bound and not yet used, whose parameters get a leading axis "layers". Every
-            layer draws its own values from every random collection.
-        inputs: what each layer is given besides x, arrays [length ...].
+        layer: a bound module that is not yet used; its parameters get a leading axis "layers". Every layer draws its
+            own values from every random collection.
+        inputs: inputs of each layer besides x, arrays [length ...].
 
     Returns:
-        the last x, and what the layers returned besides it, arrays [length ...].
+        the last x, and the outputs of the layers besides x, arrays [length ...].
     """
     parameters = {
         "variable_axes": {"params": 0},
@@ -49,9 +49,10 @@ def stack(
 def repeat(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
-    """As `stack`, but all trips share the parameters of one layer; they have no axis "layers".
+    """Run x through one layer `length` times. The arguments are those of `stack`.
 
-    Every trip draws its own values from every random collection.
+    All iterations share the parameters of the layer, which have no axis "layers". Every iteration draws its own values
+    from every random collection.
     """
     parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, nn.DenyList("params"): True}}
     return _loop(parameters, body, layer, length, execution, x, inputs)
@@ -66,8 +67,8 @@ def _loop(
     x: jax.Array,
     inputs: Lanes,
 ) -> tuple[jax.Array, Lanes]:
-    """The loop itself; `parameters` tells `nn.scan` which of them each trip gets."""
-    # A compiled loop cannot merge the second forward pass with the first; straight code must be kept from it.
+    """Run the loop itself; `parameters` tells `nn.scan` the parameters of each iteration."""
+    # In a loop the compiler cannot merge the second forward pass with the first. In straight code it must be prevented.
     step = _rematerialised(body, execution, prevent_cse=execution.unroll > 1)
     return nn.scan(step, length=length, unroll=execution.unroll, **parameters)(layer, x, inputs)
 

@@ -1,4 +1,4 @@
-"""Rows of tokens: the check of their shapes, and the tokens that are chosen from them."""
+"""Rows of tokens: the check of their shapes, and the selection of tokens from them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,9 @@ from plmjax.errors import UserError
 
 
 def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
-    """Checks the token inputs of a model whose longest row has `longest` tokens, as `option` of its config says.
+    """Check the token inputs of a model whose longest row has `longest` tokens.
 
-    A model without a limit gives None.
+    `option` is the option of the config that sets this length. A model without a limit gives None.
 
     Raises:
         ValueError: the inputs do not all have the shape [B T].
@@ -26,22 +26,27 @@ def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *
 
 
 def first_of_each(segment_ids: jax.Array) -> jax.Array:
-    """bool [B T], true at the first token of every sequence that is packed into rows of segment ids, int [B T]."""
+    """Return bool [B T], true at the first token of every packed sequence of segment ids, int [B T]."""
     return segment_ids != jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
 
 
 def gather_tokens(x: jax.Array, positions: jax.Array | None) -> jax.Array:
-    """Chosen tokens of each row: [B T D], int [B P] -> [B P D]; all of them without positions."""
+    """Select tokens of each row: [B T D], int [B P] -> [B P D]; without positions select all."""
     return x if positions is None else jnp.take_along_axis(x, positions[..., None], axis=1, mode="clip")
 
 
 def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
-    """The token for its sequence: [B T D] -> [B D], or [B K D] where packed sequences start at int [B K]."""
+    """Select the first token as the representation of its sequence: [B T D] -> [B D].
+
+    With packed sequences that start at int [B K] the result is [B K D].
+    """
     return x[:, 0] if cls_positions is None else gather_tokens(x, cls_positions)
 
 
 def last_tokens(x: jax.Array, attention_mask: jax.Array | None, cls_positions: jax.Array | None) -> jax.Array:
-    """The last real token for its sequence: [B T D] -> [B D], or [B K D] where packed sequences end at int [B K].
+    """Select the last real token as the representation of its sequence: [B T D] -> [B D].
+
+    With packed sequences that end at int [B K] the result is [B K D].
 
     attention_mask: [B T], 1 for real tokens; all by default.
     """

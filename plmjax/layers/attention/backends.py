@@ -1,8 +1,9 @@
-"""How softmax(Q K^T + bias) V is computed: at once, or block by block for rows that are too long for [T S] arrays.
+"""Backends of attention, softmax(Q K^T + bias) V: all scores at once, or one block at a time.
 
-A backend takes queries [B T N H], already scaled, keys and values [B S N H], what is visible, the terms of the scores,
-the rate of dropout and its key (None: no dropout), and returns [B T N H]. Backends agree but for rounding; with dropout
-they draw other bits. As `BACKENDS` has them, they skip what lies outside a window (`plmjax.layers.attention.bands`).
+The blocks are for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
+values [B S N H], the visibility, the terms of the scores, the dropout rate and the dropout key (None: no dropout). It
+returns [B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS`
+skip everything outside a window (`plmjax.layers.attention.bands`).
 """
 
 import functools
@@ -23,12 +24,15 @@ from plmjax.layers.product import float32_product
 SCORES = ("batch", "heads")
 """Logical names of the first axes of scores, [B N T S]."""
 BLOCK = 512
-"""Queries and keys of a block: as many scores as a row of 512 tokens has."""
+"""Number of queries and of keys in a block: as many scores as in a row of 512 tokens."""
 SCORES_AT_ONCE = 2**26
-"""Bytes of float32 scores that the dense backend makes at once on a device: what the 128 MiB of vector memory of a TPU
-v5e or v6e hold beside all else, so that the scores never travel to the HBM."""
+"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device. The vector memory of a
+TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are never moved to the HBM.
+"""
 TOO_SMALL = ("TPU v2", "TPU v3")
-"""Kinds of device whose vector memory, 16 MiB, holds the scores of no group: a loop over groups only costs time."""
+"""Kinds of device whose vector memory, 16 MiB, is too small for the scores of a group: a loop over groups only costs
+time.
+"""
 
 
 def dense(
@@ -40,15 +44,16 @@ def dense(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """All scores of a head at once, [B 1 T S], with a backward pass of its own.
+    """Compute all scores of a head at once, [B 1 T S], with a custom backward pass.
 
-    It keeps the inputs, the context, and the largest score and the softmax's denominator of each query, [B N T];
-    nothing of the size of the scores. The backward pass computes the scores and draws dropout's mask again (Dao et
-    al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX refuses forward
-    mode.
+    The forward pass keeps the inputs, the context, and the largest score and the softmax's denominator of each query,
+    [B N T]. It keeps no array of the size of the scores. The backward pass computes the scores and draws dropout's mask
+    again (Dao et al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX
+    refuses forward mode.
 
-    It takes a few heads at a time where all scores are more than `SCORES_AT_ONCE`, except on the devices of
-    `TOO_SMALL`, and all of them where threefry draws a mask, which must not depend on how many rows a device has.
+    If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time. There are two exceptions, where
+    all heads are computed together: the devices of `TOO_SMALL`, and a mask that threefry draws. That mask must not
+    depend on the number of rows on a device.
     """
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = pieces((rows, heads), SCORES)
@@ -60,9 +65,10 @@ def dense(
 
 
 class _Groups(NamedTuple):
-    """Heads that are computed group after group.
+    """Groups of heads that are computed one after the other.
 
-    count: of the groups. pieces: into how many pieces devices divide the heads; each has a part of every group.
+    count: number of groups. pieces: number of pieces into which devices divide the heads; each piece has a part of
+        every group.
     """
 
     count: int
@@ -70,10 +76,13 @@ class _Groups(NamedTuple):
 
     @classmethod
     def of(cls, heads: int, size: int, pieces: int) -> Self:
-        """One group of a device's heads, of `size` bytes each, within `SCORES_AT_ONCE`; else the fewest within half."""
+        """Return one group if the scores of a device's heads, `size` bytes each, fit into `SCORES_AT_ONCE`.
+
+        Otherwise return the smallest number of groups whose scores fit into half of it.
+        """
         if heads * size <= SCORES_AT_ONCE:
             return cls(1, pieces)
-        # The other half holds what the loop copies: a group's part of the queries, keys, values and results.
+        # The other half holds the copies of the loop: a group's part of the queries, keys, values and results.
         counts = (count for count in range(1, heads) if heads % count == 0)
         return cls(next((count for count in counts if heads // count * size <= SCORES_AT_ONCE // 2), heads), pieces)
 
@@ -84,10 +93,10 @@ class _Groups(NamedTuple):
         axes: tuple[int | None, ...],
         out_axes: tuple[int | None, ...],
     ) -> tuple[jax.Array, ...]:
-        """The results of function(number, inputs of a group ...) of all groups.
+        """Return the results of function(number, inputs of a group ...) of all groups.
 
-        axes: where the heads are in each input; None where all groups share it.
-        out_axes: where they are in each result; None where the groups' results are summed.
+        axes: axis of the heads in each input; None if all groups share it.
+        out_axes: axis of the heads in each result; None if the results of the groups are summed.
         """
         if self.count == 1:
             return function(None, *inputs)
@@ -121,7 +130,7 @@ def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
 
 
 def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
-    """Q K^T, what hides keys, and the terms: float32 [B N T S]."""
+    """Return the sum of Q K^T, the bias of hidden keys and the terms: float32 [B N T S]."""
     scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
     hidden = visibility.bias(query.shape[1], key.shape[1])
     scores = scores if hidden is None else scores + hidden
@@ -163,7 +172,7 @@ def _attend_forward(
 
     inputs, axes = (query, key, value, *arrays), (2, 2, 2, *_head_axes(terms))
     context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
-    # Two numbers instead of their logsumexp: where all keys are hidden, it has no digits left for the sum.
+    # Two numbers instead of their logsumexp: if all keys are hidden, float32 has no digits left for the sum.
     return context, (query, key, value, visibility, terms, dropout_key, context, largest, total)
 
 
@@ -181,7 +190,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
         weights = dropped(exponentials, rate, group_key, axes=SCORES).astype(value.dtype)
         of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
         of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
-        # The sum over keys of weight x gradient, from the H features of a query instead of its S weights.
+        # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights.
         mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
         of_scores = exponentials * (dropped(of_weights, rate, group_key, axes=SCORES) - mean[..., None])
         rounded = of_scores.astype(query.dtype)
@@ -210,19 +219,22 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
 
 
 def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
-    """The axis of the heads in each array of the terms, counted from the front; None in arrays that heads share."""
+    """Return the axis of the heads in each array of the terms, counted from the front.
+
+    It is None for arrays that all heads share.
+    """
     found = [axis for term in terms for axis in term.head_axes()]
     leaves = jax.tree.leaves(terms)
     return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
 
 
 def _key_of(key: jax.Array | None, number: jax.Array | None) -> jax.Array | None:
-    """A group's own key; the key itself where there is one group."""
+    """Return the key of a group; with one group, return the key itself."""
     return key if key is None or number is None else jax.random.fold_in(key, number)
 
 
 def _of_queries(x: jax.Array) -> jax.Array:
-    """[B N T] -> [B T N 1]."""
+    """Transpose [B N T] to [B T N 1]."""
     return jnp.moveaxis(x, 1, 2)[..., None]
 
 
@@ -239,10 +251,10 @@ def blockwise(
     dropout_key: jax.Array | None,
     block: int = BLOCK,
 ) -> jax.Array:
-    """Scores of one block of queries and one block of keys at a time.
+    """Compute the scores of one block of queries and one block of keys at a time.
 
-    The softmax is online (Milakov and Gimelshein, arXiv 1805.02867), and the backward pass computes the scores again
-    (Rabe and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless a term is an array.
+    The softmax is online (Milakov and Gimelshein, arXiv 1805.02867). The backward pass computes the scores again (Rabe
+    and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless a term is an array.
     """
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
@@ -251,17 +263,24 @@ def blockwise(
     query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
 
     def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """number of the block, [B size N H] -> [B size N H]."""
+        """Return the context of a block of queries, [B size N H].
+
+        The inputs are the number of the block and its queries [B size N H].
+        """
         row, query = inputs
 
         def of_keys(state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
-            """Largest score and sum of exponentials so far [B N size], sum of values so far [B N size H]."""
+            """Add a block of keys to the state.
+
+            The state is the largest score and the sum of exponentials so far [B N size], and the sum of values so far
+            [B N size H].
+            """
             largest, total, context = state
             column, key, value = inputs
             cut = row * size, size, column * width, width
             scores = _scores(query, key, visibility.block(*cut), tuple(term.block(*cut) for term in terms))
             scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
-            # The softmax does not depend on what is subtracted from all scores: no gradient goes through it.
+            # The softmax does not depend on the number subtracted from all scores, so no gradient passes through it.
             new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(scores, axis=-1)))
             weights, fade = jnp.exp(scores - new[..., None]), jnp.exp(largest - new)
             total = total * fade + jnp.sum(weights, axis=-1)
@@ -289,10 +308,10 @@ def blockwise(
 
 
 def _blocks(x: jax.Array, size: int) -> jax.Array:
-    """[B T N H], filled up with zeros -> [blocks B size N H]."""
+    """Split [B T N H], padded with zeros, into [blocks B size N H]."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
 
 BACKENDS = {"dense": within_reach(dense), "blockwise": within_reach(blockwise)}
-"""Name -> backend, as `Execution.attention` names it."""
+"""Dict from name to backend. `Execution.attention` is one of the names."""

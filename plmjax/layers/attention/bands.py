@@ -1,13 +1,13 @@
-"""Attention in bands: each block of queries looks only at the keys that their window reaches.
+"""Attention in bands: each block of queries reads only the keys within its window.
 
-Time and memory grow with T x window instead of T x S. The keys of a block of queries are its own block and the blocks
-before and after it that the window reaches:
+Time and memory grow with T x window instead of T x S. The keys of a block of queries are its own block, and the blocks
+before and after it that are within the window:
 
     queries      [0 1 2 3] [4 5 6 7] [8 9 . .]
     keys of the second block, 3 before:    [0 1 2 3 4 5 6 7]
 
-Bands are made of whole blocks, which lie side by side, so that no element is looked up (Beltagy et al., arXiv
-2004.05150, section 3.2, cut their "sliding chunks" alike).
+Bands consist of whole, adjacent blocks, so no single element is looked up (Beltagy et al., arXiv 2004.05150, section
+3.2, cut their "sliding chunks" in the same way).
 """
 
 import functools
@@ -24,31 +24,33 @@ from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Condition, Visibility
 
 Backend = Callable[..., jax.Array]
-"""A function as `plmjax.layers.attention.backends` describes it."""
+"""A function as described in `plmjax.layers.attention.backends`."""
 LEAST, MOST = 128, 512
-"""Queries of a block: as many as the window reaches on its longer side, within these limits, in steps of `LEAST`."""
+"""Limits of the number of queries in a block. A block has as many queries as the longer side of the window, within
+these limits, in steps of `LEAST`.
+"""
 
 
 @flax.struct.dataclass
 class Exists(Condition):
-    """The key is one of the row, not of the padding that fills a band up.
+    """A condition that the key belongs to the row, not to the padding of a band.
 
-    first, end: its first position, and the one behind its last; int scalars.
+    first, end: the first position of the row and the position after its last; int scalars.
     """
 
     first: int | jax.Array
     end: int | jax.Array
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """The position lies within the row."""
+        """Return True where the position is within the row."""
         return ((key_positions >= self.first) & (key_positions < self.end))[None]
 
 
 class Bands(NamedTuple):
-    """How rows are cut.
+    """The sizes of the blocks and bands of rows.
 
-    size: queries of a block. blocks: of queries. width: keys of a band.
-    start: index of the first band's first key; below 0 where padding stands before the keys.
+    size: number of queries in a block. blocks: number of blocks of queries. width: number of keys in a band.
+    start: index of the first band's first key; below 0 if there is padding before the keys.
     """
 
     size: int
@@ -58,7 +60,10 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, visibility: Visibility, queries: int, keys: int) -> Self | None:
-        """The bands of rows whose window is known while the program is traced; None where they would save nothing."""
+        """Return the bands of rows whose window is known while the program is traced.
+
+        Return None if bands save no computation.
+        """
         offsets = visibility.query_offset, visibility.key_offset
         if None in visibility.reach or not all(isinstance(offset, int) for offset in offsets):
             return None
@@ -71,35 +76,35 @@ class Bands(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """All keys of the bands, each counted once."""
+        """Number of keys of all bands; a key that is in several bands counts once."""
         return self.width + (self.blocks - 1) * self.size
 
     def place_queries(self, x: jax.Array, axis: int) -> jax.Array:
-        """Queries, filled up to whole blocks."""
+        """Return the queries, padded to whole blocks."""
         return _between(x, axis, 0, self.blocks * self.size)
 
     def place_keys(self, x: jax.Array, axis: int) -> jax.Array:
-        """The keys of all bands: padded where a band lacks some, without those that are in none."""
+        """Return the keys of all bands: with padding where a band lacks keys, and without keys that are in no band."""
         return _between(x, axis, self.start, self.keys)
 
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
-        """The blocks of queries."""
+        """Return the blocks of queries."""
         return _blocks(self.place_queries(x, 1), self.size)
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
-        """The band of each block of queries."""
+        """Return the band of each block of queries."""
         x = _blocks(self.place_keys(x, 1), self.size)
         return jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=2)
 
     def place(self, arrays: AttentionArrays) -> AttentionArrays:
-        """A condition or a score term for the queries and the keys of all bands."""
+        """Return a condition or a score term for the queries and the keys of all bands."""
         return arrays.change_axis("queries", self.place_queries).change_axis("keys", self.place_keys)
 
 
 def within_reach(backend: Backend) -> Backend:
-    """`backend`, which computes nothing outside the window of a `Visibility` whose reach is known.
+    """Return `backend` with computation limited to the window of a `Visibility`, if its reach is known.
 
-    A query that sees no key, such as padding, gets some mean of the values of its band, and not of its whole row.
+    For a query that sees no key, such as padding, the result is a mean of the values of its band, not of its whole row.
     """
 
     @functools.wraps(backend)
@@ -138,12 +143,12 @@ def within_reach(backend: Backend) -> Backend:
 
 
 def _between(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
-    """x from index `first` of an axis on, `count` elements of it: 0 for those that it does not have."""
+    """Return `count` elements of an axis of x from index `first` on; elements outside x are 0."""
     x, sides = jnp.asarray(x), [(0, 0, 0)] * x.ndim
     sides[axis] = (-first, first + count - x.shape[axis], 0)
     return jax.lax.pad(x, jnp.zeros((), x.dtype), sides)
 
 
 def _blocks(x: jax.Array, size: int) -> jax.Array:
-    """[B T N H] -> [T/size B size N H]."""
+    """Split [B T N H] into [T/size B size N H]."""
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)

@@ -1,7 +1,7 @@
 """The cache of attention: the keys and values of the tokens that a decoder has read.
 
-The loop over the layers carries the cache: each layer writes its keys and values before it looks at all of them. So
-every read of the arrays follows the last write, and the compiler changes them in place.
+The loop over the layers carries the cache. Each layer writes its new keys and values before it reads all of them. So
+every read of the arrays follows the last write, and the compiler changes the arrays in place.
 """
 
 from typing import Self
@@ -16,19 +16,20 @@ from plmjax.contracts.visibility import Causal, KeyMask, Visibility
 from plmjax.layers.attention.multi_head import KeyValues
 
 AXES = ("layers", "batch", "heads", "head", "length")
-"""Logical axes of the arrays, so that a mesh divides them as it does the batch and the heads."""
+"""Logical axes of the arrays, so that a mesh divides the batch and the heads of the cache."""
 
 
 @flax.struct.dataclass
 class KeyValueCache(Cache):
-    """Keys and values of every layer, with a capacity of S tokens a row.
+    """Keys and values of every layer, with a capacity of S tokens per row.
 
-    All rows are written at the same place: rows of unequal length are padded on the left, and `key_mask` hides that.
+    All rows are written at the same position. Rows of unequal length are padded on the left, and `key_mask` hides the
+    padding.
 
-    keys, values: [L B N H S], the places of a feature side by side: XLA for CPU copies what lies otherwise before the
+    keys, values: [L B N H S], the positions of a feature side by side: XLA for CPU copies any other layout before the
         products of attention.
     key_mask: int32 [B S], 1 for tokens that may be seen.
-    length: int32 scalar, the number of places that are written.
+    length: int32 scalar, the number of positions that are written.
     """
 
     keys: jax.Array
@@ -38,31 +39,37 @@ class KeyValueCache(Cache):
 
     @classmethod
     def empty(cls, layers: int, batch: int, capacity: int, heads: int, size: int, dtype: jnp.dtype) -> Self:
-        """A cache of no tokens."""
+        """Return a cache without tokens."""
         zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, capacity), dtype), AXES)
         return cls(zeros, zeros, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((), jnp.int32))
 
     @property
     def capacity(self) -> int:
-        """Tokens of a row at most, S."""
+        """Maximum number of tokens per row, S."""
         return self.keys.shape[-1]
 
     def with_mask(self, attention_mask: jax.Array) -> Self:
-        """The cache with the mask of T new tokens, int [B T]; the layers have yet to write their keys and values."""
+        """Return the cache with the mask of T new tokens, int [B T].
+
+        The layers write their keys and values afterwards.
+        """
         mask = attention_mask.astype(jnp.int32)
         return self.replace(key_mask=jax.lax.dynamic_update_slice_in_dim(self.key_mask, mask, self.length, 1))
 
     def positions(self, attention_mask: jax.Array) -> jax.Array:
-        """int [B T]: the number of real tokens before each of T new tokens; 0 for padding."""
+        """Return int [B T]: the number of real tokens before each of T new tokens; 0 for padding."""
         before = jnp.sum(self.key_mask, axis=1, keepdims=True)
         return jnp.maximum(before + jnp.cumsum(attention_mask, axis=1) - 1, 0).astype(jnp.int32)
 
     def visibility(self, prefix_lengths: jax.Array | None = None) -> Visibility:
-        """The tokens that new tokens see: those of the cache, and the new ones up to each."""
+        """Return the tokens that new tokens see.
+
+        Each sees the tokens of the cache and the new tokens up to itself.
+        """
         return Visibility((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
 
     def update(self, layer: jax.Array, new: KeyValues) -> Self:
-        """The cache with a layer's keys and values of T new tokens, [B T N H]."""
+        """Write a layer's keys and values of T new tokens, [B T N H], and return the cache."""
 
         def write(kept: jax.Array, new: jax.Array) -> jax.Array:
             new = jnp.einsum("BTNH->BNHT", new).astype(kept.dtype)[None]
@@ -71,15 +78,15 @@ class KeyValueCache(Cache):
         return self.replace(keys=write(self.keys, new.keys), values=write(self.values, new.values))
 
     def layer(self, layer: jax.Array) -> KeyValues:
-        """A layer's keys and values, [B S N H]."""
+        """Return a layer's keys and values, [B S N H]."""
         return KeyValues(*(jnp.einsum("BNHS->BSNH", kept[layer]) for kept in (self.keys, self.values)))
 
     def advance(self, tokens: int) -> Self:
-        """The cache after every layer has written its keys and values of so many new tokens."""
+        """Return the cache after every layer has written its keys and values of `tokens` new tokens."""
         return self.replace(length=self.length + tokens)
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """The cache of other rows, int [B']."""
+        """Return the cache of other rows, int [B']."""
         keys, values = (
             nn.with_logical_constraint(jnp.take(kept, indices, axis=1), AXES) for kept in (self.keys, self.values)
         )
@@ -87,11 +94,11 @@ class KeyValueCache(Cache):
 
 
 def with_past(new: KeyValues, cache: KeyValueCache | None, layer: jax.Array) -> tuple[KeyValues, KeyValueCache | None]:
-    """A layer's keys and values of the past and of T new tokens, [B S N H], and the cache that holds both.
+    """Return a layer's keys and values of the past and of T new tokens, [B S N H], and the cache with both.
 
     Args:
         new: of the new tokens, [B T N H].
-        cache: the past; None: there is none, and S is T.
+        cache: the past; None: there is no past, and S is T.
         layer: the number of the layer, int scalar.
     """
     if cache is None:

@@ -1,8 +1,8 @@
 """Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
 
-One function serves self-attention, cross-attention, a memory and cached decoding: queries look at projected keys and
-values, wherever these come from, and a `Visibility` says which of them each query sees. How the product is computed is
-a backend of `plmjax.layers.attention.backends`, which `Execution.attention` names.
+One function serves self-attention, cross-attention, a memory and cached decoding. Queries attend to projected keys and
+values from any source. A `Visibility` defines the keys that each query sees. A backend of
+`plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
 """
 
 import math
@@ -34,12 +34,12 @@ class MultiHeadAttention(nn.Module):
 
     features: D, of the queries and the result.
     num_heads: N.
-    dropout: rate at which attention probabilities are dropped.
+    dropout: dropout rate of attention probabilities.
     kernel_init: initializer of the projections.
-    query_init, output_init: initializers of the first and the last of them; `kernel_init` by default.
+    query_init, output_init: initializers of the first and the last projection; `kernel_init` by default.
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
-    use_bias: whether the projections have biases.
+    use_bias: true for projections with biases.
     """
 
     features: int
@@ -54,7 +54,7 @@ class MultiHeadAttention(nn.Module):
     output_init: Initializer | None = None
 
     def setup(self) -> None:
-        """The four projections."""
+        """Create the four projections."""
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
@@ -74,12 +74,15 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """[B T D], and [B S ...] that keys and values are projected from -> [B T D]; else as `attend`."""
+        """Project keys and values from `source` [B S ...] and attend to them.
+
+        The queries are [B T D] and the result is [B T D]. The other arguments are those of `attend`.
+        """
         query = self._scaled_query(queries)
         return self._attend(query, self.key_values(source), visibility, terms, deterministic)
 
     def key_values(self, source: jax.Array) -> KeyValues:
-        """[B S ...] -> what `attend` looks at."""
+        """Project [B S ...] to the keys and values of `attend`."""
         return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(source)))
 
     def attend(
@@ -91,13 +94,13 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attention over keys and values that are projected already. The softmax is in float32.
+        """Attend to keys and values that are projected already. The softmax is in float32.
 
         Args:
             queries: [B T D].
-            visibility: which keys each query sees; all without it.
-            terms: what is added to the scores, such as relative positions.
-            deterministic: without dropout.
+            visibility: the keys that each query sees; None: all keys.
+            terms: terms added to the scores, such as relative positions.
+            deterministic: disables dropout.
 
         Returns:
             [B T D].

@@ -1,6 +1,7 @@
-"""A number added to each score of attention for how far the key is from its query (Raffel et al. 2020, section 2.1).
+"""Relative positions: a number added to each score of attention, for the distance between query and key.
 
-Distances are gathered in buckets, and each head has a number for each bucket:
+The source is Raffel et al. 2020, section 2.1. Distances are grouped in buckets, and each head has a number for each
+bucket:
 
     score(i, j) = q_i . k_j + numbers[bucket(j - i), head]
 """
@@ -22,11 +23,11 @@ from plmjax.contracts.visibility import Visibility
 
 
 class RelativePositions(nn.Module):
-    """The numbers, a parameter `embedding`, float32 [buckets N], for any number of layers that share them.
+    """The numbers, a parameter `embedding`, float32 [buckets N]. Any number of layers may share them.
 
-    both_sides: whether keys after their query have buckets of their own, half of them all; else they share that of the
-        query itself.
-    largest: distance from which on all are in the last bucket.
+    both_sides: true if keys after their query have half of the buckets for themselves; otherwise they share the bucket
+        of the query itself.
+    largest: all distances from this one on are in the last bucket.
     """
 
     both_sides: bool
@@ -38,10 +39,10 @@ class RelativePositions(nn.Module):
 
     @nn.compact
     def __call__(self, visibility: Visibility, queries: int, keys: int) -> ScoreTerm:
-        """The term of so many queries and keys.
+        """Return the term for `queries` queries and `keys` keys.
 
-        An array, made once for all layers, where a layer makes all its scores at once; else blocks are made as a
-        backend of attention asks for them.
+        If a layer computes all its scores at once, the term is an array, made once for all layers. Otherwise a backend
+        of attention makes it block by block.
         """
         init = nn.with_logical_partitioning(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
@@ -55,7 +56,7 @@ class RelativePositions(nn.Module):
 class DistanceScores(ScoreTerm):
     """The numbers of each head for the distance of a key from its query.
 
-    table: float32 [buckets N]. both_sides, largest: as `RelativePositions` has them.
+    table: float32 [buckets N]. both_sides, largest: as in `RelativePositions`.
     """
 
     table: jax.Array = axes(None, "heads")
@@ -65,33 +66,35 @@ class DistanceScores(ScoreTerm):
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """Of the positions alone."""
+        """Return the term, which depends only on the positions."""
         return self.of_positions(query_positions, key_positions)
 
     def of_positions(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """The numbers for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
+        """Return the numbers for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
 
-        Packed sequences need nothing else: the distance of two tokens of a sequence is that of their places in the row.
+        Packed sequences need no special treatment: the distance of two tokens of a sequence is that of their positions
+        in the row.
         """
         buckets = distance_buckets(self.both_sides, len(self.table), self.largest)
         distance = jnp.clip(keys - queries[..., None], -self.largest, self.largest)
-        # A product, because the gradient of a look-up adds one number after the other.
+        # A product, because the gradient of a lookup adds the numbers one by one.
         chosen = jax.nn.one_hot(jnp.asarray(buckets)[distance + self.largest], len(self.table))
         return jnp.einsum("...TSK,KN->...NTS", chosen, self.table, precision=jax.lax.Precision.HIGHEST)
 
 
 @functools.cache
 def distance_buckets(both_sides: bool, buckets: int, largest: int) -> np.ndarray:
-    """int32 [2 largest + 1]: the bucket of a key that stands -largest, ..., largest places after its query.
+    """Return int32 [2 largest + 1]: the bucket of a key at distance -largest, ..., largest from its query.
 
-    Half of the buckets of a direction are for one distance each, the other half for ranges that grow with the logarithm
-    of the distance, up to `largest` (`_relative_position_bucket` of mesh_tensorflow/transformer/transformer_layers.py).
+    Half of the buckets of a direction are for one distance each. The other half are for ranges that grow with the
+    logarithm of the distance, up to `largest` (`_relative_position_bucket` of
+    mesh_tensorflow/transformer/transformer_layers.py).
     """
     places = np.arange(-largest, largest + 1)
     side = buckets // 2 if both_sides else buckets
     distance = np.abs(places) if both_sides else np.maximum(-places, 0)
     exact = side // 2
-    # In float32, whose rounding decides where a range begins.
+    # In float32: its rounding decides where a range begins.
     share = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
         math.log(largest / exact)
     )

@@ -1,12 +1,12 @@
-"""Gated recurrent units: one scan over time, with the products of the inputs made before it, all at once.
+"""Gated recurrent units: one scan over time. The products of all inputs are computed at once before the scan.
 
     r, z = sigmoid(x_t W + b + h_{t-1} U);  n = tanh(x_t W + b + r (h_{t-1} U + c))
     h_t = (1 - z) n + z h_{t-1}                              (Cho et al. 2014, arXiv 1406.1078; torch.nn.GRU)
 
-The gates are in the order of torch: reset, update, candidate (n). Products are in the model's dtype; the state and what
-is computed from it within a step are float32.
+The gates are in the order of torch: reset, update, candidate (n). Products are in the model's dtype. The state, and the
+values computed from it within a step, are float32.
 
-Deviation: the reset gate multiplies the state's product, as in torch and cuDNN; the paper's multiplies the state.
+Deviation: the reset gate multiplies the state's product, as in torch and cuDNN; in the paper it multiplies the state.
 """
 
 import functools
@@ -35,7 +35,7 @@ from plmjax.layers.recurrent.scan_over_time import (
 )
 
 GATES = 3
-"""Reset, update, candidate."""
+"""Number of gates: reset, update, candidate."""
 
 
 def recurrence(
@@ -48,9 +48,9 @@ def recurrence(
     visible: jax.Array | None = None,
     reverse: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """The recurrent part of a layer, in one direction.
+    """Compute the recurrent part of a layer, in one direction.
 
-    The backward pass is its own, with the gradient of the kernel as one product after the scan. Only reverse-mode
+    The backward pass is custom: it computes the gradient of the kernel as one product after the scan. Only reverse-mode
     differentiation is defined, and once.
 
     Args:
@@ -61,7 +61,8 @@ def recurrence(
         starts, visible, reverse: as those of an LSTM (layers/recurrent/lstm.py).
 
     Returns:
-        outputs [B T H] in the dtype of `gates`, and the state after the last token that is read, in that of `state`.
+        outputs [B T H] in the dtype of `gates`, and the state after the last token that is read, in the dtype of
+        `state`.
     """
     batch, length, _, hidden = gates.shape
     chex.assert_shape(gates, (batch, length, GATES, hidden))
@@ -76,7 +77,7 @@ def recurrence(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scan(reverse: bool, *inputs: Any) -> tuple[jax.Array, jax.Array]:
-    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [H B]."""
+    """Compute `recurrence` with time as the first axis and rows as the last: [T ... B], and states [H B]."""
     return _scan_forward(reverse, *inputs)[0]
 
 
@@ -155,7 +156,7 @@ class Gru(RecurrentLayer):
         starts: jax.Array | None = None,
         visible: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """[B T D] -> [B T H] and the state after the last token that is read, [B H].
+        """Map [B T D] to [B T H] and the state after the last token that is read, [B H].
 
         Args:
             state: before the first token that is read; None is zero.
@@ -178,8 +179,8 @@ class Gru(RecurrentLayer):
 class BidirectionalGru(nn.Module):
     """One layer in both directions, the modules `forward` and `backward`.
 
-    features: H, numbers of each direction's state.
-    kernel_init, bias_init, dtype: as `Gru`.
+    features: H, the size of the state in each direction.
+    kernel_init, bias_init, dtype: as in `Gru`.
     """
 
     features: int
@@ -191,9 +192,11 @@ class BidirectionalGru(nn.Module):
     def __call__(
         self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """[B T D] -> [B T 2 H], forward then backward, and the state of each after the last token that it reads.
+        """Map [B T D] to [B T 2 H], forward then backward, and the last state of each direction.
 
-        starts, visible: as `Gru`; each direction starts anew at its own end of every document.
+        The last state is the one after the last token that a direction reads.
+
+        starts, visible: as in `Gru`; each direction starts anew at its own end of every document.
         """
         layer = functools.partial(Gru, self.features, self.kernel_init, self.bias_init, dtype=self.dtype)
         return both_directions(layer, x, starts, visible)

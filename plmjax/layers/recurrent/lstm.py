@@ -1,11 +1,11 @@
-"""Long short-term memory: one scan over time, with the products of the inputs made before it, all at once.
+"""Long short-term memory: one scan over time. The products of all inputs are computed at once before the scan.
 
     i, f, o = sigmoid(x_t W + h_{t-1} U + b);  g = tanh(x_t W + h_{t-1} U + b)
     c_t = f c_{t-1} + i g;  h_t = o tanh(c_t)                                  (Hochreiter and Schmidhuber 1997)
     h_t = (o tanh(c_t)) P  with a projection                                   (Sak et al. 2014, arXiv 1402.1128)
 
-The gates are in the order of torch: input, forget, candidate (g), output. Products are in the model's dtype; cells and
-what is computed from them within a step are float32.
+The gates are in the order of torch: input, forget, candidate (g), output. Products are in the model's dtype. Cells, and
+the values computed from them within a step, are float32.
 """
 
 import functools
@@ -35,26 +35,29 @@ from plmjax.layers.recurrent.scan_over_time import (
 )
 
 GATES = 4
-"""Input, forget, candidate, output."""
+"""Number of gates: input, forget, candidate, output."""
 FORGET = 1
-"""The place of the forget gate among them."""
+"""Index of the forget gate."""
 
 
 @flax.struct.dataclass
 class LstmState:
-    """What goes from token to token: the cell c, float32 [B H], and the output h, [B P] (P is H without projection)."""
+    """The state between tokens.
+
+    It holds the cell c, float32 [B H], and the output h, [B P] (P is H without projection).
+    """
 
     cell: jax.Array
     output: jax.Array
 
     @classmethod
     def zeros(cls, batch: int, hidden: int, projected: int | None = None) -> Self:
-        """The state before a text, float32: it does not depend on the dtype of a model."""
+        """Return the state before a text, float32 for every dtype of the model."""
         return cls(jnp.zeros((batch, hidden)), jnp.zeros((batch, hidden if projected is None else projected)))
 
 
 class _Settings(NamedTuple):
-    """What is known when a program is compiled; as `recurrence`."""
+    """The settings that are known when a program is compiled, as in `recurrence`."""
 
     cell_clip: float | None
     projection_clip: float | None
@@ -75,24 +78,26 @@ def recurrence(
     forget_bias: float = 0.0,
     reverse: bool = False,
 ) -> tuple[jax.Array, LstmState]:
-    """The recurrent part of a layer, in one direction.
+    """Compute the recurrent part of a layer, in one direction.
 
-    The backward pass is its own: gradients of both kernels are one product after the scan, where JAX would add a
-    product of their size at every token. Only reverse-mode differentiation is defined, and once.
+    The backward pass is custom: the gradient of each kernel is one product after the scan. JAX itself would add a
+    product of the kernel's size at every token. Only reverse-mode differentiation is defined, and once.
 
     Args:
         gates: x W + b of all tokens, [B T 4 H], in the dtype of the products.
         recurrent_kernel: U, [P 4 H].
         state: before the first token that is read.
-        starts: bool [B T], true where the state is zero before the token is read: a document begins.
-        visible: bool [B T], false at padding: the state passes it unchanged whatever `starts` says; the output is 0.
+        starts: bool [B T], true at the first token of a document: the state is zero before the token is read.
+        visible: bool [B T], the padding mask, false at padding: padding leaves the state unchanged whatever the value
+            of `starts`, and its output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
-        cell_clip, projection_clip: largest size of a number of the cell and of the projected output.
-        forget_bias: added to the forget gate; TensorFlow's cells have 1 there, beside the bias.
+        cell_clip, projection_clip: largest absolute value in the cell and in the projected output.
+        forget_bias: added to the forget gate; TensorFlow's cells have 1 there, besides the bias.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
     Returns:
-        outputs [B T P] in the dtype of `gates`, and the state after the last token that is read, in that of `state`.
+        outputs [B T P] in the dtype of `gates`, and the state after the last token that is read, in the dtype of
+        `state`.
     """
     batch, length, _, hidden = gates.shape
     chex.assert_shape(gates, (batch, length, GATES, hidden))
@@ -111,7 +116,7 @@ def recurrence(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scan(settings: _Settings, *inputs: Any) -> tuple[jax.Array, LstmState]:
-    """`recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B]."""
+    """Compute `recurrence` with time as the first axis and rows as the last: [T ... B], and states [... B]."""
     return _scan_forward(settings, *inputs)[0]
 
 
@@ -200,16 +205,17 @@ def _clip(x: jax.Array, largest: float | None) -> jax.Array:
 
 
 def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
-    """The derivative of `_clip`, from its result."""
+    """Return the derivative of `_clip`, computed from its result."""
     return 1.0 if largest is None else (jnp.abs(clipped) < largest).astype(jnp.float32)
 
 
 class Lstm(RecurrentLayer):
     """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    recurrent_bias: whether there is a second bias, beside the recurrent kernel, as in torch; their sum is what counts.
-    projected: P, numbers of the output; None: the output is not projected.
-    cell_clip, projection_clip, forget_bias: as `recurrence`.
+    recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
+        matters.
+    projected: P, the size of the output; None: the output is not projected.
+    cell_clip, projection_clip, forget_bias: as in `recurrence`.
 
     The parameters are also `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
     """
@@ -229,13 +235,13 @@ class Lstm(RecurrentLayer):
         starts: jax.Array | None = None,
         visible: jax.Array | None = None,
     ) -> tuple[jax.Array, LstmState]:
-        """[B T D] -> [B T P] and the state after the last token that is read.
+        """Map [B T D] to [B T P] and the state after the last token that is read.
 
         Args:
             state: before the first token that is read; None is zero.
-            starts: bool [B T], the first token of every document. No state goes from one document to another: a layer
+            starts: bool [B T], the first token of every document. No state passes from one document to another: a layer
                 that reads in reverse starts anew at the last token of each.
-            visible: as `recurrence`; in reverse too, padding stays at its place.
+            visible: as in `recurrence`; in reverse padding also keeps its position.
         """
         outputs = self.features if self.projected is None else self.projected
         if state is None:
@@ -265,8 +271,8 @@ class Lstm(RecurrentLayer):
 class BidirectionalLstm(nn.Module):
     """One layer in both directions, the modules `forward` and `backward`.
 
-    features: H, numbers of each direction's cell.
-    kernel_init, bias_init, recurrent_bias, projected, forget_bias, dtype: as `Lstm`.
+    features: H, the size of the cell in each direction.
+    kernel_init, bias_init, recurrent_bias, projected, forget_bias, dtype: as in `Lstm`.
     """
 
     features: int
@@ -281,9 +287,11 @@ class BidirectionalLstm(nn.Module):
     def __call__(
         self, x: jax.Array, *, starts: jax.Array | None = None, visible: jax.Array | None = None
     ) -> tuple[jax.Array, tuple[LstmState, LstmState]]:
-        """[B T D] -> [B T 2 P], forward then backward, and the state of each after the last token that it reads.
+        """Map [B T D] to [B T 2 P], forward then backward, and the last state of each direction.
 
-        starts, visible: as `Lstm`; each direction starts anew at its own end of every document.
+        The last state is the one after the last token that a direction reads.
+
+        starts, visible: as in `Lstm`; each direction starts anew at its own end of every document.
         """
         layer = functools.partial(
             Lstm,

@@ -22,11 +22,11 @@ _SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
 class LuongAttention(nn.Module):
     """Attention of K queries of every row to the row's source.
 
-    features: of the output.
-    kernel_init: of W and V, the parameters `query/kernel` and `output/kernel`.
-    dtype: of the products, the weights and the output; scores are float32.
-    projects_query: whether there is a W; without, a query is as wide as the source.
-    attention_dropout: of the weights.
+    features: size of the output.
+    kernel_init: initializer of W and V, the parameters `query/kernel` and `output/kernel`.
+    dtype: dtype of the products, the weights and the output; scores are float32.
+    projects_query: true to use W; without W a query has the width of the source.
+    attention_dropout: dropout rate of the weights.
     output_axes: logical axes of V.
     """
 
@@ -41,13 +41,15 @@ class LuongAttention(nn.Module):
     def __call__(
         self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool = True
     ) -> jax.Array:
-        """As `attend`."""
+        """Take and return the same as `attend`."""
         return self.attend(query, source, visible, deterministic)
 
     def attend(self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool) -> jax.Array:
-        """[B K Q], [B S D] -> [B K features]; for `__call__` of modules that add to it.
+        """Map queries [B K Q] and the source [B S D] to [B K features].
 
-        visible: bool [B K S] or [B 1 S], the places of the source that a query attends to.
+        A subclass that extends `__call__` calls this method.
+
+        visible: bool [B K S] or [B 1 S], the positions of the source that a query attends to.
         """
 
         def project(name: str, features: int, axes: tuple[str, str], x: jax.Array) -> jax.Array:
@@ -57,7 +59,7 @@ class LuongAttention(nn.Module):
         scores = jnp.where(visible, float32_product(_SCORES, asked, source), EXCLUDED)
         weights = Dropout(self.attention_dropout)(jax.nn.softmax(scores, axis=-1).astype(self.dtype), deterministic)
         both = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
-        # Every device has all features: XLA (of jax 0.10) would divide them across the border of both parts, and on a
-        # mesh of three axes the gradients of the source would be other numbers.
+        # Every device has all features. XLA (of jax 0.10) would divide them across the border of both parts. On a
+        # mesh of three axes the gradients of the source would then be wrong.
         both = nn.with_logical_constraint(both, ("batch", "length", None))
         return jnp.tanh(project("output", self.features, self.output_axes, both))

@@ -1,19 +1,19 @@
-"""From a model's token inputs to what a recurrent layer is told of its tokens: which it reads, where a text begins."""
+"""Masks of recurrent layers, from a model's token inputs: the tokens that are read, and the first of each text."""
 
 import jax
 import jax.numpy as jnp
 
 
 def visible_tokens(attention_mask: jax.Array | None, segment_ids: jax.Array | None) -> jax.Array | None:
-    """bool [B T], false at padding; None where nothing says that there is any."""
+    """Return bool [B T], false at padding; None if no input marks padding."""
     masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
     return None if not masks else masks[0] if len(masks) == 1 else masks[0] & masks[1]
 
 
 def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
-    """bool [B T], true at the first token of each text: where one of these numbers, int [B T], is not the one before.
+    """Return bool [B T], true at the first token of each text.
 
-    None without numbers: a row is one text.
+    There one of the numbers, int [B T], differs from the previous one. Without numbers return None: a row is one text.
     """
     given = [number for number in numbers if number is not None]
     if not given:
@@ -25,11 +25,12 @@ def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
 def recurrent_masks(
     attention_mask: jax.Array | None, segment_ids: jax.Array | None, *texts: jax.Array | None
 ) -> dict[str, jax.Array | None]:
-    """`visible` and `starts`, as the layers of this room have them.
+    """Return `visible` and `starts`, the masks that recurrent layers take.
 
     Args:
         attention_mask: [B T], 0 for padding.
-        segment_ids: int [B T], the packed sequence of a token, 0 for padding; each begins with a state of zeros.
+        segment_ids: int [B T], the packed sequence of a token, 0 for padding; each sequence begins with a state of
+            zeros.
         texts: int [B T], other numbers that differ between texts, such as token types.
     """
     return {

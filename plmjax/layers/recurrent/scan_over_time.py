@@ -1,6 +1,6 @@
-"""What recurrent layers share: their fields, and scans over arrays [T ... B], time first and rows last.
+"""The shared parts of recurrent layers: their fields, and scans over arrays [T ... B], time first and rows last.
 
-A kernel times a matrix with few columns is several times as fast on a CPU as few rows times a kernel.
+On a CPU a kernel times a matrix with few columns is several times as fast as few rows times a kernel.
 """
 
 import functools
@@ -16,9 +16,9 @@ from jax.nn.initializers import Initializer
 from plmjax.layers.projection import Projection
 
 TO_GATES = functools.partial(jnp.einsum, "GHP,PB->GHB")
-"""A kernel times the state of a token's rows."""
+"""Product of a kernel and the state of a token's rows."""
 BACK_TO_STATE = functools.partial(jnp.einsum, "PGH,GHB->PB")
-"""The same backwards, with the kernel as the parameters have it."""
+"""The backward direction of `TO_GATES`, with the kernel in the layout of the parameters."""
 OF_GATES = ("embed", None, "mlp")
 """Logical axes of the kernels [D G H] that make the gates."""
 
@@ -26,12 +26,12 @@ OF_GATES = ("embed", None, "mlp")
 class RecurrentLayer(nn.Module):
     """Base of the layers that read in one direction.
 
-    features: H, numbers of the state.
+    features: H, the size of the state.
     kernel_init, bias_init: initializers of all kernels and of all biases.
     reverse: reads from the last token to the first; outputs stay at their tokens.
-    dtype: of the products and the output; parameters are float32.
+    dtype: dtype of the products and the output; parameters are float32.
 
-    The parameters `input/kernel` [D G H] and `input/bias` [G H] make the inputs' part of G gates.
+    The parameters `input/kernel` [D G H] and `input/bias` [G H] compute the part of G gates that depends on the inputs.
     """
 
     features: int
@@ -41,23 +41,26 @@ class RecurrentLayer(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def input_gates(self, x: jax.Array, gates: int) -> jax.Array:
-        """x W + b, [B T D] -> [B T G H]."""
+        """Compute x W + b, [B T D] -> [B T G H]."""
         inits = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
         return Projection((gates, self.features), OF_GATES, **inits, dtype=self.dtype, name="input")(x)
 
     def kernel(self, name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
-        """A kernel of the recurrence."""
+        """Return a kernel of the recurrence."""
         return self.param(name, nn.with_logical_partitioning(self.kernel_init, axes), shape)
 
     def bias(self, name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
-        """A bias of the recurrence."""
+        """Return a bias of the recurrence."""
         return self.param(name, nn.with_logical_partitioning(self.bias_init, axes), shape)
 
 
 def both_directions(
     layer: Callable[..., RecurrentLayer], x: jax.Array, starts: jax.Array | None, visible: jax.Array | None
 ) -> tuple[jax.Array, tuple[Any, Any]]:
-    """The layers `forward` and `backward` over [B T D]: outputs [B T 2 P] in this order, and the last state of each."""
+    """Run the layers `forward` and `backward` over [B T D].
+
+    Return the outputs [B T 2 P] in this order, and the last state of each.
+    """
     layers = (layer(reverse=reverse, name=name) for name, reverse in (("forward", False), ("backward", True)))
     outputs, states = zip(*(one(x, starts=starts, visible=visible) for one in layers), strict=True)
     return jnp.concatenate(outputs, axis=-1), states
@@ -66,10 +69,10 @@ def both_directions(
 def time_first(
     gates: jax.Array, starts: jax.Array | None, visible: jax.Array | None
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
-    """The inputs of a scan, rows last: [B T G H] -> [T G H B], and both masks, bool [B T] -> [T B].
+    """Return the inputs of a scan, rows last: [B T G H] -> [T G H B], and both masks, bool [B T] -> [T B].
 
-    Every device reads its rows with all features. Were these divided too, each token would cost an exchange; and XLA
-    (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: gradients would be other numbers.
+    Every device reads its rows with all features. If the features were divided too, each token would cost an exchange.
+    And XLA (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: the gradients would be wrong.
     """
     starts = visible_starts(starts, visible, gates.shape[:2])
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
@@ -77,22 +80,25 @@ def time_first(
 
 
 def batch_first(outputs: jax.Array) -> jax.Array:
-    """The outputs of a scan as a layer returns them: [T P B] -> [B T P]."""
+    """Return the outputs of a scan in the layout of a layer: [T P B] -> [B T P]."""
     return nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
 
 
 def whole(kernel: jax.Array) -> jax.Array:
-    """A kernel that every device has all of."""
+    """Replicate a kernel on every device."""
     return nn.with_logical_constraint(kernel, (None,) * kernel.ndim)
 
 
 def rows(x: jax.Array) -> jax.Array:
-    """[B H], of which a device has all features of its rows."""
+    """Place [B H] so that a device has all features of its rows."""
     return nn.with_logical_constraint(x, ("batch", None))
 
 
 def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
-    """Where a layer begins anew: at none of the tokens that it does not see. Both are bool [B T], which is checked."""
+    """Return the tokens at which a layer starts anew, without the tokens that it does not see.
+
+    Both masks are bool [B T]; the shapes are checked.
+    """
     for mask in (starts, visible):
         if mask is not None:
             chex.assert_shape(mask, shape)
@@ -101,7 +107,7 @@ def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: t
 
 
 def found(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> Any:
-    """The states that tokens found, [T ... B], from those that they left and the one before the first."""
+    """Return the states before each token, [T ... B], from the states after each token and the first state."""
 
     def shifted(after: jax.Array, first: jax.Array) -> jax.Array:
         if reverse:
@@ -113,14 +119,17 @@ def found(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> A
 
 
 def where(condition: jax.Array | None, chosen: Any, other: Any) -> Any:
-    """`chosen` in the rows where the condition, [B] or [T 1 B], is true; without a condition nowhere."""
+    """Select `chosen` in the rows where the condition, [B] or [T 1 B], is true; without a condition return `other`."""
     if condition is None:
         return other
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, other)
 
 
 def ends(starts: jax.Array | None, reverse: bool) -> jax.Array | None:
-    """Where a layer begins anew, bool [B T]: one that reads in reverse does at the last token of each document."""
+    """Return the tokens at which a layer starts anew, bool [B T].
+
+    A layer that reads in reverse starts anew at the last token of each document.
+    """
     if starts is None or not reverse:
         return starts
     return jnp.pad(starts[:, 1:], ((0, 0), (0, 1)))

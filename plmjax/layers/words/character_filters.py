@@ -10,9 +10,9 @@ from jax.nn.initializers import Initializer
 
 
 def max_pooled_convolution(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """The largest output of each filter over all places of a word: [N C E] -> [N F], in the dtype of x.
+    """Return the largest output of each filter over all positions of a word: [N C E] -> [N F], in the dtype of x.
 
-    x: embeddings of the C characters of words. kernel: [width E F], of filters over so many characters. bias: [F].
+    x: embeddings of the C characters of words. kernel: [width E F], of filters over `width` characters. bias: [F].
     """
     chex.assert_shape(kernel, (None, x.shape[-1], bias.shape[0]))
     kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
@@ -28,13 +28,13 @@ def character_filters(
     kernel_init: Initializer,
     suffix: str = "",
 ) -> jax.Array:
-    """`max_pooled_convolution` of [N C E] with the parameters of a module: [N count].
+    """Apply `max_pooled_convolution` to [N C E] with the parameters of a module, and return [N count].
 
-    The parameters are `filters` [width E count] and `filter_bias` [count], zeros at first.
+    The parameters are `filters` [width E count] and `filter_bias` [count], initialized to zeros.
 
     Args:
         param: the module's method of this name.
-        suffix: added to the names of the parameters, where a module has filters of several widths.
+        suffix: added to the names of the parameters, if a module has filters of several widths.
     """
     init = nn.with_logical_partitioning(kernel_init, (None, None, "embed"))
     zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("embed",))

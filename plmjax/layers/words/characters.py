@@ -2,8 +2,8 @@
 
     cat  ->  <W> c a t </W> <pad> <pad> ...        <S>  ->  <W> <S> </W> <pad> <pad> ...
 
-Every word can be spelled, whether a vocabulary has it or not. Ids are one higher than the bytes, since 0 stands for the
-characters of no word at all: of a token that only fills a row.
+Every word can be spelled, also a word outside the vocabulary. Ids are one higher than the bytes. The id 0 is for the
+characters of padding tokens, which are no words.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ import numpy as np
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 CHARACTERS = 261
-"""256 bytes and 5 marks; their ids are 1..261."""
+"""Number of characters: 256 bytes and 5 marks; their ids are 1..261."""
 
 
 def spelled(words: Sequence[str], length: int) -> np.ndarray:
-    """The characters of every word, int32 [words length]; a word of more than length - 2 bytes is cut."""
+    """Return the characters of every word, int32 [words length]; a word of more than length - 2 bytes is truncated."""
     rows = np.full((len(words), length), PADDING, np.int32)
     for row, word in zip(rows, words, strict=True):
         _fill(row, list(word.encode("utf-8", "ignore")[: length - 2]))
@@ -24,7 +24,7 @@ def spelled(words: Sequence[str], length: int) -> np.ndarray:
 
 
 def sentence_marks(length: int) -> np.ndarray:
-    """The characters of the marks around a sentence, its beginning and its end, int32 [2 length]."""
+    """Return the characters of the marks at the beginning and at the end of a sentence, int32 [2 length]."""
     rows = np.full((2, length), PADDING, np.int32)
     _fill(rows[0], [BEGIN_SENTENCE])
     _fill(rows[1], [END_SENTENCE])

@@ -1,10 +1,11 @@
-"""Tables of learned vectors.
+"""Tables of learned embeddings.
 
-Deviation: the row of the padding token learns wherever that token is read. In transformers the tables of BERT, RoBERTa,
-ALBERT, ELECTRA, Marian and BART (`padding_idx` of torch's Embedding) give it no gradient from the lookup, as those of
-fairseq do; the released programs of BERT, ALBERT and ELECTRA give it one, and so does transformers' T5. Filling gives
-none in either: nothing sees it. A padding token that is read makes the difference, such as the first token of Marian's
-targets, or one that is drawn in place of a masked token.
+Deviation: the row of the padding token is trained wherever that token is read. In transformers the tables of BERT,
+RoBERTa, ALBERT, ELECTRA, Marian and BART (`padding_idx` of torch's Embedding) give it no gradient from the lookup, as
+in fairseq. The released programs of BERT, ALBERT and ELECTRA give it a gradient, and so does transformers' T5. The
+padding at the end of a row gives no gradient in either case, because no token sees it. The difference arises only for a
+padding token that is read, such as the first token of Marian's targets, or one that is drawn in place of a masked
+token.
 """
 
 import functools
@@ -20,11 +21,11 @@ from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
 
 ROWS = "rows"
-"""Collection of variables with the rows that were looked up before the model is applied."""
+"""Collection of variables for rows that are looked up before the model is applied."""
 
 
 class Embedding(nn.Module):
-    """A table `embedding`, float32 [rows D], for looking up ids, and as an output layer.
+    """A table `embedding`, float32 [rows D], for the lookup of ids and as an output layer.
 
     axis: logical name of the rows; None for small tables, which are never sharded along them.
     """
@@ -36,16 +37,16 @@ class Embedding(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self) -> None:
-        """Declares the table."""
+        """Declare the table."""
         init = nn.with_logical_partitioning(self.embedding_init, (self.axis, "embed"))
         self.embedding = self.param("embedding", init, (self.rows, self.features))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        """int [...] -> [... D].
+        """Look up ids, int [...] -> [... D].
 
-        Raises UserError for an id that has no row. While a program is compiled ids are not known: there an id without a
-        row takes the nearest row, and the code that makes the batches must check them. Where the collection `ROWS` has
-        an `embedding`, float32 [... D], it is the rows of these ids.
+        Raise UserError for an id without a row. While a program is compiled the ids are not known: there an id without
+        a row takes the nearest row, and the code that makes the batches must check the ids. If the collection `ROWS`
+        has an `embedding`, float32 [... D], it is the rows of these ids.
         """
         if self.has_variable(ROWS, "embedding"):
             rows = self.get_variable(ROWS, "embedding")
@@ -55,7 +56,7 @@ class Embedding(nn.Module):
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Scores of all rows: [... D] -> float32 [... rows]."""
+        """Compute the scores of all rows: [... D] -> float32 [... rows]."""
         if self.has_variable(ROWS, "embedding"):
             raise ValueError(f"Expected a whole table {self.name} to score with, found rows of it.")
         table = self.embedding.astype(self.dtype)
@@ -63,9 +64,9 @@ class Embedding(nn.Module):
 
 
 def check_ids(ids: jax.Array, rows: int, table: str) -> None:
-    """Raises UserError for an id, int [...], that none of so many rows has; `table` names them.
+    """Raise UserError for an id, int [...], outside a table of `rows` rows; `table` is its name in the message.
 
-    While a program is compiled ids are not known, and nothing is checked.
+    While a program is compiled the ids are not known, and nothing is checked.
     """
     if isinstance(ids, jax.core.Tracer):
         return

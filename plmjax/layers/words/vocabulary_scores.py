@@ -1,8 +1,8 @@
 """The scores that a language model gives to every token of its vocabulary, and their cross-entropy.
 
 The scores of 50,257 tokens for one row of 1,024 positions take 196 MiB in float32, and so does the gradient with
-respect to them. The cross-entropy therefore takes a few positions at a time: their scores, the softmax and the
-gradients that follow from them are made and dropped before the next. No array has the scores of all positions.
+respect to them. So the cross-entropy takes a few positions at a time. Their scores, the softmax and the gradients that
+follow from them are computed and dropped before the next positions. No array has the scores of all positions.
 """
 
 import functools
@@ -19,18 +19,19 @@ from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
 CHUNK = 2**26
-"""Most scores that a device holds at a time, 256 MiB of float32: 1,335 positions of 50,257 tokens.
+"""Maximum number of scores that a device holds at a time, 256 MiB of float32: 1,335 positions of 50,257 tokens.
 
-Every chunk reads the table twice and adds to its gradient, in float32. With fewer positions this takes longer than the
-matrix products of the chunk on the newest TPUs. One position of a device's rows is taken whole, even if it is more.
+Every chunk reads the table twice and adds to its gradient, in float32. On the newest TPUs this takes longer than the
+matrix products of the chunk if it has fewer positions. One position of a device's rows is never divided, even if it has
+more scores.
 """
 
 
 @flax.struct.dataclass
 class VocabularyScores(TokenScores):
-    """The full softmax: logits are hidden . table + bias. They are computed only where asked for.
+    """The full softmax: logits are hidden . table + bias. They are computed only on request.
 
-    hidden: [B T D], of the dtype that products are computed in.
+    hidden: [B T D], in the dtype of the products.
     table: float32 [V D], the output layer: often the word table itself. Its logical axes are ("vocab", "embed").
     bias: float32 [V], or None.
     """
@@ -40,50 +41,53 @@ class VocabularyScores(TokenScores):
     bias: jax.Array | None = None
 
     def logits(self) -> jax.Array:
-        """float32 [B T V]."""
+        """Return the logits, float32 [B T V]."""
         table = self.table.astype(self.hidden.dtype)
         scores = float32_product(functools.partial(jnp.einsum, "BTD,VD->BTV"), self.hidden, table)
         scores = scores if self.bias is None else scores + self.bias
         return nn.with_logical_constraint(scores, ("batch", "length", "vocab"))
 
     def last_logits(self) -> jax.Array:
-        """float32 [B V], those of the last position."""
+        """Return the logits of the last position, float32 [B V]."""
         return self.replace(hidden=self.hidden[:, -1:]).logits()[:, 0]
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary, V."""
+        """Vocabulary size, V."""
         return len(self.table)
 
     def target_logits(self, targets: jax.Array) -> jax.Array:
-        """The logit of one token at each position, int [B T] -> float32 [B T]."""
+        """Return the logit of one token at each position, int [B T] -> float32 [B T]."""
         self._check(targets)
         table = self.table[targets].astype(self.hidden.dtype)
         logits = float32_product(functools.partial(jnp.einsum, "BTD,BTD->BT"), self.hidden, table)
         return logits if self.bias is None else logits + self.bias[targets]
 
     def token_logits(self, tokens: jax.Array) -> jax.Array:
-        """The logits of a few tokens at all positions, int [S] -> float32 [B T S]."""
+        """Return the logits of a few tokens at all positions, int [S] -> float32 [B T S]."""
         table = self.table[tokens].astype(self.hidden.dtype)
         logits = float32_product(functools.partial(jnp.einsum, "BTD,SD->BTS"), self.hidden, table)
         return logits if self.bias is None else logits + self.bias[tokens]
 
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """int [B T] -> -log softmax(logits)[targets], float32 [B T], and if no token scores higher, bool [B T].
+        """Return the cross-entropy and the hits for targets, int [B T].
 
-        The backward pass computes the scores again. A loss whose weights are known should be a
-        `weighted_cross_entropy`. Only reverse-mode differentiation is defined; JAX refuses forward mode.
+        The cross-entropy is -log softmax(logits)[targets], float32 [B T]. A hit is true if no token scores higher than
+        the target, bool [B T].
+
+        The backward pass computes the scores again. For a loss with known weights use `weighted_cross_entropy`. Only
+        reverse-mode differentiation is defined; JAX refuses forward mode.
         """
         self._check(targets)
         return _cross_entropy(self, targets)
 
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """sum(weights x nats) of `cross_entropy`, float32 scalar, and its second result; targets and weights [B T].
+        """Return sum(weights x nats), float32 scalar, and the hits; targets and weights are [B T].
 
-        Where it is differentiated, the gradients are made in the forward pass, from the scores that are there: this
-        takes three matrix products, as with the scores of all positions, and the backward pass of `cross_entropy` takes
-        a fourth. The gradient with respect to the table needs the weight of every position beforehand; a factor of the
-        whole sum may follow.
+        The nats and the hits are the two results of `cross_entropy`. If this is differentiated, the gradients are
+        computed in the forward pass, from the scores that exist there. This takes three matrix products, as with the
+        scores of all positions. The backward pass of `cross_entropy` takes a fourth. The gradient with respect to the
+        table needs the weight of every position beforehand. A factor of the whole sum may be applied afterwards.
         """
         loss, _, correct = self.smoothed_cross_entropy(targets, weights, smoothing=0.0, z_loss=0.0)
         return loss, correct
@@ -91,11 +95,11 @@ class VocabularyScores(TokenScores):
     def smoothed_cross_entropy(
         self, targets: jax.Array, weights: jax.Array, *, smoothing: float, z_loss: float
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar; plain nats; hits; all else as above.
+        """Return sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar, plain nats and hits.
 
-        Smoothed nats are the cross-entropy with 1 - smoothing for the target and smoothing / (V - 1) for every other
-        token. log(Z) is logsumexp of a position's scores. The plain nats, float32 [B T], are for reports: no gradient
-        passes through them.
+        Everything else is as in `weighted_cross_entropy`. Smoothed nats are the cross-entropy with 1 - smoothing for
+        the target and smoothing / (V - 1) for every other token. log(Z) is logsumexp of a position's scores. The plain
+        nats, float32 [B T], are for reports: no gradient passes through them.
         """
         self._check(targets)
         chex.assert_equal_shape([targets, weights])
@@ -114,23 +118,24 @@ def _in_chunks(
     smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array, jax.Array, VocabularyScores | None]:
-    """Losses and nats [B T], which differ by smoothing and z_loss; hits [B T]; gradients of sum(weights x losses).
+    """Compute the cross-entropy and its gradients in chunks of positions.
 
-    Without weights there are no gradients.
+    Return losses and nats [B T], which differ by smoothing and z_loss; hits [B T]; and the gradients of sum(weights x
+    losses). Without weights there are no gradients.
 
-    The devices that share the batch are an axis G. Each adds up the gradient of its own rows and they are summed once,
-    after the last chunk: a compiler that is given one sum for all of them adds up over the devices in every chunk. The
-    table is gathered before the first chunk for the same reason.
+    The devices that share the batch are an axis G. Each device adds up the gradient of its own rows, and these are
+    summed once, after the last chunk. With a single sum for all devices the compiler would add up over the devices in
+    every chunk. The table is gathered before the first chunk for the same reason.
     """
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype
-    of_other = smoothing / max(vocabulary - 1, 1)  # a token that is not the target
+    of_other = smoothing / max(vocabulary - 1, 1)  # a token other than the target
     devices, parts = pieces((rows, vocabulary), ("batch", "vocab"))
     of_position = rows // devices * vocabulary // parts
     chunks = min(length, math.ceil(length * of_position / CHUNK))
     table = nn.with_logical_constraint(scores.table.astype(dtype), ("vocab", None))
 
-    def split(x: jax.Array) -> jax.Array:  # [B T ...] -> [chunks G B/G T/chunks ...], filled up with zeros
+    def split(x: jax.Array) -> jax.Array:  # [B T ...] -> [chunks G B/G T/chunks ...], padded with 0
         x = jnp.pad(x, [(0, 0), (0, -length % chunks)] + [(0, 0)] * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(devices, rows // devices, chunks, -1, *x.shape[2:]), 2, 0)
 
@@ -139,7 +144,10 @@ def _in_chunks(
         return x.reshape(rows, -1, *x.shape[4:])[:, :length]
 
     def chunk(total: tuple | None, inputs: tuple) -> tuple[tuple | None, tuple]:
-        """The sums of the gradients of table [G V D] and bias [G V] so far; a chunk of hidden, targets and weights."""
+        """Add one chunk to the sums of the gradients, table [G V D] and bias [G V].
+
+        The inputs are a chunk of hidden, targets and weights.
+        """
         hidden, targets, weights = inputs
         logits = jnp.einsum("GBTD,VD->GBTV", hidden, table, preferred_element_type=jnp.float32)
         logits = logits if scores.bias is None else logits + scores.bias
@@ -177,12 +185,12 @@ def _in_chunks(
     if total is None:
         return *of_positions, None
     of_table, of_bias = total
-    # Devices exchange the gradient of a matrix in the dtype of the products; `jnp.sum` would make it float32 first.
+    # Devices exchange a matrix's gradient in the dtype of the products; `jnp.sum` would convert it to float32 first.
     of_table = jax.lax.reduce_sum(of_table.astype(dtype), (0,))
     of_table = nn.with_logical_constraint(of_table, ("vocab", "embed"))
     of_bias = None if of_bias is None else jnp.sum(of_bias, axis=0)
     gradient = VocabularyScores(of_hidden, of_table, of_bias)
-    # Summed before the layers' backward pass, which would otherwise run while float32 sums [G V D] wait to be added.
+    # Summed before the layers' backward pass. Otherwise float32 sums [G V D] would stay in memory during that pass.
     return *of_positions, jax.lax.optimization_barrier(gradient)
 
 
